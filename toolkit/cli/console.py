@@ -1,0 +1,146 @@
+"""How the command line speaks: results on standard output, everything about them on standard error; plain text when not a terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.errors import PlanError, ToolkitError
+from toolkit.files import human_time
+
+SUBJECT = 9  # width of the first column: "plan", "script", "queued", "running"
+
+
+def out(text: str = "") -> None:
+    """A line of the result."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """A line about the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def subject(name: str, text: str) -> str:
+    """``plan     2 nodes x 2 ranks``; a subject of "" continues the one above."""
+    return f"{name:<{SUBJECT - 1}} {text}".rstrip()
+
+
+def out_json(data: Any) -> None:
+    """A result for programs."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, default=str), flush=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as they need to be; the last one is not padded."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def show_error(error: ToolkitError) -> None:
+    """What is wrong, where, what is close, and what to do next; its exit code last."""
+    note(f"error: {error.cause}")
+    if isinstance(error, PlanError):
+        width = max((len(finding.place or finding.kind) for finding in error.findings), default=0)
+        for finding in error.findings:
+            note(f"  {finding.place or finding.kind:<{width}}  {_sentence(finding)}")
+            _details(finding, indent=width + 4)
+    else:
+        if error.place:
+            note(f"  at        {error.place}")
+        if error.close:
+            note(f"  close     {error.close}")
+        elif error.choices and not error.next_step:
+            note(f"  valid     {', '.join(error.choices)}")
+        _details(error, indent=2)
+    if error.next_step:
+        note(f"  next      {error.next_step}")
+    note(f"exit {error.exit_code}: {error.kind}".rjust(min(shutil.get_terminal_size().columns, 100)))
+
+
+def _sentence(finding: ToolkitError) -> str:
+    parts = [finding.cause]
+    if finding.close:
+        parts.append(f"close: {finding.close}")
+    elif finding.choices:
+        parts.append(f"valid: {', '.join(finding.choices)}")
+    if finding.next_step:
+        parts.append(f"next: {finding.next_step}")
+    return ". ".join(parts)
+
+
+def _details(error: ToolkitError, *, indent: int) -> None:
+    for line in error.details:
+        note(" " * indent + "| " + line)
+
+
+class Steps:
+    """Shows the steps of long work: one line each, with its time; on a terminal the current one counts."""
+
+    def __init__(self, *, width: int = 34) -> None:
+        self._width = width
+        self._live = sys.stderr.isatty()
+        self._current: tuple[str, str, float, float | None] | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Steps:
+        if self._live:
+            threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop.set()
+        self.end("done" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "failed")
+
+    def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
+        self.end()
+        with self._lock:
+            self._current = (step, detail, time.monotonic(), expected)
+        if not self._live:
+            about = f" (about {human_time(expected)})" if expected and expected >= 5 else ""
+            note(subject(step, f"{detail} ...{about}"))
+
+    def end(self, outcome: str = "done") -> None:
+        with self._lock:
+            current, self._current = self._current, None
+        if current:
+            step, detail, started, _ = current
+            line = subject(step, f"{detail:<{self._width}} {outcome:<7} {human_time(time.monotonic() - started):>7}")
+            note(f"\r\033[K{line}" if self._live else line)
+
+    def say(self, name: str, text: str) -> None:
+        with self._lock:
+            note(("\r\033[K" if self._live else "") + subject(name, text))
+
+    def _tick(self) -> None:
+        while not self._stop.wait(0.5):
+            with self._lock:
+                if self._current:
+                    step, detail, started, expected = self._current
+                    passed = time.monotonic() - started
+                    line = subject(step, f"{detail:<{self._width}} {_bar(passed, expected)} {human_time(passed):>7}{_about(expected)}")
+                    print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+
+def _bar(passed: float, expected: float | None, width: int = 18) -> str:
+    if not expected:
+        return "..."
+    filled = min(width, round(width * passed / expected))
+    return "#" * filled + "-" * (width - filled)
+
+
+def _about(expected: float | None) -> str:
+    return f" of about {human_time(expected)}" if expected else ""
+
+
+def mapping(rows: Mapping[str, object]) -> str:
+    """Names and values, a line each."""
+    width = max((len(name) for name in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())

@@ -1,0 +1,110 @@
+"""The command `toolkit`: finds the verb, imports only its module, and turns every error into a message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from toolkit import __version__
+from toolkit.errors import ToolkitError, UsageError
+
+# verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
+    "ps": ("toolkit.cli.ps", "List runs and their states."),
+    "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
+    "cancel": ("toolkit.cli.cancel", "Cancel a run."),
+    "image": ("toolkit.cli.image", "Build, list and check images."),
+    "cluster": ("toolkit.cli.cluster", "Bring a real Slurm cluster up on this machine, and down."),
+    "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
+    "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
+    "bench": ("toolkit.cli.bench", "Measure, always against a named peer in the same run."),
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            raise UsageError(f"there is no verb {args[0]!r}", choices=VERBS, value=args[0], next_step="toolkit --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="toolkit %(version)s")
+@click.option("-v", "--verbose", is_flag=True, help="Show every outside command, as a line that can be pasted.")
+def cli(verbose: bool) -> None:
+    """From a train.py to a correct run on many GPUs of many nodes, in a container, with one command.
+
+    \b
+    Examples:
+      toolkit cluster up --nodes 2
+      toolkit image build pytorch_cpu
+      toolkit run --image pytorch_cpu --nodes 2 --ntasks-per-node 2 train.py --epochs 12
+
+    Tab completion for bash: eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"
+    """
+    if verbose:
+        from toolkit import shell
+
+        shell.set_echo(True)
+
+
+def usage_error(error: click.UsageError) -> UsageError:
+    """click's complaint in our words, with the nearest option or choice."""
+    context = error.ctx
+    help_line = f"{context.command_path} --help" if context else "toolkit --help"
+    if isinstance(error, click.NoSuchOption):
+        names = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        return UsageError(f"there is no option {error.option_name}", choices=names, value=error.option_name, next_step=help_line)
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        parameter_type: Any = error.param.type
+        choices = tuple(getattr(parameter_type, "choices", ()))
+        place = error.param.opts[0] if error.param.param_type_name == "option" else error.param.human_readable_name
+        cause = error.message[:1].lower() + error.message[1:].rstrip(".")
+        return UsageError(cause or "a value is missing", place=place, choices=choices, next_step=help_line)
+    return UsageError(error.format_message().rstrip("."), next_step=help_line)
+
+
+def main() -> NoReturn:
+    """Run the command line; ends the process."""
+    from toolkit.cli import console
+
+    try:
+        code = cli.main(prog_name="toolkit", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.UsageError as error:
+        wrong = usage_error(error)
+        console.show_error(wrong)
+        sys.exit(wrong.exit_code)
+    except ToolkitError as error:
+        console.show_error(error)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        console.note("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has gone; what is left unwritten is of no use to anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

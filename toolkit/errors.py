@@ -1,0 +1,209 @@
+"""One tree of errors, one exit code per cause.
+
+Every error says what is wrong (``cause``), where (``place``), what would have been valid (``choices``, of which the
+nearest is named) and what to do next (``next_step``). ``cli.main`` is the only place that catches and prints them.
+
+Codes start at 64 (as ``sysexits.h`` does), because `toolkit run` ends with the exit code of the job, and programs use the low ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice most like ``name``, or None where nothing is alike."""
+    from difflib import get_close_matches
+
+    known = sorted(choices)
+    lowered = {choice.lower(): choice for choice in known}
+    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    return lowered[found[0]] if found else None
+
+
+class ToolkitError(Exception):
+    """A failure that has an explanation.
+
+    Args:
+        cause: what is wrong, in one sentence, without a full stop.
+        place: the option, file and line, or key that it was found at.
+        next_step: what the user can do now; a command where there is one.
+        choices: every valid value; the nearest to ``value`` is named.
+        value: what was given in place of one of ``choices``.
+        details: further lines, such as the tail of a log; printed as they are.
+    """
+
+    exit_code: ClassVar[int] = 70
+    kind: ClassVar[str] = "internal"
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        place: str | None = None,
+        next_step: str | None = None,
+        choices: Iterable[str] = (),
+        value: str | None = None,
+        details: Sequence[str] = (),
+    ) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.place = place
+        self.next_step = next_step
+        self.choices = tuple(sorted(choices))
+        self.close = nearest(value, self.choices) if value is not None else None
+        self.details = tuple(details)
+
+
+class UsageError(ToolkitError):
+    """The command line or the value of an option is off."""
+
+    exit_code, kind = 64, "usage"
+
+
+class PlanError(ToolkitError):
+    """The job could not run on the site, for the reasons in ``findings``."""
+
+    exit_code, kind = 65, "plan"
+
+    def __init__(self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None) -> None:
+        super().__init__(cause, next_step=next_step)
+        self.findings = tuple(findings)
+
+
+class ScriptMissingError(ToolkitError):
+    """The training script, or the job folder, is not there."""
+
+    exit_code, kind = 66, "script"
+
+
+class UnknownImageError(ToolkitError):
+    """No recipe, image or file has this name."""
+
+    exit_code, kind = 67, "image name"
+
+
+class ImageMissingError(ToolkitError):
+    """The recipe is known; its image is not built, or is not whole."""
+
+    exit_code, kind = 68, "image"
+
+
+class SlurmUnreachableError(ToolkitError):
+    """No Slurm answers."""
+
+    exit_code, kind = 69, "slurm"
+
+
+class CommandFailedError(ToolkitError):
+    """An outside program failed and nothing more is known of the cause."""
+
+    exit_code, kind = 71, "command"
+
+
+class NeedsInstallError(ToolkitError):
+    """A program or package is missing on this machine."""
+
+    exit_code, kind = 72, "missing program"
+
+
+class NoSpaceError(ToolkitError):
+    """A file system is too full for what was asked."""
+
+    exit_code, kind = 73, "disk space"
+
+
+class BuildError(ToolkitError):
+    """An image could not be built, or did not pass its checks."""
+
+    exit_code, kind = 74, "build"
+
+
+class BusyError(ToolkitError):
+    """Somebody else holds what is needed; later it will be free."""
+
+    exit_code, kind = 75, "busy"
+
+
+class SubmissionError(ToolkitError):
+    """Slurm refused the job."""
+
+    exit_code, kind = 76, "submission"
+
+
+class ForbiddenError(ToolkitError):
+    """The user may not do this here."""
+
+    exit_code, kind = 77, "permission"
+
+
+class ConfigError(ToolkitError):
+    """A recipe, site, job or settings file is broken."""
+
+    exit_code, kind = 78, "file"
+
+
+class UnknownLauncherError(ToolkitError):
+    """No launcher has this name."""
+
+    exit_code, kind = 79, "launcher"
+
+
+class UnknownPartitionError(ToolkitError):
+    """The site has no such partition."""
+
+    exit_code, kind = 80, "partition"
+
+
+class ShapeError(ToolkitError):
+    """More nodes, GPUs, CPUs or time than the site has."""
+
+    exit_code, kind = 81, "shape"
+
+
+class BindMissingError(ToolkitError):
+    """A directory or file to bind, or the directory to run in, is not there for the nodes."""
+
+    exit_code, kind = 82, "bind"
+
+
+class ClusterError(ToolkitError):
+    """The local cluster could not be started, or is not in the state that is needed."""
+
+    exit_code, kind = 83, "local cluster"
+
+
+class UnknownRunError(ToolkitError):
+    """No run has this name."""
+
+    exit_code, kind = 84, "run name"
+
+
+class UnknownSiteError(ToolkitError):
+    """No site has this name."""
+
+    exit_code, kind = 85, "site"
+
+
+class LauncherMismatchError(ToolkitError):
+    """The launcher cannot work with this image or this site."""
+
+    exit_code, kind = 86, "launcher and image"
+
+
+class JobLostError(ToolkitError):
+    """The job ended without an exit code of its own: a node failed, or Slurm forgot it."""
+
+    exit_code, kind = 87, "job lost"
+
+
+def all_kinds() -> dict[int, str]:
+    """Every exit code of the tool with the word printed beside it, sorted by code."""
+    found: dict[int, str] = {}
+    waiting: list[type[ToolkitError]] = [ToolkitError]
+    while waiting:
+        error = waiting.pop()
+        found[error.exit_code] = error.kind
+        waiting.extend(error.__subclasses__())
+    return dict(sorted(found.items()))

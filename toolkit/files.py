@@ -1,0 +1,83 @@
+"""Small things about files that more than one module needs: reading what people wrote, and writing so that nothing is ever half there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from toolkit.errors import ConfigError
+from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
+
+
+def read_toml(path: Path, model: type[AnyModel]) -> AnyModel:
+    """Read a TOML file into a model.
+
+    Raises:
+        ConfigError: it is missing, unreadable, no TOML, or does not fit; with the key, its place and the nearest valid key.
+    """
+    return _read(path, model, is_json=False)
+
+
+def read_json(path: Path, model: type[AnyModel]) -> AnyModel:
+    """Read a JSON file that we wrote into a model; errors as ``read_toml``."""
+    return _read(path, model, is_json=True)
+
+
+def _read(path: Path, model: type[AnyModel], *, is_json: bool) -> AnyModel:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path} cannot be read: {reason}", place=str(path)) from error
+    try:
+        return from_json(text, model) if is_json else from_toml(text, model)
+    except BadDataError as error:
+        raise config_error(path, text, error) from None
+
+
+def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
+    """The error for ``path``, with the line of the key where it can be found."""
+    last = error.key.replace("]", "").split(".")[-1].split("[")[0]
+    line = next((number for number, row in enumerate(text.splitlines(), 1) if last and row.split("=")[0].strip(" \"'") == last), None)
+    place = f"{path}:{line}" if line else str(path)
+    return ConfigError(
+        str(error),
+        place=f"{place}, key {error.key}" if error.key else place,
+        choices=error.choices,
+        value=error.value,
+        next_step=f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None,
+    )
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old or the new one, never a part, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def human_size(count: float) -> str:
+    """Bytes for people: ``295 MB``, ``1.1 GB`` (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def human_time(seconds: float) -> str:
+    """A duration for people: ``0:41``, ``2:05``, ``1:02:03``."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

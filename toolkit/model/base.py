@@ -1,0 +1,128 @@
+"""What all data that people write has in common: frozen, strict, and an error that says where and names the nearest key."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TypeVar
+
+import msgspec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of every structure of the project: immutable, no unknown keys, compared by value."""
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+class BadDataError(ValueError):
+    """Data does not fit its model. The callers, who know the file, turn it into a ``ConfigError``.
+
+    Attributes:
+        key: the path of the key, such as ``steps[2].packages``.
+        choices: the valid keys, where an unknown one was given.
+        value: the unknown key.
+    """
+
+    def __init__(self, message: str, key: str = "", choices: tuple[str, ...] = (), value: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.choices = choices
+        self.value = value
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
+_AT = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+
+
+def field_names(model: type[Model]) -> tuple[str, ...]:
+    """The keys that a model knows, as people write them."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(model))
+
+
+def convert(data: object, model: type[AnyModel]) -> AnyModel:
+    """Validate plain data (what TOML or JSON gave) into a model.
+
+    Raises:
+        BadDataError: with the path of the key and what was expected there.
+    """
+    try:
+        return msgspec.convert(data, model)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _AT.search(text)
+        key = at["path"] if at else ""
+        message = _AT.sub("", text)
+        unknown = _UNKNOWN.search(message)
+        if unknown:
+            choices = field_names(_model_at(model, key))
+            name = unknown["name"]
+            raise BadDataError(f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name) from None
+        raise BadDataError(message[:1].lower() + message[1:], key) from None
+
+
+def _model_at(model: type[Model], path: str) -> type[Model]:
+    """The model that the value at ``path`` belongs to, as far as it can be told; else ``model`` itself."""
+    found: type[Model] = model
+    for part in re.findall(r"[A-Za-z_]\w*", path):
+        hints = {field.encode_name: field.type for field in msgspec.structs.fields(found)}
+        inner = _inner_model(hints.get(part))
+        if inner is None:
+            return found
+        found = inner
+    return found
+
+
+def _inner_model(hint: object) -> type[Model] | None:
+    if isinstance(hint, type) and issubclass(hint, Model):
+        return hint
+    for argument in getattr(hint, "__args__", ()):
+        inner = _inner_model(argument)
+        if inner is not None:
+            return inner
+    return None
+
+
+def from_toml(text: str, model: type[AnyModel]) -> AnyModel:
+    """Read TOML into a model.
+
+    Raises:
+        BadDataError: it is no TOML (line and column are in the message), or it does not fit.
+    """
+    return convert(toml(text), model)
+
+
+def toml(text: str) -> dict[str, object]:
+    """TOML as plain data.
+
+    Raises:
+        BadDataError: it is no TOML; line and column are in the message.
+    """
+    try:
+        data: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadDataError(f"this is not valid TOML: {error}") from None
+    return data
+
+
+def to_json(data: object, *, indent: int = 2) -> str:
+    """Any model as JSON, keys in the order of the model, ended by a newline; equal data gives equal bytes."""
+    return msgspec.json.format(msgspec.json.encode(data, order="deterministic"), indent=indent).decode() + "\n"
+
+
+def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:
+    """Read JSON that we wrote.
+
+    Raises:
+        BadDataError: it is not JSON, or another version of the tool wrote it.
+    """
+    try:
+        return convert(msgspec.json.decode(text), model)
+    except msgspec.DecodeError as error:
+        raise BadDataError(f"this is not valid JSON: {error}") from None

@@ -1,0 +1,70 @@
+"""The two quotings: a word of the shell, and a value of an ``#SBATCH`` line.
+
+They are different grammars. The shell's is known; sbatch's is ``get_argument`` in Slurm's ``src/sbatch/opt.c``: it ends a value
+at white space or a bare ``#``, takes ``\\`` as an escape everywhere, also within quotes of either kind, cannot hold a newline, and
+rewrites the word ``packjob`` before it looks at anything else.
+
+Everything that goes into a generated script passes through here; the templates know these functions as ``shell`` and ``sbatch``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from toolkit.errors import UsageError
+
+_PLAIN_SBATCH = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+\Z")
+_PACKJOB = re.compile("(pack)(job)", re.IGNORECASE)
+
+
+def shell(word: object) -> str:
+    """``word`` as one word for bash: ``it's`` becomes ``'it'"'"'s'``.
+
+    Raises:
+        UsageError: it holds a NUL, which no argument of a program can.
+    """
+    text = str(word)
+    if "\0" in text:
+        raise UsageError("a NUL byte cannot be part of a command's argument", place=repr(text))
+    return shlex.quote(text)
+
+
+def shell_words(words: Iterable[object]) -> str:
+    """Several words of a command line, each quoted."""
+    return " ".join(shell(word) for word in words)
+
+
+def sbatch(value: object) -> str:
+    """``value`` as sbatch reads it from an ``#SBATCH`` line: ``a "b" # c`` becomes ``"a \\"b\\" # c"``.
+
+    Raises:
+        UsageError: it holds a newline or NUL, which such a line cannot carry.
+    """
+    text = str(value)
+    for character, name in (("\n", "a newline"), ("\r", "a carriage return"), ("\0", "a NUL byte")):
+        if character in text:
+            raise UsageError(f"an #SBATCH line cannot carry {name}", place=repr(text), next_step="leave it out of the value")
+    if _PLAIN_SBATCH.match(text) and not _PACKJOB.search(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    # sbatch writes "hetjob" over "packjob" in the raw line; an escape in its middle hides the word and is dropped afterwards.
+    return '"' + _PACKJOB.sub(r"\1\\\2", escaped) + '"'
+
+
+def sbatch_path(path: object) -> str:
+    """A file name for ``--output``: as ``sbatch``, with ``%`` doubled, which Slurm else takes for a pattern.
+
+    Raises:
+        UsageError: it holds a backslash, which makes Slurm ignore every pattern of the name.
+    """
+    text = str(path)
+    if "\\" in text:
+        raise UsageError("a path for logs cannot have a backslash in it", place=repr(text), next_step="run from another directory")
+    return sbatch(text.replace("%", "%%"))
+
+
+def comment(text: object) -> str:
+    """``text`` for a comment of a script: on one line, and without control characters that could end it."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))

@@ -1,0 +1,18 @@
+"""Where the files are that people write: in a checkout at its top, in an installed wheel under ``toolkit/data``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped(kind: str) -> Path:
+    """The directory ``recipes``, ``containers`` or ``jobs`` that came with this installation."""
+    installed = _PACKAGE / "data" / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / kind
+
+
+def package_directory(kind: str) -> Path:
+    """A directory of data within the package: ``sites`` or ``scripts/templates``."""
+    return _PACKAGE / kind

@@ -1,0 +1,133 @@
+"""The one door to outside programs.
+
+``run`` waits for a program and returns what it said; ``echo`` shows each command as a line that can be pasted (set by ``--verbose``).
+Programs that talk for long (a build, `srun --pty`) use ``start`` and read by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.quoting import shell_words
+
+_ECHO = bool(os.environ.get("TOOLKIT_VERBOSE"))
+
+
+def set_echo(on: bool) -> None:
+    """Show every command on standard error before it runs."""
+    global _ECHO
+    _ECHO = on
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a program that has ended said."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+    def tail(self, lines: int = 12) -> tuple[str, ...]:
+        """The last lines of what it complained about, or of what it said."""
+        return tuple((self.stderr.strip() or self.stdout.strip()).splitlines()[-lines:])
+
+
+def which(program: str) -> str | None:
+    """Where ``program`` is, looking also in the directories of administrators, which a user's PATH may lack."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
+
+
+def echo(argv: Sequence[str]) -> None:
+    if _ECHO:
+        print("+ " + shell_words(argv), file=sys.stderr, flush=True)
+
+
+def start(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = subprocess.PIPE,
+    stderr: int | None = subprocess.PIPE,
+    new_session: bool = False,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[str]:
+    """Start a program and return at once.
+
+    Raises:
+        NeedsInstallError: there is no such program.
+    """
+    words = tuple(str(word) for word in argv)
+    echo(words)
+    try:
+        return subprocess.Popen(
+            words,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=new_session,
+            pass_fds=tuple(pass_fds),
+        )
+    except FileNotFoundError as error:
+        if cwd is not None and not Path(cwd).is_dir():
+            raise CommandFailedError(f"the directory {cwd} is not there", place=shell_words(words)) from error
+        raise NeedsInstallError(f"{words[0]} is not installed here", place=shell_words(words), next_step="toolkit setup") from error
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    input: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    timeout: float | None = None,
+    check: bool = True,
+) -> Result:
+    """Run a program to its end.
+
+    Args:
+        argv: the program and its arguments; no shell is between.
+        input: its standard input; without it, it reads nothing.
+        env: its whole environment; without it, ours.
+        timeout: seconds after which it is killed.
+        check: raise where it fails; else look at ``returncode``.
+
+    Raises:
+        CommandFailedError: it failed (and ``check``), or it was killed for taking longer than ``timeout``.
+        NeedsInstallError: there is no such program.
+    """
+    process = start(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE)
+    words = tuple(str(word) for word in argv)
+    try:
+        stdout, stderr = process.communicate(input, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+        raise CommandFailedError(
+            f"{words[0]} gave no answer within {timeout:g} s", place=shell_words(words), details=stderr.strip().splitlines()[-12:]
+        ) from None
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    result = Result(words, process.returncode, stdout, stderr)
+    if check and not result.ok:
+        raise CommandFailedError(f"{words[0]} failed with exit code {result.returncode}", place=shell_words(words), details=result.tail())
+    return result
