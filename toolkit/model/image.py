@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.model.base import Model
 
 
-class Check(Model):
+class Check(Model, frozen=True, kw_only=True):
     """One thing that was verified of an image, and how it came out."""
 
     name: str
@@ -13,7 +13,7 @@ class Check(Model):
     detail: str = ""
 
 
-class Manifest(Model):
+class Manifest(Model, frozen=True, kw_only=True):
     """Written beside ``<name>.sif`` as ``<name>.json`` when a build has passed its checks.
 
     Attributes:

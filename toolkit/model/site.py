@@ -7,7 +7,7 @@ from typing import Literal
 from toolkit.model.base import Model
 
 
-class Site(Model):
+class Site(Model, frozen=True, kw_only=True):
     """What people write of a cluster.
 
     Attributes:
@@ -37,7 +37,7 @@ class Site(Model):
     defaults: dict[str, str | int | bool] = {}
 
 
-class Access(Model):
+class Access(Model, frozen=True, kw_only=True):
     """How Slurm's commands are reached: ``prefix`` is put before each of them."""
 
     prefix: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Access(Model):
     shared_directories: tuple[str, ...] = ()  # below a private directory, and shared all the same
 
 
-class Partition(Model):
+class Partition(Model, frozen=True, kw_only=True):
     """A partition as Slurm describes it. Memory in MB, time in minutes; None means unlimited.
 
     ``cpus``, ``memory`` and ``gpus`` are of the largest node; ``nodes`` counts those that are not switched off or down.
@@ -63,7 +63,7 @@ class Partition(Model):
     available: bool = True
 
 
-class Facts(Model):
+class Facts(Model, frozen=True, kw_only=True):
     """What a cluster answered: the half of a site that nobody writes down."""
 
     slurm: str = ""
