@@ -1,0 +1,163 @@
+"""The images of this user, on disk: ``<name>.sif``, its manifest ``<name>.json`` and the log of its build ``<name>.log`` in one directory.
+
+An image is whole when its file is as long as its head says and a manifest names that very file. A build is made visible by renaming the
+SIF; the manifest is put beside it under a name that holds the SIF's id *before* that, so that there is no moment, not even for kill -9 or a
+power cut, at which a reader finds anything but the old image or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
+from toolkit.files import human_size, read_json, write_atomically
+from toolkit.images import sif
+from toolkit.model.base import Model, to_json
+from toolkit.model.image import Manifest
+from toolkit.resources import shipped
+
+
+class FoundImage(Model, frozen=True, kw_only=True):
+    """An image that can be run.
+
+    Attributes:
+        name: of the recipe, or the file's name without ``.sif``.
+        path: of the SIF, absolute.
+        manifest: what is known of it; None for an image that we did not build.
+    """
+
+    name: str
+    path: str
+    manifest: Manifest | None = None
+
+
+def images_directory() -> Path:
+    """Where this user's images are: ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``; it may not be there yet."""
+    chosen = os.environ.get("TOOLKIT_IMAGES")
+    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".local/share/toolkit/images"
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The recipes that came with the tool, sorted."""
+    return tuple(sorted(path.stem for path in shipped("recipes").glob("*.toml")))
+
+
+def image_names(directory: Path) -> tuple[str, ...]:
+    """The SIF files of a directory without their endings, sorted; none where it cannot be read."""
+    return tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif"))) if directory.is_dir() else ()
+
+
+def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
+    """The image that a user means.
+
+    Args:
+        image: a recipe's name, an image's name, or a path to a SIF file (whose name may hold colons).
+        directories: further directories with images, such as the site's; the user's own comes first.
+
+    Raises:
+        UnknownImageError: nothing is called so; names the nearest recipe or image.
+        ImageMissingError: the recipe is not built, or the file is no whole SIF.
+    """
+    if "/" not in image:
+        for directory in (images_directory(), *directories):
+            for name in dict.fromkeys((image, image.removesuffix(".sif"))):
+                if (directory / f"{name}.sif").exists():
+                    return _open(directory / f"{name}.sif")
+    path = Path(image).expanduser()
+    if path.exists():
+        return _open(path)
+    if image in recipe_names():
+        raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
+    known = {name for directory in (images_directory(), *directories) for name in image_names(directory)}
+    raise UnknownImageError(
+        f"no recipe, image or file is called {image}", choices={*known, *recipe_names()}, value=image, next_step="toolkit image list"
+    )
+
+
+def _open(path: Path) -> FoundImage:
+    name = path.name.removesuffix(".sif")
+    header = whole_header(path)
+    manifest = manifest_of(path, header)
+    if (
+        manifest is None
+        and path.absolute().parent == images_directory()
+        and (path.with_name(f"{name}.json").exists() or name in recipe_names())
+    ):
+        raise ImageMissingError(
+            f"the image {name} is not whole: its manifest does not belong to its file",
+            place=str(path),
+            next_step=f"toolkit image build {name}",
+        )
+    return FoundImage(name=name, path=str(path.absolute()), manifest=manifest)
+
+
+def whole_header(path: Path) -> sif.Header:
+    """The head of a SIF whose end is there as well.
+
+    Raises:
+        ImageMissingError: it is something else, cannot be read, or is cut off.
+    """
+    try:
+        with path.open("rb") as stream:
+            header, size = sif.parse(stream.read(sif.HEADER_SIZE)), os.fstat(stream.fileno()).st_size
+    except OSError as error:
+        raise ImageMissingError(f"the image cannot be read: {error.strerror}", place=str(path)) from None
+    if header is None:
+        raise ImageMissingError("this file is no image: it does not begin as a SIF does", place=str(path), next_step="toolkit image list")
+    if size < header.end:
+        raise ImageMissingError(f"the image is cut off: {human_size(size)} of {human_size(header.end)} are there", place=str(path))
+    return header
+
+
+def manifest_of(path: Path, header: sif.Header) -> Manifest | None:
+    """The manifest that belongs to this very file: the one beside it, or the one of a build that was stopped while it was being put there."""
+    for candidate in (_manifest_path(path), _announced_path(path, header.sif_id)):
+        try:
+            manifest = read_json(candidate, Manifest)
+        except ConfigError:
+            continue
+        if manifest.sif_id == header.sif_id and manifest.size == path.stat().st_size:
+            return manifest
+    return None
+
+
+def _manifest_path(path: Path) -> Path:
+    return path.with_name(f"{path.name.removesuffix('.sif')}.json")
+
+
+def _announced_path(path: Path, sif_id: str) -> Path:
+    return path.with_name(f".{path.name.removesuffix('.sif')}.{sif_id}.json")
+
+
+def publish(built: Path, manifest: Manifest, directory: Path) -> Path:
+    """Make a built SIF, which lies on the file system of ``directory``, the image ``manifest.name``; returns its path."""
+    target = directory / f"{manifest.name}.sif"
+    _sync(built)
+    announced = _announced_path(target, manifest.sif_id)
+    write_atomically(announced, to_json(manifest))
+    built.replace(target)
+    announced.replace(_manifest_path(target))
+    _sync(directory)
+    for stale in _announced(target):
+        stale.unlink(missing_ok=True)
+    return target
+
+
+def rewrite_manifest(path: Path, manifest: Manifest) -> None:
+    """Put newer facts of the same file beside it."""
+    write_atomically(_manifest_path(path), to_json(manifest))
+
+
+def _announced(target: Path) -> Iterator[Path]:
+    name = target.name.removesuffix(".sif")
+    return (path for path in target.parent.glob(f".{name}.*.json") if len(path.name) == len(f".{name}.") + 32 + len(".json"))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
