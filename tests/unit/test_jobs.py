@@ -1,0 +1,89 @@
+"""The exercises that are shipped: whole, readable, and free of cluster code. That they train is shown on the cluster."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from toolkit.model.base import toml
+from toolkit.resources import shipped
+
+EXERCISES = ("digits-ddp", "digits-horovod")
+KEYS = {"summary", "script", "arguments", "image", "launcher", "nodes", "ntasks_per_node", "cpus_per_task", "time"}
+LINES_AT_MOST = 110  # what a student reads in five minutes
+RESULT_KEYS = {
+    "accuracy",
+    "loss",
+    "epochs",
+    "world_size",
+    "parameters_equal",
+    "max_parameter_difference",
+    "samples_per_second",
+    "seconds",
+}
+
+
+@pytest.fixture(params=EXERCISES)
+def folder(request: pytest.FixtureRequest) -> Path:
+    return shipped("jobs") / str(request.param)
+
+
+def constants(script: str) -> set[str]:
+    """The strings in the code of a script, its comments left out."""
+    return {node.value for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_a_folder_has_its_three_files(folder: Path) -> None:
+    assert {"job.toml", "train.py", "README.md"} <= {file.name for file in folder.iterdir()}
+
+
+def test_the_job_file_has_known_keys_and_names_what_is_there(folder: Path) -> None:
+    job = toml((folder / "job.toml").read_text(encoding="utf-8"))
+    assert set(job) <= KEYS
+    assert (folder / str(job["script"])).is_file()
+    assert (shipped("recipes") / f"{job['image']}.toml").is_file()
+    assert job["launcher"] == {"digits-ddp": "torchrun", "digits-horovod": "horovod"}[folder.name]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", str(job["time"]))
+
+
+def test_the_defaults_of_the_job_are_options_of_the_script(folder: Path) -> None:
+    arguments = toml((folder / "job.toml").read_text(encoding="utf-8")).get("arguments", [])
+    assert isinstance(arguments, list)
+    assert {word for word in arguments if word.startswith("--")} <= constants((folder / "train.py").read_text(encoding="utf-8"))
+
+
+def test_the_script_compiles_and_is_short(folder: Path) -> None:
+    script = (folder / "train.py").read_text(encoding="utf-8")
+    compile(script, "train.py", "exec")
+    assert len(script.splitlines()) <= LINES_AT_MOST
+
+
+def test_the_script_has_no_cluster_code(folder: Path) -> None:
+    script = (folder / "train.py").read_text(encoding="utf-8")
+    assert not re.search(r"SLURM|PMI|OMPI|MASTER_|scontrol|subprocess", script)
+
+
+def test_the_script_prints_the_whole_result(folder: Path) -> None:
+    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= RESULT_KEYS
+
+
+def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
+    script = (folder / "train.py").read_text(encoding="utf-8")
+    end = {"digits-ddp": "dist.destroy_process_group()", "digits-horovod": "hvd.shutdown()"}[folder.name]
+    assert 0 < script.find(".barrier()") < script.find(end)
+
+
+def test_the_readme_names_the_command(folder: Path) -> None:
+    assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_five_steps_of_horovod_are_numbered_and_in_order() -> None:
+    script = (shipped("jobs") / "digits-horovod" / "train.py").read_text(encoding="utf-8")
+    parts = re.split(r"# Step (\d): ", script)
+    assert parts[1::2] == ["1", "2", "3", "4", "5"]
+    calls = ["hvd.init()", "torch.cuda.set_device(", "hvd.DistributedOptimizer(", "hvd.broadcast_parameters(", "torch.save("]
+    for number, (call, part) in enumerate(zip(calls, parts[2::2], strict=True), 1):
+        assert call in part, f"step {number}"
