@@ -112,7 +112,7 @@ def whole_header(path: Path) -> sif.Header:
 
 
 def manifest_of(path: Path, header: sif.Header) -> Manifest | None:
-    """The manifest that belongs to this very file: the one beside it, or the one of a build that was stopped while it was being put there."""
+    """The manifest that belongs to this very file: the one beside it, or of a build that was stopped while putting it there."""
     for candidate in (_manifest_path(path), _announced_path(path, header.sif_id)):
         try:
             manifest = read_json(candidate, Manifest)
