@@ -1,0 +1,53 @@
+# Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench-cli test-fresh clean
+
+TOOLKIT := .venv/bin/toolkit
+PYTEST  := .venv/bin/python -m pytest
+# In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
+STRICT  := $(if $(CI),-p tests.strict)
+SHELLS   = $(shell find .ci/run tests toolkit tools -name '*.sh' -o -path .ci/run)
+
+help: ## show this
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1|/p; s/^image-%:.*## /image-<name>|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-14s %s\n' "$$name" "$$text"; done
+
+demo: setup ## everything once: image, cluster, a training on 2 nodes x 2 ranks
+	@$(TOOLKIT) demo
+
+setup: .venv/.ready ## install what this machine lacks: Apptainer, Slurm
+	@$(TOOLKIT) setup
+
+image-%: setup ## build the image of recipes/<name>.toml
+	@$(TOOLKIT) image build $*
+
+test: .venv/.ready-dev ## set up, lint, and run every test
+	@$(TOOLKIT) setup --with tests --with accounting
+	@$(MAKE) --no-print-directory lint
+	$(PYTEST) $(STRICT) tests/unit
+	$(PYTEST) $(STRICT) -v tests/cluster
+
+lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
+	.venv/bin/ruff check -q .
+	.venv/bin/ruff format -q --check .
+	.venv/bin/mypy --no-error-summary
+	$(TOOLKIT) image render --all --check
+	shellcheck -x $(SHELLS)
+
+bench-cli: setup ## how long commands take, beside their peers
+	@$(TOOLKIT) bench cli
+
+test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
+	tests/fresh/fresh-debian.sh -- make demo test
+
+clean: ## remove .venv, caches and packages; images and runs are kept
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find toolkit tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The environment, made again when what it is made of changes.
+.venv/.ready: pyproject.toml tools/venv.sh
+	@tools/venv.sh
+	@touch $@
+
+.venv/.ready-dev: pyproject.toml tools/venv.sh
+	@tools/venv.sh dev
+	@touch $@ .venv/.ready

@@ -1,0 +1,123 @@
+"""`toolkit setup`: make this machine ready, or say what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from toolkit.cli import console
+from toolkit.errors import CommandFailedError, ToolkitError
+from toolkit.hostsetup.decide import decide, needs, obstacle
+from toolkit.hostsetup.look import look
+from toolkit.hostsetup.model import Action, Facts, Wishes
+
+
+@click.command("setup")
+@click.option("--check", is_flag=True, help="Install nothing; exit code 72 where something is missing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    type=click.Choice(["accounting", "tests"]),
+    help="Also what sacct (slurmdbd, MariaDB), or the test-suite needs.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs: the facts, and what is to be done.")
+def command(check: bool, dry_run: bool, extras: tuple[str, ...], as_json: bool) -> None:
+    """Install what this machine lacks: Apptainer, Slurm, tools to build images.
+
+    \b
+    What is there already, from wherever, is kept. Debian is set up by itself (as root);
+    elsewhere, and without root, the commands for the administrator are shown.
+
+    \b
+    Examples:
+      toolkit setup
+      toolkit setup --check
+      toolkit setup --with accounting --with tests
+    """
+    wishes = Wishes(accounting="accounting" in extras, tests="tests" in extras)
+    facts = look(wishes)
+    actions = decide(facts)
+    if as_json and (check or dry_run or not actions):
+        console.out_json(report(facts, actions))
+    if not actions:
+        _ready(facts, as_json)
+    elif dry_run:
+        _dry_run(facts, actions, wishes, as_json)
+    elif check:
+        raise needs(facts, actions, wishes, next_step=_how(facts, actions, wishes))
+    else:
+        _install(facts, actions, wishes, as_json)
+
+
+def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
+    """Facts and actions as plain data."""
+    import msgspec
+
+    return {"ready": not actions, "facts": msgspec.to_builtins(facts), "actions": [msgspec.to_builtins(action) for action in actions]}
+
+
+def _ready(facts: Facts, as_json: bool) -> None:
+    if not as_json:
+        console.out(console.subject("ready", f"nothing is missing on this machine (containers: {facts.runtime})"))
+
+
+def _how(facts: Facts, actions: tuple[Action, ...], wishes: Wishes) -> str:
+    blocked = obstacle(facts, actions, wishes)
+    return blocked.next_step or "toolkit setup" if blocked else "toolkit setup"
+
+
+def _show_missing(actions: tuple[Action, ...]) -> None:
+    for number, action in enumerate(actions):
+        for more, part in enumerate(action.summary.split("; ")):
+            console.note(console.subject("missing" if not number and not more else "", part))
+
+
+def _dry_run(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
+    if as_json:
+        return
+    _show_missing(actions)
+    blocked = obstacle(facts, actions, wishes)
+    if blocked:
+        raise blocked
+    console.note(console.subject("plan", _estimate(facts, actions)))
+    console.note(console.subject("", "nothing was done; do it: toolkit setup"))
+
+
+def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
+    from toolkit.hostsetup import apt
+    from toolkit.hostsetup.install import announcement
+
+    packages = sorted({package for action in actions for package in action.packages})
+    if not packages:
+        return "adjustments only, no packages"
+    if not apt.has_lists():
+        return "apt has no package lists yet, so the size is not known before it has (apt-get update)"
+    if facts.runtime_offered:
+        packages.append("apptainer")
+    try:
+        (line,) = announcement(apt.estimate(packages), None, facts.os.codename)
+    except CommandFailedError:
+        return "apt's package lists are too old to tell the size (apt-get update)"
+    return line if facts.runtime or facts.runtime_offered else f"{line}; and Debian sid's apptainer"
+
+
+def _install(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
+    from toolkit.hostsetup.install import install
+
+    blocked = obstacle(facts, actions, wishes)
+    if blocked:
+        raise blocked
+    _show_missing(actions)
+    with console.Steps() as steps:
+        after = install(wishes, steps)
+    left = decide(after)
+    if as_json:
+        console.out_json(report(after, left))
+    if left:
+        error: ToolkitError = needs(after, left, wishes, next_step="toolkit -v setup shows every command")
+        raise error
+    if not as_json:
+        _ready(after, as_json)

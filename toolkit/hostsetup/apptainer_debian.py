@@ -1,0 +1,188 @@
+"""Apptainer on a Debian release that has no package of it: the one of Debian's rolling suite, fitted to this release's glibc.
+
+The package comes from the mirror that this machine uses, and is trusted because of the archive's signature, as every package is.
+A rolling suite drops old versions, so whichever it has now is taken. Its programs are fitted to an older glibc where only the
+strtol family is in the way (``elf``); where they want more, nothing is installed. The machine's own libc is not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.hostsetup import apt, elf
+from toolkit.model.base import Model
+
+SUITE = "sid"
+PACKAGE = "apptainer"
+_KEYRINGS = ("debian-archive-keyring.pgp", "debian-archive-keyring.gpg")
+_OTHER_WAYS = "install Apptainer another way (https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup"
+
+
+class Source(Model, frozen=True, kw_only=True):
+    """A place of our own where apt keeps the rolling suite's lists, apart from the machine's."""
+
+    mirror: str
+    options: tuple[str, ...]
+    directory: str
+
+
+class Offer(Model, frozen=True, kw_only=True):
+    """The package that the suite has now."""
+
+    version: str
+    size: int
+    installed_size: int
+
+
+def mirror(codename: str) -> str:
+    """The Debian mirror that this machine's apt uses for its own release.
+
+    Raises:
+        CommandFailedError: apt names none.
+    """
+    form = "$(REPO_URI)|$(CODENAME)|$(RELEASE)|$(LABEL)"
+    lines = shell.run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"], env=apt.environment()).stdout.splitlines()
+    found = read_mirror(lines, codename)
+    if found is None:
+        raise CommandFailedError(f"apt knows no mirror of Debian {codename} here", place="/etc/apt/sources.list", next_step=_OTHER_WAYS)
+    return found
+
+
+def read_mirror(lines: list[str], codename: str) -> str | None:
+    """The first archive of the release itself: not of its updates, not of its security archive, not of somebody else's. Pure."""
+    rows = [line.split("|") for line in lines if line.count("|") == 3]
+    return next((uri for uri, name, release, label in rows if codename in (name, release) and label in ("Debian", "")), None)
+
+
+def prepare(directory: Path, codename: str) -> Source:
+    """Set apt up for the suite in ``directory``, and fetch its lists.
+
+    Raises:
+        CommandFailedError: they cannot be had, or their signature is wrong.
+    """
+    keyring = next((path for path in (Path("/usr/share/keyrings") / name for name in _KEYRINGS) if path.exists()), None)
+    if keyring is None:
+        raise NeedsInstallError("the keys of Debian's archive are not here", next_step="apt-get install debian-archive-keyring")
+    for name in ("lists/partial", "cache/archives/partial", "deb"):
+        (directory / name).mkdir(parents=True)
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o755)
+        _give_to_apt(path)
+    where = mirror(codename)
+    (directory / "sources.list").write_text(f"deb [signed-by={keyring}] {where} {SUITE} main\n")
+    settings = {
+        "Dir::Etc::sourcelist": directory / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Dir::State::lists": directory / "lists",
+        "Dir::Cache": directory / "cache",
+        "APT::Default-Release": SUITE,
+        "Acquire::Languages": "none",
+        # A mirror's copy of a rolling suite may be some days old; its signature is checked all the same.
+        "Acquire::Check-Valid-Until": "false",
+    }
+    source = Source(
+        mirror=where, options=tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}")), directory=str(directory)
+    )
+    complaints = apt.update(source.options)
+    if apt.candidate(PACKAGE, source.options) is None:
+        raise CommandFailedError(f"Debian's suite {SUITE} cannot be read from {where}", details=complaints, next_step=_OTHER_WAYS)
+    return source
+
+
+def _give_to_apt(path: Path) -> None:
+    """apt downloads as a user of its own."""
+    try:
+        shutil.chown(path, "_apt")
+    except (LookupError, PermissionError):
+        return
+
+
+def offer(source: Source) -> Offer:
+    """What the suite has."""
+    text = shell.run(["apt-cache", *source.options, "--no-all-versions", "show", PACKAGE], env=apt.environment()).stdout
+    return read_offer(text)
+
+
+def read_offer(text: str) -> Offer:
+    """``Offer`` from a package's record. Pure."""
+    values = dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE))
+    return Offer(version=values["Version"], size=int(values["Size"]), installed_size=int(values.get("Installed-Size", 0)) * 1024)
+
+
+def fetch(source: Source) -> Path:
+    """Download the package; apt has checked it against the signed lists."""
+    folder = Path(source.directory) / "deb"
+    argv = ["apt-get", "-q", *source.options, "-o", "Acquire::Retries=3", "download", PACKAGE]
+    shell.run(argv, env=apt.environment(), cwd=folder)
+    return next(folder.glob("*.deb"))
+
+
+def fit(package: Path, codename: str, newest: tuple[int, int]) -> tuple[Path, tuple[str, ...]]:
+    """The package with its programs fitted to glibc ``newest``, and the references that were changed.
+
+    Where nothing has to be changed it comes back as it is.
+
+    Raises:
+        NeedsInstallError: its programs want more of a newer glibc than can be given to them.
+    """
+    tree = package.parent.parent / "tree"
+    shell.run(["dpkg-deb", "-R", package, tree])
+    changed = _fit_programs(tree, codename, newest)
+    if not changed:
+        return package, ()
+    control = tree / "DEBIAN/control"
+    control.write_text(fitted_control(control.read_text(), codename, newest))
+    (tree / "DEBIAN/md5sums").write_text(_md5sums(tree))
+    target = package.with_name(f"{package.stem}+{codename}1.deb")
+    shell.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "-b", tree, target])
+    target.chmod(0o644)
+    return target, changed
+
+
+def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[str, ...]:
+    changed: set[str] = set()
+    for path in sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()):
+        data = path.read_bytes()
+        if not elf.is_elf(data):
+            continue
+        try:
+            fitted, names = elf.retarget(data, newest)
+        except elf.ElfRefusedError as error:
+            raise NeedsInstallError(
+                f"Debian's {PACKAGE} of today does not fit {codename}: {path.name} {error}", place=path.name, next_step=_OTHER_WAYS
+            ) from error
+        if names:
+            path.write_bytes(fitted)
+            changed.update(names)
+    return tuple(sorted(changed))
+
+
+def fitted_control(control: str, codename: str, newest: tuple[int, int]) -> str:
+    """The package's control file with a version of its own and the libc that its programs want now. Pure."""
+    versioned = re.sub(r"^Version: (.*)$", rf"Version: \1+{codename}1", control, flags=re.MULTILINE)
+    return re.sub(r"\blibc6 \(>= [^)]*\)", f"libc6 (>= {newest[0]}.{newest[1]})", versioned)
+
+
+def _md5sums(tree: Path) -> str:
+    files = sorted(
+        path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.relative_to(tree).parts
+    )
+    conffiles = tree / "DEBIAN/conffiles"
+    listed = set(conffiles.read_text().split()) if conffiles.exists() else set()
+    rows = ((path, path.relative_to(tree)) for path in files)
+    return "".join(f"{hashlib.md5(path.read_bytes()).hexdigest()}  {name}\n" for path, name in rows if f"/{name}" not in listed)
+
+
+def glibc() -> tuple[int, int]:
+    """The version of this machine's glibc."""
+    text = os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0"
+    major, minor = text.split()[1].split(".")[:2]
+    return int(major), int(minor)

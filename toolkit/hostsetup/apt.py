@@ -1,0 +1,148 @@
+"""The one door to apt and dpkg.
+
+Downloads can be interrupted at any time. What dpkg has begun is brought to its end first: apt runs in a session of its own, so that
+Ctrl-C in the terminal reaches only us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from toolkit import shell
+from toolkit.errors import CommandFailedError
+from toolkit.model.base import Model
+from toolkit.quoting import shell_words
+
+_LISTS = Path("/var/lib/apt/lists")
+_ALWAYS = ("-q", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3", "--no-install-recommends")
+_KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
+_FETCH = re.compile(r"^Need to get (?:[\d.,]+ \w+/)?(?P<size>[\d.,]+ \w+) of archives", re.MULTILINE)
+_DISK = re.compile(r"^After this operation, (?P<size>[\d.,]+ \w+) of additional disk space", re.MULTILINE)
+_COUNT = re.compile(r"^(?P<upgraded>\d+) upgraded, (?P<new>\d+) newly installed", re.MULTILINE)
+_URI = re.compile(r"^'(?P<uri>[^']+)' \S+ (?P<size>\d+)", re.MULTILINE)
+
+
+class Estimate(Model, frozen=True, kw_only=True):
+    """What apt says that an installation would take.
+
+    Attributes:
+        new: packages that are not here yet, with all that they depend on.
+        upgraded: packages that must become newer.
+        fetch: bytes to download.
+        disk: apt's own words for what it will take on disk.
+        sources: the hosts (or local directories) that the packages come from.
+    """
+
+    new: int = 0
+    upgraded: int = 0
+    fetch: int = 0
+    disk: str = "0 B"
+    sources: tuple[str, ...] = ()
+
+
+def environment() -> dict[str, str]:
+    """No questions, and answers in English, which is what we read."""
+    return {
+        **os.environ,
+        "DEBIAN_FRONTEND": "noninteractive",
+        "LC_ALL": "C.UTF-8",
+        "NEEDRESTART_MODE": "l",
+        "APT_LISTCHANGES_FRONTEND": "none",
+    }
+
+
+def has_lists() -> bool:
+    """Whether the package lists have ever been fetched (a fresh machine has none)."""
+    return any(_LISTS.glob("*_Packages*"))
+
+
+def candidate(package: str, options: Sequence[str] = ()) -> str | None:
+    """The version that apt would install, or None where no archive configured here has the package."""
+    answer = shell.run(["apt-cache", *options, "policy", package], env=environment(), check=False)
+    match = re.search(r"^ *Candidate: (\S+)$", answer.stdout, re.MULTILINE)
+    return match[1] if match and match[1] != "(none)" else None
+
+
+def update(options: Sequence[str] = ()) -> tuple[str, ...]:
+    """Fetch the package lists. An archive that does not answer is no reason to stop: what is then missing shows later.
+
+    Returns:
+        apt's complaints.
+    """
+    answer = _apt([*options, "update"], check=False)
+    return tuple(line for line in answer.stdout.splitlines() if line.startswith(("E:", "W:")))
+
+
+def estimate(packages: Sequence[str]) -> Estimate:
+    """What installing ``packages`` would take; changes nothing and needs no root.
+
+    Raises:
+        CommandFailedError: apt knows no way to install them.
+    """
+    argv = ["apt-get", *_ALWAYS, "--print-uris", "install", *packages]
+    return read_estimate(shell.run(argv, env=environment()).stdout)
+
+
+def read_estimate(text: str) -> Estimate:
+    """``Estimate`` from what ``apt-get --print-uris install`` prints. Pure."""
+    count, disk = _COUNT.search(text), _DISK.search(text)
+    uris = [(match["uri"], int(match["size"])) for match in _URI.finditer(text)]
+    return Estimate(
+        new=int(count["new"]) if count else 0,
+        upgraded=int(count["upgraded"]) if count else 0,
+        fetch=sum(size for _, size in uris),
+        disk=disk["size"] if disk else "0 B",
+        sources=tuple(sorted({_place(uri) for uri, _ in uris})),
+    )
+
+
+def _place(uri: str) -> str:
+    parts = urlsplit(uri)
+    return parts.hostname or str(Path(parts.path).parent)
+
+
+def fetch(packages: Sequence[str | Path]) -> None:
+    """Download the packages and all that they depend on; may be interrupted.
+
+    Raises:
+        CommandFailedError: some could not be had.
+    """
+    _apt(["--download-only", "install", *packages])
+
+
+def install(packages: Sequence[str | Path]) -> None:
+    """Install packages by name or file. Once dpkg works, it is waited for even after Ctrl-C.
+
+    Raises:
+        CommandFailedError: apt or dpkg failed; with the tail of what they said.
+    """
+    # Heals what a power cut or kill -9 in the middle of an installation left behind; without that apt refuses to do anything.
+    shell.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], env=environment(), check=False)
+    _apt([*_KEEP_SETTINGS, "install", *packages], finish=True)
+
+
+def _apt(arguments: Sequence[str | Path], *, check: bool = True, finish: bool = False) -> shell.Result:
+    argv = tuple(str(word) for word in ("apt-get", *_ALWAYS, *arguments))
+    process = shell.start(argv, env=environment(), stderr=subprocess.STDOUT, new_session=True)
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        if not finish:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.communicate()
+        raise
+    result = shell.Result(argv, process.returncode, output, "")
+    if check and not result.ok:
+        raise CommandFailedError(
+            f"apt-get failed with exit code {process.returncode}",
+            place=shell_words(argv),
+            details=[line for line in result.tail(40) if line.startswith(("E:", "Err:"))] or result.tail(),
+            next_step="if the network or an archive was away: the same command again goes on where it stopped",
+        )
+    return result

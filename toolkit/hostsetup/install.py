@@ -1,0 +1,130 @@
+"""Carry actions out, as root. What is about to be installed, from where and how large is said before anything is."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import CommandFailedError
+from toolkit.files import human_size
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, smoke
+from toolkit.hostsetup.decide import adjustments, decide
+from toolkit.hostsetup.look import look
+from toolkit.hostsetup.model import Action, Facts, Wishes
+from toolkit.progress import Progress
+
+_LOCK = Path("/run/toolkit-setup.lock")
+_FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess
+_PER_PACKAGE = 0.25  # seconds
+
+
+def install(wishes: Wishes, progress: Progress) -> Facts:
+    """Make this machine ready.
+
+    Returns:
+        The machine as it is afterwards.
+
+    Raises:
+        CommandFailedError: a step failed; what was installed before stays, and the next call goes on from there.
+        NeedsInstallError: Debian's Apptainer does not fit this release.
+    """
+    with _alone(progress), tempfile.TemporaryDirectory(prefix="toolkit-setup-", dir="/var/tmp") as name:
+        facts = look(wishes)
+        actions = decide(facts)
+        packages = tuple(sorted({package for action in actions for package in action.packages}))
+        if packages:
+            _packages(packages, _wants_apptainer(actions), facts, Path(name), progress)
+        facts = look(wishes)
+        mended = adjustments(facts)
+        for action in mended:
+            _adjust(action, facts, progress)
+        if facts.runtime and (mended or _wants_apptainer(actions)):
+            _try(facts.runtime, progress)
+        return look(wishes)
+
+
+def _wants_apptainer(actions: Sequence[Action]) -> bool:
+    return any(action.kind == "apptainer" for action in actions)
+
+
+@contextmanager
+def _alone(progress: Progress) -> Iterator[None]:
+    """Two setups at a time would wait for each other within apt; better here, where it can be said."""
+    with _LOCK.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            progress.say("waits", "another toolkit setup is at work on this machine")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, directory: Path, progress: Progress) -> None:
+    progress.begin("lists", "apt's package lists", expected=8)
+    complaints = apt.update()
+    direct = apptainer and apt.candidate("apptainer") is not None
+    wanted = (*packages, "apptainer") if direct else packages
+    try:
+        estimate = apt.estimate(wanted)
+    except CommandFailedError as error:
+        raise CommandFailedError(
+            error.cause, place=error.place, details=(*complaints, *error.details), next_step=error.next_step
+        ) from error
+    source = apptainer_debian.prepare(directory / "rolling", facts.os.codename) if apptainer and not direct else None
+    progress.end()
+    for line in announcement(estimate, apptainer_debian.offer(source) if source else None, facts.os.codename):
+        progress.say("plan", line)
+    progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
+    apt.fetch(wanted)
+    fitted = _rolling(source, facts, progress) if source else ()
+    progress.begin("install", f"{estimate.new + estimate.upgraded + len(fitted)} packages", expected=4 + estimate.new * _PER_PACKAGE)
+    with daemons.kept_from_starting():
+        apt.install([*wanted, *fitted])
+    progress.end()
+
+
+def announcement(estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str) -> tuple[str, ...]:
+    """What is about to happen, in a line or two. Pure."""
+    upgrades = f" and {estimate.upgraded} upgrades" if estimate.upgraded else ""
+    origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
+    first = f"{estimate.new} packages{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
+    if rolling is None:
+        return (first,)
+    size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
+    return first, f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none"
+
+
+def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) -> tuple[Path, ...]:
+    progress.begin("fetch", f"apptainer from {apptainer_debian.SUITE}", expected=3)
+    package = apptainer_debian.fetch(source)
+    progress.begin("fit", f"apptainer to {facts.os.codename}'s glibc", expected=4)
+    fitted, changed = apptainer_debian.fit(package, facts.os.codename, apptainer_debian.glibc())
+    progress.end()
+    if changed:
+        progress.say("", f"references changed: {', '.join(changed)}")
+    return (fitted,)
+
+
+def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
+    assert facts.runtime is not None or action.kind == "fuse"
+    if action.kind == "fuse":
+        fuse.open_to_all()
+        progress.say("fuse", "/dev/fuse can be opened by users")
+    elif action.kind == "ids":
+        shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
+        progress.say("ids", f"{facts.user} has a range of subordinate user ids")
+    elif action.kind == "capabilities":
+        changed = capabilities.grant_what_there_is(str(facts.runtime))
+        progress.say("root", f"{changed}: root gets the capabilities that it has ({', '.join(facts.lacking)} is lacking here)")
+
+
+def _try(runtime: str, progress: Progress) -> None:
+    progress.begin("try", "a tiny image: build, run, run as a user", expected=3)
+    complaint = smoke.try_everything(runtime)
+    progress.end()
+    if complaint:
+        progress.say("warning", f"ordinary users cannot run images here: {complaint}")

@@ -1,0 +1,111 @@
+"""Look at a machine. Nothing is changed, and no program is started unless something is missing or doubtful: a ready machine is
+recognised in a few milliseconds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import sys
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.hostsetup import apt, capabilities, fuse, parts, smoke
+from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
+from toolkit.localcluster import packages
+
+
+def look(wishes: Wishes) -> Facts:
+    """The machine as it is now."""
+    root = os.geteuid() == 0
+    user = _user_name()
+    runtime = next((path for path in map(shell.which, parts.RUNTIMES) if path), None)
+    has_apt = bool(shell.which("apt-get") and shell.which("dpkg"))
+    lacking = capabilities.own()[1] if root else ()
+    setuid = runtime is not None and _setuid(runtime)
+    return Facts(
+        os=operating_system(Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else "", platform.machine()),
+        root=root,
+        user=user,
+        apt=has_apt,
+        toolkit=toolkit_command(),
+        runtime=runtime,
+        runtime_offered=_offered() if runtime is None and has_apt else None,
+        missing=_missing(wishes),
+        fuse="ready" if setuid else fuse.state(),
+        ids=_has_ids(user),
+        namespaces=root or setuid or _namespaces_allowed(),
+        lacking=lacking,
+        root_exec=smoke.root_exec(runtime) if lacking and runtime and _doubtful(runtime) else "not tried",
+    )
+
+
+def operating_system(release: str, machine: str) -> OperatingSystem:
+    """What ``/etc/os-release`` (its text) says."""
+    pairs = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
+    values = {key: value.strip().strip("\"'") for key, value in pairs.items()}
+    return OperatingSystem(
+        name=values.get("PRETTY_NAME", "an unknown system"),
+        id=values.get("ID", "unknown"),
+        like=tuple(values.get("ID_LIKE", "").split()),
+        codename=values.get("VERSION_CODENAME", ""),
+        architecture=machine,
+    )
+
+
+def toolkit_command() -> str:
+    """How an administrator calls this installation of the toolkit."""
+    beside = Path(sys.executable).with_name("toolkit")
+    return str(beside) if beside.exists() else f"{sys.executable} -m toolkit"
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _missing(wishes: Wishes) -> tuple[Missing, ...]:
+    found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=packages.needed(wishes.accounting))]
+    for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
+        lacking = tuple(need.package for need in part.needs if not shell.which(need.program))
+        found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
+    return tuple(missing for missing in found if missing.packages)
+
+
+def _offered() -> bool | None:
+    return apt.candidate("apptainer") is not None if apt.has_lists() else None
+
+
+def _setuid(runtime: str) -> bool:
+    """Whether this Apptainer mounts images as root by itself, and needs neither user namespaces nor FUSE."""
+    prefix = Path(runtime).resolve().parent.parent
+    return any(prefix.glob("libexec/*/bin/starter-suid"))
+
+
+def _has_ids(user: str) -> bool:
+    if _says("/etc/nsswitch.conf", "subid:"):
+        return True  # they come from a directory service
+    names = (f"{user}:", f"{os.geteuid()}:")
+    return all(_says(path, *names) for path in ("/etc/subuid", "/etc/subgid"))
+
+
+def _says(path: str, *starts: str) -> bool:
+    try:
+        return any(line.startswith(starts) for line in Path(path).read_text().splitlines())
+    except OSError:
+        return False
+
+
+def _namespaces_allowed() -> bool:
+    switches = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
+    return not any(_says(path, "0") for path in switches)
+
+
+def _doubtful(runtime: str) -> bool:
+    """Whether root, who lacks capabilities, would be given all of them in a container."""
+    try:
+        return capabilities.root_default(capabilities.configuration_file(runtime).read_text()) == "full"
+    except OSError:
+        return False
