@@ -1,0 +1,107 @@
+"""Measuring two commands side by side, and judging their ratio. Pure but for ``seconds``, which runs and times a command."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.model.base import Model
+
+
+class Side(Model, frozen=True, kw_only=True):
+    """One of two commands that do the same work.
+
+    Attributes:
+        name: who it is, with its version.
+        argv: the command, as it is timed: the whole process, from its start to its end.
+        shown: the command as people would write it.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    shown: str
+
+
+class Comparison(Model, frozen=True, kw_only=True):
+    """What is compared, and how much of the peer's time we may take at most."""
+
+    what: str
+    ours: Side
+    peer: Side
+    bar: float
+
+
+class Times(Model, frozen=True, kw_only=True):
+    """Seconds of one side over all runs; of ratios, no seconds."""
+
+    median: float
+    smallest: float
+    largest: float
+
+
+class Outcome(Model, frozen=True, kw_only=True):
+    """A comparison, measured. ``ratio`` is that of each pair of neighbouring runs, so that a slow minute of the machine weighs on both."""
+
+    what: str
+    ours: Times
+    ours_name: str
+    ours_command: str
+    peer: Times
+    peer_name: str
+    peer_command: str
+    ratio: Times
+    bar: float
+    held: bool
+    runs: int
+
+
+def times(values: Sequence[float]) -> Times:
+    return Times(median=statistics.median(values), smallest=min(values), largest=max(values))
+
+
+def seconds(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> float:
+    """Wall time of a whole process.
+
+    Raises:
+        CommandFailedError: it failed; a benchmark of something that does not work is worth nothing.
+    """
+    started = time.perf_counter()
+    shell.run(argv, cwd=cwd, env=env, timeout=120)
+    return time.perf_counter() - started
+
+
+def alternate(ours: Callable[[], float], peer: Callable[[], float], *, runs: int, warm_ups: int = 1) -> list[tuple[float, float]]:
+    """Take turns, ours first; what the first turns cost (caches, byte code) is thrown away."""
+    pairs = [(ours(), peer()) for _ in range(warm_ups + runs)]
+    return pairs[warm_ups:]
+
+
+def judge(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Outcome:
+    """The outcome of the measured pairs: the median ratio decides."""
+    ratio = times([ours / peer for ours, peer in pairs])
+    return Outcome(
+        what=comparison.what,
+        ours=times([ours for ours, _ in pairs]),
+        ours_name=comparison.ours.name,
+        ours_command=comparison.ours.shown,
+        peer=times([peer for _, peer in pairs]),
+        peer_name=comparison.peer.name,
+        peer_command=comparison.peer.shown,
+        ratio=ratio,
+        bar=comparison.bar,
+        held=ratio.median <= comparison.bar,
+        runs=len(pairs),
+    )
+
+
+def measure(comparison: Comparison, *, runs: int, cwd: Path, env: Mapping[str, str]) -> Outcome:
+    """Run both sides in turns and judge them."""
+    pairs = alternate(
+        lambda: seconds(comparison.ours.argv, cwd=cwd, env=env),
+        lambda: seconds(comparison.peer.argv, cwd=cwd, env=env),
+        runs=runs,
+    )
+    return judge(comparison, pairs)

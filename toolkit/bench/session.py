@@ -1,0 +1,50 @@
+"""One benchmark from its beginning to its end: peers installed, cluster up, everything measured, cluster down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from toolkit.bench import cluster, comparisons, measure, peers
+from toolkit.progress import Progress
+
+
+def ourselves() -> tuple[str, ...]:
+    """The command as users call it: the one that belongs to this Python."""
+    beside = Path(sys.executable).with_name("toolkit")
+    found = str(beside) if beside.is_file() else shutil.which("toolkit")
+    return (found,) if found else (sys.executable, "-m", "toolkit")
+
+
+def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Outcome]:
+    """Measure the comparisons ``names``, ``runs`` times each.
+
+    Raises:
+        ToolkitError: a command that is compared failed, or could not be installed; nothing is judged then.
+    """
+    toolkit = ourselves()
+    cache = peers.cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    peers.install(progress)
+    with ExitStack() as stack:
+        here = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix="run-")))
+        comparisons.prepare(here)
+        prefix: tuple[str, ...] = ()
+        if comparisons.NEED_CLUSTER.intersection(names):
+            prefix = stack.enter_context(cluster.running(toolkit, progress, cwd=here))
+            stack.enter_context(cluster.busy(prefix))
+        setting = comparisons.Setting(toolkit, prefix, comparisons.image(here))
+        return [_measure(name, setting, runs, progress, here) for name in names]
+
+
+def _measure(name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path) -> measure.Outcome:
+    comparison = comparisons.COMPARISONS[name](setting)
+    progress.begin(name, f"{runs} runs and {runs} of {comparison.peer.name}")
+    outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=os.environ)
+    progress.end()
+    return outcome
