@@ -9,7 +9,6 @@ Codes start at 64 (as ``sysexits.h`` does), because `toolkit run` ends with the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -34,8 +33,8 @@ class ToolkitError(Exception):
         details: further lines, such as the tail of a log; printed as they are.
     """
 
-    exit_code: ClassVar[int] = 70
-    kind: ClassVar[str] = "internal"
+    exit_code: int = 70
+    kind: str = "internal"
 
     def __init__(
         self,
@@ -63,13 +62,18 @@ class UsageError(ToolkitError):
 
 
 class PlanError(ToolkitError):
-    """The job could not run on the site, for the reasons in ``findings``."""
+    """The job could not run on the site, for the reasons in ``findings``.
+
+    Where all of them are of one kind, the exit code is theirs; else it is 65.
+    """
 
     exit_code, kind = 65, "plan"
 
     def __init__(self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None) -> None:
         super().__init__(cause, next_step=next_step)
         self.findings = tuple(findings)
+        if len({finding.exit_code for finding in findings}) == 1:
+            self.exit_code, self.kind = findings[0].exit_code, findings[0].kind
 
 
 class ScriptMissingError(ToolkitError):

@@ -68,3 +68,28 @@ def sbatch_path(path: object) -> str:
 def comment(text: object) -> str:
     """``text`` for a comment of a script: on one line, and without control characters that could end it."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+
+
+def shell_with_variables(text: object) -> str:
+    """``text`` as one word in which only ``$NAME`` and ``${NAME}`` mean something: for directories that a site writes.
+
+    Raises:
+        UsageError: as ``shell``.
+    """
+    plain = str(text)
+    if not _VARIABLE.search(plain):
+        return shell(plain)
+    shell(plain)
+    parts: list[str] = []
+    end = 0
+    for match in _VARIABLE.finditer(plain):
+        parts += [_in_double_quotes(plain[end : match.start()]), match[0]]
+        end = match.end()
+    return '"' + "".join([*parts, _in_double_quotes(plain[end:])]) + '"'
+
+
+def _in_double_quotes(text: str) -> str:
+    return re.sub(r'([\\"$`])', r"\\\1", text)

@@ -144,3 +144,8 @@ def mapping(rows: Mapping[str, object]) -> str:
     """Names and values, a line each."""
     width = max((len(name) for name in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def on_terminal() -> bool:
+    """Whether a person reads the result."""
+    return sys.stdout.isatty()

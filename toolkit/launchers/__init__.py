@@ -1,0 +1,64 @@
+"""How ranks are started: one module per launcher, one template of the same name in ``scripts/templates``, one line here.
+
+A launcher is pure: it decides (``launch``), refuses (``check``), and reads its own failures out of logs (``first_failure``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from toolkit.errors import ToolkitError, UnknownLauncherError
+from toolkit.model.base import Model
+from toolkit.model.image import Manifest
+from toolkit.model.plan import Launch
+from toolkit.model.run import Failure
+from toolkit.model.site import Facts, Site
+
+# name -> what it is for, as `toolkit run --help` prints it; the module is toolkit.launchers.<name with _ for ->.
+LAUNCHERS: dict[str, str] = {
+    "torchrun": "one torchrun agent per node starts the node's ranks; for torch.distributed",
+    "horovod": "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI",
+}
+
+
+class Request(Model, frozen=True, kw_only=True):
+    """What a launcher decides from."""
+
+    nodes: int
+    ranks_per_node: int
+    cpus_per_rank: int
+    script: str
+    arguments: tuple[str, ...]
+    site: Site
+    facts: Facts
+    manifest: Manifest | None
+    reason: str
+
+
+class Launcher(Protocol):
+    """A module of this package."""
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Why this launcher cannot work with this image and site; empty if it can."""
+
+    def launch(self, request: Request) -> Launch:
+        """The decisions that its template writes out."""
+
+    def first_failure(self, logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
+        """The first rank that failed, from (host or "" for the batch shell, lines of its log); None where no log tells."""
+
+
+def get(name: str) -> Launcher:
+    """The module of a launcher.
+
+    Raises:
+        UnknownLauncherError: with the nearest name.
+    """
+    if name not in LAUNCHERS:
+        raise UnknownLauncherError(
+            f"there is no launcher {name!r}", place="--launcher", choices=LAUNCHERS, value=name, next_step=f"one of {', '.join(LAUNCHERS)}"
+        )
+    module: Launcher = importlib.import_module(f"toolkit.launchers.{name.replace('-', '_')}")
+    return module

@@ -21,6 +21,7 @@ class Site(Model, frozen=True, kw_only=True):
         scratch: where caches go; ``$NAME`` is replaced from the job's environment; None: below the user's cache directory.
         private_directories: directories that each node has for itself, where no job can be run from.
         cpus_per_task: CPUs of one rank where nobody says.
+        environment: variables that every rank gets.
         defaults: options of `toolkit run`, by their names, which the site sets.
     """
 
@@ -34,6 +35,7 @@ class Site(Model, frozen=True, kw_only=True):
     scratch: str | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
     cpus_per_task: int = 1
+    environment: dict[str, str] = {}
     defaults: dict[str, str | int | bool] = {}
 
 

@@ -1,0 +1,138 @@
+"""Plans: what is decided where nobody says, and everything that is refused before a job queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from toolkit.errors import (
+    ImageMissingError,
+    LauncherMismatchError,
+    PlanError,
+    ShapeError,
+    ToolkitError,
+    UnknownLauncherError,
+    UnknownPartitionError,
+    UsageError,
+)
+from toolkit.model.base import from_json, to_json
+from toolkit.model.plan import Plan
+from toolkit.model.site import Facts
+from toolkit.plan import plan
+
+
+def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
+    with pytest.raises(PlanError) as caught:
+        plan(inputs(job, **changes))
+    return list(caught.value.findings)
+
+
+def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
+    decided = plan(inputs({"cpus_per_task": 2}))
+    assert dict(decided.directives)["ntasks-per-node"] == "1"
+    assert dict(decided.directives)["cpus-per-task"] == "4"
+    assert decided.ranks_per_node == 2
+    assert decided.environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_horovod_starts_a_task_for_each_rank() -> None:
+    decided = plan(inputs({"launcher": "horovod"}))
+    assert dict(decided.directives)["ntasks-per-node"] == "2"
+    assert decided.launch.mpi == "pmix"
+    assert decided.launch.program == ("python3", "train.py", "--epochs", "12")
+
+
+def test_ranks_and_cpus_follow_the_gpus() -> None:
+    decided = plan(inputs({"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}))
+    assert (decided.ranks_per_node, decided.cpus_per_rank) == (4, 10)
+    assert dict(decided.directives)["gres"] == "gpu:4"
+    assert decided.origins["ntasks_per_node"] == "one per GPU"
+    assert decided.shape == "2 nodes x 4 GPUs"
+
+
+def test_only_mpi_launchers_get_mpi() -> None:
+    assert plan(inputs()).launch.mpi is None
+
+
+def test_the_newest_plugin_is_taken_where_slurm_has_no_plain_pmix() -> None:
+    facts = Facts(partitions=FACTS.partitions, mpi=("none", "pmix_v3", "pmix_v5"), container="apptainer")
+    assert plan(inputs({"launcher": "horovod"}, facts=facts)).launch.mpi == "pmix_v5"
+
+
+def test_a_foreign_image_is_entered_by_exec_and_ours_by_run() -> None:
+    assert plan(inputs()).container.action == "run"
+    assert plan(inputs(manifest=None)).container.action == "exec"
+
+
+def test_a_plan_survives_being_written() -> None:
+    decided = plan(inputs({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
+    assert from_json(to_json(decided), Plan) == decided
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "words"),
+    [
+        ({"nodes": 3}, ShapeError, "has 2 node"),
+        ({"gpus": 8}, ShapeError, "has 2 GPU"),
+        ({"cpus_per_task": 9}, ShapeError, "CPU"),
+        ({"time": "2-00:00:00"}, ShapeError, "1440 minutes"),
+        ({"time": "soon"}, UsageError, "not a time"),
+        ({"partition": "mian"}, UnknownPartitionError, "no partition"),
+        ({"launcher": "torchrn"}, UnknownLauncherError, "no launcher"),
+        ({"env": {"A B": "c"}}, UsageError, "variable"),
+        ({"bind": ("/a:b",)}, UsageError, "absolute"),
+        ({"bind": ("/a:/b:rx",)}, UsageError, "SRC:DST"),
+        ({"comment": ""}, UsageError, "empty"),
+    ],
+)
+def test_what_cannot_run_is_refused(job: dict[str, Any], kind: type[ToolkitError], words: str) -> None:
+    found = findings(job)
+    assert [type(finding) for finding in found] == [kind]
+    assert words in found[0].cause
+    assert found[0].place
+    assert found[0].next_step
+
+
+def test_the_nearest_partition_and_launcher_are_named() -> None:
+    assert findings({"partition": "mian"})[0].close == "main"
+    assert findings({"launcher": "torchrn"})[0].close == "torchrun"
+
+
+def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
+    missing = ImageMissingError("not built", place="--image")
+    with pytest.raises(PlanError) as caught:
+        plan(inputs({"nodes": 9, "gpus": 8, "launcher": "mpirum"}, findings=[missing]))
+    kinds = {type(finding) for finding in caught.value.findings}
+    assert kinds == {ImageMissingError, ShapeError, UnknownLauncherError}
+    assert caught.value.exit_code == PlanError.exit_code
+
+
+def test_findings_of_one_kind_keep_its_exit_code() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(inputs({"nodes": 9, "gpus": 8}))
+    assert caught.value.exit_code == ShapeError.exit_code
+
+
+def test_a_launcher_refuses_an_image_without_its_framework() -> None:
+    bare = MANIFEST.__class__(name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"torch": "2.1"})
+    found = findings({"launcher": "horovod"}, manifest=bare)
+    assert isinstance(found[0], LauncherMismatchError)
+    assert "torch" in found[0].cause
+
+
+def test_a_launcher_refuses_a_slurm_without_its_pmi() -> None:
+    found = findings({"launcher": "horovod"}, facts=Facts(partitions=FACTS.partitions, mpi=("none", "cray_shasta"), container="apptainer"))
+    assert "cray_shasta" in found[0].cause
+
+
+def test_no_directory_is_bound_twice() -> None:
+    decided = plan(inputs(folder="/home/user/project/src", run_directory="/scratch/runs/x-0001"))
+    assert [bind.source for bind in decided.container.binds] == ["/home/user/project", "/scratch/runs/x-0001"]
+
+
+def test_the_site_and_the_user_have_their_say_over_the_environment() -> None:
+    decided = plan(inputs({"env": {"OMP_NUM_THREADS": "7"}}))
+    assert decided.environment["OMP_NUM_THREADS"] == "7"
+    assert decided.environment["OMPI_MCA_mpi_yield_when_idle"] == LOCAL.environment["OMPI_MCA_mpi_yield_when_idle"]

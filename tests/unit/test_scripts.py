@@ -1,0 +1,170 @@
+"""Scripts: whole golden files, the same bytes for the same plan, and hostile values that reach the rank byte for byte."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.samples import FACTS, NEURON, PARTITIONS, inputs
+from toolkit import scripts
+from toolkit.errors import UsageError
+from toolkit.model.plan import Plan
+from toolkit.model.site import Facts
+from toolkit.plan import Inputs, plan
+from toolkit.resources import package_directory
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
+
+
+def cases() -> dict[str, Inputs]:
+    neuron_job: dict[str, Any] = {
+        "gpus": 4,
+        "ntasks_per_node": None,
+        "partition": "cas_v100_4",
+        "comment": "field=misc;appl=pytorch-ddp",
+        "time": "2:00:00",
+        "bind": ("/apps/imagenet:/data/imagenet:ro",),
+    }
+    return {
+        "torchrun": inputs(),
+        "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
+        "neuron": inputs(
+            neuron_job,
+            site=NEURON,
+            facts=Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix_v3"), container="singularity"),
+            manifest=None,
+            image="/apps/images/ngc/pytorch:25.12-py3.sif",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_script_is_the_golden_one(name: str) -> None:
+    """To renew the files after a change that is meant: UPDATE_GOLDEN=1 pytest tests/unit/test_scripts.py, and read the diff."""
+    text = scripts.script(plan(cases()[name]))
+    path = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    first, second = plan(cases()["torchrun"]), plan(cases()["torchrun"])
+    assert first == second
+    assert scripts.script(first) == scripts.script(second)
+
+
+def test_every_launcher_has_a_golden_script() -> None:
+    from toolkit.launchers import LAUNCHERS
+
+    assert set(LAUNCHERS) <= set(cases())
+
+
+def test_every_value_of_a_template_goes_through_a_quoting() -> None:
+    """Numbers, the version and names that the code itself chooses need none."""
+    free = re.compile(
+        r"option|plan\.(shape|toolkit|nodes|ranks_per_node)|launch\.(launcher|cpus_per_task)|name"
+        r'|container\.(action|prefix|settings)|binds|"\$\{" ~ binds.*|.*container\.prefix ~ \'@\}"\''
+    )
+    unquoted = [
+        f"{path.name}: {value}"
+        for path in (package_directory("scripts") / "templates").glob("*.j2")
+        for value in re.findall(r"\{\{ (.*?) \}\}", path.read_text())
+        if not re.search(r"\| (shell|words|expanding|sbatch|path|comment)$", value) and not free.fullmatch(value)
+    ]
+    assert unquoted == []
+
+
+# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set; the container command writes down
+# its arguments and the variables meant for the inside. The real ones run in tests/cluster.
+SRUN = """#!/bin/bash
+for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
+SLURM_NODEID=0 SLURM_PROCID=0 exec "$@"
+"""
+SCONTROL = "#!/bin/bash\necho localhost\n"
+CONTAINER = """#!/bin/bash
+printf '%s\\0' "$@" > "$CAPTURE/arguments"
+env -0 | grep -z '^APPTAINERENV_' > "$CAPTURE/variables"
+"""
+
+
+def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]:
+    """Run the plan's script with the stand-ins; what the container command was given."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("apptainer", CONTAINER)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "HOME": str(directory),
+        "CAPTURE": str(directory),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NNODES": "2",
+        "APPTAINERENV_LEAK": "from the user's shell",
+        "PYTHONPATH": "/host/python",
+        "NCCL_DEBUG": "INFO",
+    }
+    subprocess.run(["bash"], input=scripts.script(decided), env=environment, text=True, check=True, cwd=directory)
+    arguments = (directory / "arguments").read_text().split("\0")[:-1]
+    rows = (directory / "variables").read_text().split("\0")[:-1]
+    return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
+def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
+    words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
+    work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
+    work.mkdir()
+    variables = {f"V{index}": value for index, value in enumerate(words)}
+    given = inputs(
+        {"launcher": launcher, "arguments": words, "env": variables, "job_name": "a $(touch pwned) 'b' \"c\" # d"},
+        script="a b;$(touch pwned).py",
+        directory=str(work),
+        folder=str(work),
+        run_directory=str(work / "runs/x-0001"),
+        image=str(work / "image:1 $(x).sif"),
+    )
+    arguments, inside = captured(plan(given), tmp_path)
+    assert arguments[-len(words) :] == list(words)
+    assert arguments[-len(words) - 1] == "a b;$(touch pwned).py"
+    assert str(work / "image:1 $(x).sif") in arguments
+    assert arguments[arguments.index("--pwd") + 1] == str(work)
+    assert {name: inside[name] for name in variables} == variables
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
+    _, inside = captured(
+        plan(inputs({"env": {"NCCL_DEBUG": "WARN"}}, directory=str(tmp_path), run_directory=str(tmp_path / "r"))), tmp_path
+    )
+    assert inside["NCCL_DEBUG"] == "WARN", "what the user set wins over what the shell had"
+    assert inside["SLURM_JOB_ID"] == "7"
+    assert inside["PYTHONNOUSERSITE"] == "1"
+    assert "PYTHONPATH" not in inside
+    assert "LEAK" not in inside
+
+
+@pytest.mark.parametrize("option", ["comment", "job_name", "partition"])
+@pytest.mark.parametrize("value", MULTILINE)
+def test_a_value_that_no_directive_can_carry_is_refused(option: str, value: str) -> None:
+    from toolkit.errors import PlanError
+
+    with pytest.raises((PlanError, UsageError)):
+        scripts.script(plan(inputs({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi))))
+
+
+@pytest.mark.parametrize("path", ["/home/a,b", "/home/a:b", "/home/a\\b", "/home/a\nb"])
+def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
+    from toolkit.errors import PlanError
+
+    with pytest.raises(PlanError) as caught:
+        plan(inputs(directory=path))
+    assert "cannot be bound" in caught.value.findings[0].cause

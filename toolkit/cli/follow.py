@@ -1,0 +1,87 @@
+"""Shows a run on the terminal while it goes on: for `toolkit run` and `toolkit logs --follow`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from toolkit.cli import console
+from toolkit.files import human_time
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.model.run import Outcome
+from toolkit.runs import follow as events
+from toolkit.runs import logs
+from toolkit.runs.store import Paths
+from toolkit.slurm.client import Client
+from toolkit.slurm.hostlist import expand
+
+DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
+_SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
+
+
+def follow_run(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool = False) -> int:
+    """Show everything until the job has ended, and return its exit code; Ctrl-C detaches, twice cancels."""
+    try:
+        return _show(client, paths, plan, job_id, as_json=as_json)
+    except KeyboardInterrupt:
+        return _interrupted(client, paths, job_id)
+
+
+def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
+    console.note("")
+    console.note(console.subject("detached", f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"))
+    console.note(console.subject("", f"back: toolkit logs -f {paths.name}     end it: toolkit cancel {paths.name}"))
+    try:
+        time.sleep(_SECOND_CTRL_C)
+    except KeyboardInterrupt:
+        client.cancel(job_id)
+        console.note("")
+        console.note(console.subject("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.name}"))
+    return DETACHED
+
+
+def _show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool) -> int:
+    began = time.monotonic()
+    say = console.note if as_json else console.out
+    unreachable = False
+    for event in events.follow(client, paths, plan, job_id):
+        if isinstance(event, logs.Line):
+            if not logs.is_noise(event.text):
+                say(f"{event.label or 'batch'}| {event.text}")
+        elif isinstance(event, events.Changed):
+            unreachable = False
+            _show_state(event, job_id, time.monotonic() - began)
+        elif isinstance(event, events.Unreachable):
+            if not unreachable:
+                console.note(console.subject("waiting", f"{event.error.cause}; asking again for ten minutes"))
+            unreachable = True
+        else:
+            show_outcome(event, paths)
+            if as_json:
+                console.out_json({"run": paths.name, "directory": str(paths.directory), "job_id": job_id, **json.loads(to_json(event))})
+            return event.exit_code
+    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
+    state = event.state
+    if state.state == "PENDING":
+        reason = "" if state.reason in ("", "None") else f"; waits: {state.reason}"
+        start = f"; expected start {event.expected_start}" if event.expected_start else ""
+        console.note(console.subject("queued", f"job {job_id}, partition {state.partition}{reason}{start}"))
+    elif state.state == "RUNNING":
+        console.note(console.subject("running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}"))
+
+
+def show_outcome(outcome: Outcome, paths: Paths) -> None:
+    """The last lines of a run: how it ended, where the ranks were, what to do next."""
+    word = "done" if outcome.kind == "ok" else outcome.kind
+    results = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in outcome.results.items())
+    console.note(console.subject(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {outcome.message or results}"))
+    if outcome.ranks:
+        places = "   ".join(f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items())
+        console.note(console.subject("", places))
+    directory = os.path.relpath(paths.directory)
+    console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))

@@ -1,0 +1,41 @@
+"""`toolkit logs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli import console
+from toolkit.runs import follow, logs, status
+from toolkit.runs.store import find
+
+
+@click.command("logs")
+@click.argument("run", required=False)
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the job has ended; ends with its exit code.")
+@click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
+@click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
+    """Show what the ranks of RUN printed (default: the newest run), each line with its rank or node.
+
+    \b
+    Examples:
+      toolkit logs
+      toolkit logs -f train-0007
+      toolkit logs --rank 3 train-0007
+    """
+    paths = find(run, runs)
+    submission = status.submission_of(paths)
+    if following and not paths.outcome.is_file():
+        from toolkit.cli.follow import follow_run
+
+        return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id)
+    lines = follow.all_lines(paths, follow.read_plan(paths), submission.job_id)
+    for line in lines:
+        if (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text)):
+            console.out(f"{line.label or 'batch'}| {line.text}")
+    if not lines:
+        console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.name}")
+    return 0

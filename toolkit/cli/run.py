@@ -1,0 +1,111 @@
+"""`toolkit run`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import flags, job_options
+from toolkit.localcluster.access import default_name
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.plan import Inputs, plan
+from toolkit.prepare import prepare
+from toolkit.runs.submit import submit, write
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@job_options
+@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
+@click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
+@click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: bool, detach: bool, as_json: bool, **options: Any) -> int:
+    """Run SCRIPT on the nodes of a cluster, in an image; ends with the job's exit code.
+
+    SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run. Everything after it belongs to it.
+
+    \b
+    Examples:
+      toolkit run --image pytorch_cpu --nodes 2 --ntasks-per-node 2 train.py --epochs 12
+      toolkit run --image pytorch_22.03 --nodes 2 --gpus 4 --time 2:00:00 train.py
+      toolkit run jobs/digits-horovod
+      toolkit run runs/train-0007                   the same again
+      toolkit run --dry-run --explain jobs/digits-ddp
+
+    Ctrl-C detaches and leaves the job running; a second one cancels it.
+    """
+    prepared = prepare(script, flags(options, arguments), Path.cwd())
+    if dry_run:
+        _dry_run(prepared.inputs, explain=explain, as_json=as_json)
+        return 0
+    paths, decided = write(prepared.inputs)
+    if explain:
+        console.note(explanation(decided))
+    console.note(console.subject("plan", summary(decided)))
+    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    submission = submit(paths, decided, prepared.client, cluster)
+    console.note(console.subject("script", os.path.relpath(paths.script)))
+    if detach:
+        console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.name}"))
+        if as_json:
+            console.out_json({"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)})
+        elif not console.on_terminal():
+            console.out(paths.name)
+        return 0
+    from toolkit.cli.follow import follow_run
+
+    return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
+    from toolkit import scripts
+
+    decided = plan(inputs)
+    text = scripts.script(decided)
+    if explain:
+        console.note(explanation(decided))
+    if as_json:
+        import json
+
+        console.out_json({"plan": json.loads(to_json(decided)), "script": text})
+    else:
+        console.out(text.rstrip("\n"))
+
+
+def summary(decided: Plan) -> str:
+    """``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``."""
+    return (
+        f"{decided.shape}, {decided.launch.launcher} ({decided.launch.reason}), {Path(decided.container.image).name}, site {decided.site}"
+    )
+
+
+def explanation(decided: Plan) -> str:
+    """A table of the plan's values and what decided each."""
+    values: dict[str, object] = {
+        "image": decided.container.image,
+        "site": decided.site,
+        "launcher": decided.launch.launcher,
+        "nodes": decided.nodes,
+        "ntasks_per_node": decided.ranks_per_node,
+        "gpus": decided.gpus_per_node,
+        "cpus_per_task": decided.cpus_per_rank,
+        "job_name": decided.name,
+        "partition": dict(decided.directives).get("partition", "-"),
+        "time": dict(decided.directives).get("time", "-"),
+        "comment": dict(decided.directives).get("comment", "-"),
+        "bind": " ".join(map(str, decided.container.binds)),
+        "env": " ".join(f"{name}={value}" for name, value in sorted(decided.environment.items())),
+    }
+    other = {"bind": "working directory, run, script", "env": "toolkit, launcher, site"}
+    rows = [
+        (name, value, ", ".join(filter(None, (other.get(name), decided.origins.get(name)))) or "nobody") for name, value in values.items()
+    ]
+    tasks = f"{decided.launch.ntasks_per_node} per node, {decided.launch.cpus_per_task} CPUs each"
+    return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])

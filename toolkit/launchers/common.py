@@ -1,0 +1,71 @@
+"""What launchers share: how a script becomes a command, what an image must hold, and how srun reports a task that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from toolkit.errors import LauncherMismatchError
+from toolkit.model.run import Failure
+
+_SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+_CODE = re.compile(r"Exited with exit code (\d+)")
+# srun names a signal in the words of strsignal(3); these are the ones that end ranks.
+_SIGNALS = {
+    "Killed": 9,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Terminated": 15,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+    "Out Of Memory": 9,
+}
+
+
+def python_command(script: str) -> tuple[str, ...]:
+    """``train.py`` is run by the image's Python; anything else is a program of its own."""
+    return ("python3", script) if script.endswith(".py") else (script,)
+
+
+def needs(framework: str, launcher: str, frameworks: dict[str, str] | None) -> list[LauncherMismatchError]:
+    """A finding where an image is known not to hold a framework; of a foreign image (None) nothing is known."""
+    if frameworks is None or framework in frameworks:
+        return []
+    held = ", ".join(sorted(frameworks)) or "none"
+    return [
+        LauncherMismatchError(
+            f"the launcher {launcher} needs {framework}, which this image does not hold (it holds: {held})",
+            place="--launcher",
+            next_step="choose another image or launcher",
+        )
+    ]
+
+
+def failure_of_step(lines: Iterable[str]) -> Failure | None:
+    """The first task that srun says ended badly of its own; those that Slurm killed afterwards come later, or only then count."""
+    killed: Failure | None = None
+    for line in lines:
+        match = _SRUN_EXIT.search(line)
+        if not match:
+            continue
+        code, by_slurm = _how(match["how"])
+        first = re.match(r"\d+", match["tasks"])
+        failure = Failure(exit_code=code, rank=int(first[0]) if first else None, host=match["host"], text=line.strip())
+        if not by_slurm:
+            return failure
+        killed = killed or failure
+    return killed
+
+
+def _how(text: str) -> tuple[int, bool]:
+    code = _CODE.search(text)
+    if code:
+        return int(code[1]), int(code[1]) in (143,)
+    number = next((number for name, number in _SIGNALS.items() if text.startswith(name)), 1)
+    return (128 + number if number > 1 else 1), number == 15
+
+
+def batch_lines(logs: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """The lines of the batch shell's own log, where srun speaks."""
+    return [line for host, lines in logs if not host for line in lines]

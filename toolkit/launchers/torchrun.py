@@ -1,0 +1,73 @@
+"""torchrun: Slurm starts one agent on each node, the agents meet at the first node and start the ranks.
+
+The agents' arguments that depend on the job (addresses, port) are in the template. A rank's exit code is lost on the way: torchrun
+itself always ends with 1, and tells the code in its summary, which ``first_failure`` reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from toolkit.errors import ToolkitError
+from toolkit.launchers import Request
+from toolkit.launchers.common import batch_lines, failure_of_step, needs
+from toolkit.model.plan import Launch
+from toolkit.model.run import Failure
+
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
+_NUMBER = re.compile(r"-?\d+")
+
+
+def check(request: Request) -> Sequence[ToolkitError]:
+    """torch must be in the image."""
+    return needs("torch", "torchrun", request.manifest.frameworks if request.manifest else None)
+
+
+def launch(request: Request) -> Launch:
+    """One task per node, with the CPUs of all its ranks."""
+    interface = request.site.interface
+    arguments = () if request.script.endswith(".py") else ("--no-python",)
+    return Launch(
+        launcher="torchrun",
+        reason=request.reason,
+        ntasks_per_node=1,
+        cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
+        environment={
+            "OMP_NUM_THREADS": str(request.cpus_per_rank),
+            # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
+            **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
+        },
+        program=(*arguments, request.script, *request.arguments),
+        task_is_rank=False,
+    )
+
+
+def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
+    """The failure with the earliest time among the agents' summaries; a rank that its agent stopped (SIGTERM) only if there is no other."""
+    known = list(logs)
+    found = [failure for host, lines in known if host for failure in _summaries(host, lines)]
+    own = [(when, failure) for when, failure in found if failure.exit_code != 128 + 15]
+    if own or found:
+        return min(own or found, key=lambda pair: pair[0])[1]
+    return failure_of_step(batch_lines(known))
+
+
+def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
+    """Each entry of torchrun's summary: its fields stand on lines of their own, ``exitcode`` after ``time``, ``host`` and ``rank``."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        match = _FIELD.match(line)
+        if not match:
+            continue
+        fields[match[1]] = match[2]
+        if match[1] == "exitcode":
+            code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
+            number = int(code[0]) if code else 1
+            text = f"rank {rank[0] if rank else '?'} on {host}: " + (f"killed by signal {-number}" if number < 0 else f"exit code {number}")
+            yield (
+                fields.get("time", ""),
+                Failure(exit_code=128 - number if number < 0 else number, rank=int(rank[0]) if rank else None, host=host, text=text),
+            )
+            fields = {}

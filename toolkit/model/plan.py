@@ -1,0 +1,122 @@
+"""A job resolved against a site and an image: every value decided. Immutable, serialisable, and all that the script is rendered from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from toolkit.model.base import Model
+
+
+class Bind(Model, frozen=True, kw_only=True):
+    """A directory or file of the host that the container sees."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    def __str__(self) -> str:
+        return (
+            self.source
+            if self.source == self.target and not self.read_only
+            else ":".join((self.source, self.target, *(("ro",) if self.read_only else ())))
+        )
+
+
+class Container(Model, frozen=True, kw_only=True):
+    """What a rank runs inside.
+
+    Attributes:
+        command: ``apptainer`` or ``singularity``.
+        action: ``run`` for our own images, whose runscript is ``exec "$@"``; ``exec`` for all others.
+        image: absolute path of the SIF.
+        name: of the image, for people and for its home directory.
+        prefix: what a variable's name gets in front so that it enters the container.
+        binds: what of the host is seen inside.
+        gpus: give the container the node's NVIDIA driver.
+        home: directory on the host that is the container's home; None: below the user's cache directory.
+        home_name: the image's name without characters that ``--home`` gives a meaning to.
+    """
+
+    command: str
+    action: Literal["run", "exec"]
+    image: str
+    name: str
+    prefix: str
+    binds: tuple[Bind, ...] = ()
+    gpus: bool = False
+    home: str | None = None
+    home_name: str
+
+    @property
+    def settings(self) -> str:
+        """What the names of variables begin with that set the command itself up: ``APPTAINER_`` or ``SINGULARITY_``."""
+        return self.prefix.replace("ENV_", "_")
+
+
+class Launch(Model, frozen=True, kw_only=True):
+    """How the ranks are started, decided by a launcher module and written out by the template of the same name.
+
+    Attributes:
+        launcher: name of the launcher.
+        reason: why this one.
+        ntasks_per_node: tasks that Slurm starts on each node.
+        cpus_per_task: CPUs for each of these tasks.
+        mpi: value of ``srun --mpi``; None: no such option.
+        exports: variables of the batch script, which srun and its plugins read.
+        environment: variables set for every rank.
+        program: the command that is started in the container, the script's arguments included.
+        task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them, and labels their lines.
+    """
+
+    launcher: str
+    reason: str
+    ntasks_per_node: int
+    cpus_per_task: int
+    mpi: str | None = None
+    exports: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    program: tuple[str, ...] = ()
+    task_is_rank: bool = True
+
+
+class Plan(Model, frozen=True, kw_only=True):
+    """Everything about one run, before it is submitted.
+
+    Attributes:
+        toolkit: version that made the plan.
+        name: of the job.
+        site: name of the site.
+        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it.
+        directives: Slurm's long options and their values, in the order of the script.
+        modules: environment modules to load.
+        directory: where the ranks run, absolute.
+        run_directory: where script, plan, logs and outcome are, absolute.
+        container: what a rank runs inside.
+        launch: how ranks are started.
+        environment: variables for every rank: the site's, the launcher's, the user's.
+        origins: for each value the place that decided it.
+    """
+
+    toolkit: str
+    name: str
+    site: str
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int
+    cpus_per_rank: int
+    directives: tuple[tuple[str, str], ...]
+    directory: str
+    run_directory: str
+    container: Container
+    launch: Launch
+    environment: dict[str, str]
+    modules: tuple[str, ...] = ()
+    origins: dict[str, str] = {}
+
+    @property
+    def shape(self) -> str:
+        """``2 nodes x 4 GPUs`` or ``2 nodes x 2 ranks``."""
+        nodes = f"{self.nodes} node{'s' if self.nodes != 1 else ''}"
+        if self.gpus_per_node and self.gpus_per_node == self.ranks_per_node:
+            return f"{nodes} x {self.gpus_per_node} GPU{'s' if self.gpus_per_node != 1 else ''}"
+        return f"{nodes} x {self.ranks_per_node} rank{'s' if self.ranks_per_node != 1 else ''}"

@@ -1,0 +1,96 @@
+"""A submitted script: what is remembered of it, and how it came out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from toolkit.model.base import Model
+
+# Slurm's base states that a job does not leave again.
+FINAL_STATES = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT")
+)
+
+
+class JobState(Model, frozen=True, kw_only=True):
+    """A job as Slurm tells it, whichever command told. Times are seconds since the epoch; 0: not known.
+
+    Attributes:
+        job_id: Slurm's number.
+        state: base state in capitals: ``PENDING``, ``RUNNING``, ``COMPLETING``, ``COMPLETED``, ...
+        reason: why it waits or failed, in Slurm's word; empty where there is none.
+        nodes: host list as Slurm writes it: ``nid[001-002]``.
+        exit_code: of the batch script.
+        signal: that ended the batch script; 0: none.
+    """
+
+    job_id: int
+    state: str
+    name: str = ""
+    reason: str = ""
+    nodes: str = ""
+    partition: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    start: int = 0
+    end: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in FINAL_STATES
+
+
+class Submission(Model, frozen=True, kw_only=True):
+    """``run.json`` of a run directory: that it was submitted, where and when.
+
+    Attributes:
+        job_id: Slurm's number.
+        site: name of the site.
+        cluster: name of the local cluster, where the site is one.
+        submitted: UTC, ISO 8601.
+    """
+
+    job_id: int
+    site: str
+    submitted: str
+    cluster: str | None = None
+
+
+class Failure(Model, frozen=True, kw_only=True):
+    """The first rank that failed, as far as the logs tell.
+
+    Attributes:
+        exit_code: of the rank; 128 + signal where a signal ended it.
+        rank: global rank; None where it is not known.
+        host: node it ran on.
+        text: the line that says so.
+    """
+
+    exit_code: int
+    rank: int | None = None
+    host: str | None = None
+    text: str = ""
+
+
+class Outcome(Model, frozen=True, kw_only=True):
+    """``outcome.json``: how a run came out.
+
+    Attributes:
+        state: Slurm's final state.
+        exit_code: what `toolkit run` ends with.
+        seconds: from start to end by Slurm's clock.
+        ranks: host -> ranks on it, as seen in the logs.
+        results: the JSON object that the script printed last, if it did.
+        failure: the first rank that failed.
+        message: what happened, where it needs words.
+    """
+
+    state: str
+    exit_code: int
+    seconds: float
+    nodes: str = ""
+    ranks: dict[str, tuple[int, ...]] = {}
+    results: dict[str, object] = {}
+    failure: Failure | None = None
+    message: str = ""
+    kind: Literal["ok", "failed", "lost", "cancelled", "timeout"] = "ok"

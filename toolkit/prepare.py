@@ -1,0 +1,185 @@
+"""Look up all that a plan is made from: settings in files and in the environment, the cluster, the image, what lies where.
+
+Everything that is found wrong on the way is collected, so that the user sees all of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, TypeVar
+
+from toolkit import shell, sites
+from toolkit.errors import BindMissingError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.files import read_toml
+from toolkit.images import store
+from toolkit.localcluster.access import access as local_access
+from toolkit.localcluster.access import default_name
+from toolkit.model.base import BadDataError
+from toolkit.model.job import Job
+from toolkit.model.site import Access, Facts, Site
+from toolkit.plan import Inputs
+from toolkit.runs import store as runs
+from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
+from toolkit.slurm.client import Client
+from toolkit.target import Target, resolve
+
+PROJECT_FILE = "toolkit.toml"
+# Launchers whose ranks are started by srun through a PMI; asking Slurm for its types costs a call.
+_MPI_LAUNCHERS = frozenset({"horovod"})
+_Found = TypeVar("_Found")
+
+
+class Prepared(NamedTuple):
+    """What the plan is made from, and the door to the cluster it is for."""
+
+    inputs: Inputs
+    client: Client
+
+
+class Place(NamedTuple):
+    """A cluster that answers: what is written of it and how it is reached."""
+
+    site: Site
+    access: Access
+    origin: str
+
+
+def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
+    """Look everything up for one run.
+
+    Args:
+        target_name: a script, a job's folder or a run.
+        flags: what the command line says.
+        here: where the user stands.
+
+    Raises:
+        ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. What else is wrong is in ``inputs.findings``.
+    """
+    target = resolve(target_name, here)
+    layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
+    place = find_place(_merged(layers).job.site or "auto")
+    settings = _merged([layers[0], Layer(f"site {place.site.name}", place.site.defaults), *layers[1:]])
+    findings: list[ToolkitError] = []
+    client = Client(place.access)
+    facts = _facts(client, place, settings.job, findings)
+    job = settings.job
+    found = _collect(findings, lambda: _image(job, place.site))
+    run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
+    findings += _directory_findings(place, target, job, here)
+    inputs = Inputs(
+        job=job,
+        origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},
+        site=place.site,
+        facts=facts,
+        image=found.path if found else "",
+        manifest=found.manifest if found else None,
+        script=target.script,
+        folder=target.folder,
+        directory=str(here),
+        run_directory=str(run_directory),
+        findings=findings,
+    )
+    return Prepared(inputs, client)
+
+
+def find_place(name: str) -> Place:
+    """The site ``name`` and how it is reached; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
+
+    Raises:
+        UnknownSiteError: no site is called so.
+        SlurmUnreachableError: it cannot be reached.
+    """
+    if name == "auto":
+        try:
+            return Place(sites.load("local"), local_access(default_name()), "the local cluster is up")
+        except SlurmUnreachableError as error:
+            if shell.which("sbatch") is None or not _has_configuration():
+                raise SlurmUnreachableError(
+                    "there is no Slurm here, and the local cluster is not up",
+                    place="--site auto",
+                    next_step=f"{error.next_step} (a real Slurm on this machine), or log in to a cluster's login node",
+                ) from None
+        return Place(sites.load("generic"), Access(), "the Slurm on PATH")
+    site = sites.load(name)
+    return Place(site, local_access(default_name()) if site.access == "local-cluster" else Access(), name)
+
+
+def _has_configuration() -> bool:
+    """Whether Slurm's commands may know a controller; Debian's look in /etc/slurm, a site's own build somewhere else."""
+    own_build = shell.which("sbatch") != "/usr/bin/sbatch"
+    return own_build or "SLURM_CONF" in os.environ or Path("/etc/slurm/slurm.conf").exists() or Path("/run/slurm/conf").exists()
+
+
+def _merged(layers: Sequence[Layer]) -> Settings:
+    try:
+        return merge(layers)
+    except BadDataError as error:
+        raise UsageError(f"a setting does not fit: {error}", place=error.key) from None
+
+
+def _project(here: Path) -> list[Layer]:
+    """The nearest ``toolkit.toml`` from here upwards."""
+    for directory in (here, *here.parents):
+        path = directory / PROJECT_FILE
+        if path.is_file():
+            return [layer(PROJECT_FILE, read_toml(path, Job))]
+    return []
+
+
+def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError]) -> Facts:
+    mpi = client.mpi_types() if job.launcher in _MPI_LAUNCHERS else None
+    container = next((command for command in place.site.containers if shell.which(command)), None)
+    if container is None and place.site.modules:
+        container = place.site.containers[-1]  # a module brings it, in the job
+    if container is None:
+        names = " or ".join(place.site.containers)
+        findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
+    return Facts(partitions=client.partitions(), mpi=mpi, container=container)
+
+
+def _image(job: Job, site: Site) -> store.FoundImage:
+    if not job.image:
+        raise UsageError("no image was named", place="--image", next_step="--image pytorch_cpu; toolkit image list shows what there is")
+    return store.find(job.image, [Path(os.path.expandvars(directory)) for directory in site.images])
+
+
+def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found | None:
+    try:
+        return look()
+    except ToolkitError as error:
+        error.place = error.place or "--image"
+        findings.append(error)
+        return None
+
+
+def _directory_findings(place: Place, target: Target, job: Job, here: Path) -> list[ToolkitError]:
+    findings: list[ToolkitError] = []
+    for what, path in (("the working directory", str(here)), ("the script's directory", target.folder)):
+        owner = private_part(path, place)
+        if owner and not findings:
+            findings.append(
+                BindMissingError(
+                    f"{what} {path} cannot be seen by the nodes: each has a {owner} of its own",
+                    place="directory",
+                    next_step="work in a directory that all nodes share, such as your home",
+                )
+            )
+    for text in job.bind:
+        source = here / text.split(":")[0]
+        if not source.exists():
+            near = [str(path) for path in source.parent.iterdir()] if source.parent.is_dir() else []
+            findings.append(BindMissingError(f"{source} is not there", place="--bind", choices=near, value=str(source)))
+    if not os.access(here, os.W_OK):
+        findings.append(BindMissingError(f"{here} cannot be written to, and the run's directory goes there", place="directory"))
+    return findings
+
+
+def private_part(path: str, place: Place) -> str | None:
+    """The directory that each node has for itself and that ``path`` lies in; None: all nodes see it."""
+    where = PurePosixPath(path)
+    if any(where.is_relative_to(shared) for shared in place.access.shared_directories):
+        return None
+    private = place.access.private_directories
+    return next((name for name in (place.site.private_directories if private is None else private) if where.is_relative_to(name)), None)

@@ -1,0 +1,80 @@
+"""The logs of a run, while they grow and afterwards: complete lines, each with the rank or the node that it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.runs.store import Log, Paths
+
+# Said by healthy runs, and of no use to the people who read them; the files keep them.
+_NOISE = re.compile(
+    r"hostname of the client socket cannot be retrieved"
+    r"|^\*+$|Setting OMP_NUM_THREADS environment variable for each process"
+    r"|PMIx.*gds.*shmem|^INFO:\s+(?:Setting|gocryptfs|squashfuse)"
+)
+_RANK = re.compile(r"^(?P<rank>\d+)\| ?(?P<text>.*)$")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a log. ``rank`` is None where a launcher's agent or the batch shell speaks; ``host`` is "" for the batch shell."""
+
+    text: str
+    host: str
+    rank: int | None
+
+    @property
+    def label(self) -> str:
+        return str(self.rank) if self.rank is not None else self.host
+
+
+def line(text: str, log: Log, *, task_is_rank: bool) -> Line:
+    """What a line says and who said it: torchrun's lines begin with their rank, Slurm's tasks are ranks by themselves."""
+    match = _RANK.match(text)
+    if match:
+        return Line(match["text"], log.host, int(match["rank"]))
+    return Line(text, log.host, log.task if task_is_rank else None)
+
+
+def is_noise(text: str) -> bool:
+    """Whether a line is one that healthy runs print and nobody needs."""
+    return not text.strip() or bool(_NOISE.search(text))
+
+
+@dataclass
+class Tail:
+    """Reads what was added to a job's logs since the last time; new files are found by themselves."""
+
+    paths: Paths
+    job_id: int
+    _offsets: dict[Path, int] = field(default_factory=dict)
+
+    def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
+        """New complete lines; with ``last`` also a last one that has no newline."""
+        for log in self.paths.logs_of(self.job_id):
+            for text in self._new(log.path, last=last):
+                yield log, text
+
+    def _new(self, path: Path, *, last: bool) -> list[str]:
+        with path.open("rb") as stream:
+            stream.seek(self._offsets.get(path, 0))
+            data = stream.read()
+        end = len(data) if last else data.rfind(b"\n") + 1
+        self._offsets[path] = self._offsets.get(path, 0) + end
+        # A progress bar redraws its line with carriage returns; what counts is the last of them.
+        return [
+            row.rsplit("\r", 1)[-1]
+            for row in data[:end].decode("utf-8", "replace").replace("\r\n", "\n").split("\n")[: None if last else -1]
+        ]
+
+
+def ranks(lines: Iterable[Line]) -> dict[str, tuple[int, ...]]:
+    """Host -> ranks that spoke on it, both in order."""
+    found: dict[str, set[int]] = {}
+    for entry in lines:
+        if entry.rank is not None and entry.host:
+            found.setdefault(entry.host, set()).add(entry.rank)
+    return {host: tuple(sorted(numbers)) for host, numbers in sorted(found.items(), key=lambda item: min(item[1]))}

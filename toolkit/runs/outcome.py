@@ -1,0 +1,81 @@
+"""How a run came out: from Slurm's last word, the logs and the launcher to an exit code and a sentence. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toolkit import launchers
+from toolkit.errors import JobLostError
+from toolkit.model.plan import Plan
+from toolkit.model.run import Failure, JobState, Outcome
+from toolkit.runs.logs import Line, ranks
+
+# As the shell's `timeout` and a shell's report of Ctrl-C have it.
+TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
+
+
+def results(lines: Iterable[Line]) -> dict[str, Any]:
+    """The last JSON object that a rank printed on a line of its own, the lowest rank's first; empty if there is none."""
+    found: dict[int, dict[str, Any]] = {}
+    for entry in lines:
+        text = entry.text.strip()
+        if entry.rank is not None and text.startswith("{") and text.endswith("}"):
+            try:
+                data = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(data, dict):
+                found[entry.rank] = data
+    return found[min(found)] if found else {}
+
+
+def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[str, str]) -> Outcome:
+    """Put together what is known.
+
+    Args:
+        plan: of the run.
+        state: Slurm's last word.
+        lines: every line of every log.
+        unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
+    """
+    failure = None if state.state == "COMPLETED" else launchers.get(plan.launch.launcher).first_failure(_by_host(lines))
+    code, kind, message = _verdict(state, failure, unwell)
+    return Outcome(
+        state=state.state,
+        exit_code=code,
+        seconds=float(max(0, state.end - state.start)) if state.end and state.start else 0.0,
+        nodes=state.nodes,
+        ranks=ranks(lines),
+        results=results(lines),
+        failure=failure,
+        message=message,
+        kind=kind,
+    )
+
+
+def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for entry in lines:
+        found.setdefault(entry.host, []).append(entry.text)
+    return list(found.items())
+
+
+def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str]) -> tuple[int, Any, str]:
+    down = "; ".join(f"node {name} is {text}" for name, text in sorted(unwell.items()))
+    if state.state == "COMPLETED":
+        return 0, "ok", ""
+    if state.state == "NODE_FAIL" or (down and state.state != "TIMEOUT"):
+        return JobLostError.exit_code, "lost", down or f"a node of {state.nodes} failed"
+    if state.state == "TIMEOUT":
+        return TIMED_OUT, "timeout", "the time limit was reached"
+    if state.state == "CANCELLED":
+        return CANCELLED, "cancelled", "the job was cancelled"
+    if state.state == "OUT_OF_MEMORY":
+        return KILLED, "failed", "the job used more memory than it asked for"
+    if failure is not None:
+        return failure.exit_code, "failed", failure.text
+    if state.signal:
+        return 128 + state.signal, "failed", f"the batch script was ended by signal {state.signal}"
+    return state.exit_code or 1, "failed", f"the batch script ended with exit code {state.exit_code}"

@@ -1,0 +1,91 @@
+"""The present state of a run, whether it waits, runs or has ended; an end that nobody watched is worked out and written down."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from toolkit.errors import SlurmUnreachableError
+from toolkit.localcluster.access import access as local_access
+from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.site import Access
+from toolkit.runs import follow
+from toolkit.runs.store import Paths
+from toolkit.slurm.client import Client, no_slurm
+
+
+class Status(NamedTuple):
+    """A row of `toolkit ps`. ``seconds`` is how long it ran, or has been running; ``exit_code`` is None before the end."""
+
+    run: str
+    job_id: int
+    state: str
+    seconds: float
+    exit_code: int | None
+    shape: str
+    nodes: str
+    message: str
+
+
+def client_of(submission: Submission) -> Client:
+    """The door to the cluster that a run was submitted to.
+
+    Raises:
+        SlurmUnreachableError: it is a local cluster that is not up.
+    """
+    return Client(local_access(submission.cluster) if submission.cluster else Access())
+
+
+def current(paths: Paths) -> tuple[JobState | None, Outcome | None]:
+    """What Slurm says of a run, or how it came out; neither, where it was never submitted or Slurm has forgotten it."""
+    outcome = paths.read_outcome()
+    submission = paths.read_submission()
+    if outcome is not None or submission is None:
+        return None, outcome
+    client = client_of(submission)
+    state = client.jobs([submission.job_id]).get(submission.job_id)
+    if state is not None and state.ended:
+        return state, follow.finish(client, paths, follow.read_plan(paths), state)
+    return state, None
+
+
+def of(paths: Paths) -> Status:
+    """The state of a run.
+
+    Raises:
+        SlurmUnreachableError: it has not ended as far as is known, and Slurm does not answer.
+    """
+    state, outcome = current(paths)
+    if outcome is not None:
+        results = "  ".join(f"{key} {value:.4g}" for key, value in outcome.results.items() if isinstance(value, float))
+        return _row(paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, outcome.message or results)
+    if state is not None:
+        seconds = max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
+        return _row(paths, state.state, seconds, None, state.nodes, state.reason)
+    return unknown(paths)
+
+
+def unknown(paths: Paths) -> Status:
+    """A run of which nothing can be said now."""
+    return _row(paths, "UNKNOWN" if paths.submission.is_file() else "NOT SUBMITTED", 0.0, None, "", "")
+
+
+def _row(paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str) -> Status:
+    submission = paths.read_submission()
+    plan = follow.read_plan(paths)
+    return Status(paths.name, submission.job_id if submission else 0, state, seconds, exit_code, plan.shape, nodes, message)
+
+
+def submission_of(paths: Paths) -> Submission:
+    """That a run was submitted.
+
+    Raises:
+        SlurmUnreachableError: it was not.
+    """
+    submission = paths.read_submission()
+    if submission is None:
+        raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
+    return submission
+
+
+__all__ = ["SlurmUnreachableError", "Status", "client_of", "current", "of", "submission_of", "unknown"]

@@ -1,0 +1,140 @@
+"""Run directories: ``runs/train-0007`` holds a run's script, plan, logs and outcome. ``Paths`` is the only place that names its files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import UnknownRunError
+from toolkit.files import read_json, write_atomically
+from toolkit.model.job import Job
+from toolkit.model.plan import Plan
+from toolkit.model.run import Outcome, Submission
+
+_NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
+_LOG = re.compile(r"(?P<job>\d+)(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log of a job: of the batch shell (no host), or of one task."""
+
+    path: Path
+    job_id: int
+    task: int | None
+    host: str
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of one run."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def script(self) -> Path:
+        return self.directory / "job.sbatch"
+
+    @property
+    def plan(self) -> Path:
+        return self.directory / "plan.json"
+
+    @property
+    def job(self) -> Path:
+        """The settings that the plan was made from, for running it again."""
+        return self.directory / "job.json"
+
+    @property
+    def submission(self) -> Path:
+        return self.directory / "run.json"
+
+    @property
+    def outcome(self) -> Path:
+        return self.directory / "outcome.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    def logs_of(self, job_id: int) -> list[Log]:
+        """The logs of a job: the batch shell's first, then by task."""
+        found = []
+        for path in self.logs.glob(f"{job_id}*.log"):
+            match = _LOG.match(path.name)
+            if match and int(match["job"]) == job_id:
+                found.append(Log(path, job_id, int(match["task"]) if match["task"] else None, match["host"] or ""))
+        return sorted(found, key=lambda log: (log.task is not None, log.task or 0))
+
+    def read_submission(self) -> Submission | None:
+        return read_json(self.submission, Submission) if self.submission.is_file() else None
+
+    def read_outcome(self) -> Outcome | None:
+        return read_json(self.outcome, Outcome) if self.outcome.is_file() else None
+
+
+def next_directory(runs: Path, name: str) -> Path:
+    """The directory that the next run of this name will have; it is not made."""
+    safe = _UNSAFE.sub("-", name).strip("-.") or "run"
+    numbers = [int(match["number"]) for path in _entries(runs) if (match := _NUMBERED.match(path.name)) and match["name"] == safe]
+    return runs / f"{safe}-{max(numbers, default=0) + 1:04d}"
+
+
+def _entries(runs: Path) -> Iterable[Path]:
+    return runs.iterdir() if runs.is_dir() else ()
+
+
+def create(directory: Path) -> bool:
+    """Make a run's directory; False where somebody else was faster."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    Paths(directory).logs.mkdir()
+    return True
+
+
+def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
+    """Fill a run's directory with all that is known before it is submitted."""
+    from toolkit.model.base import to_json
+
+    paths = Paths(directory)
+    write_atomically(paths.plan, to_json(plan))
+    write_atomically(paths.job, to_json(job))
+    write_atomically(paths.script, script, mode=0o755)
+    return paths
+
+
+def all_runs(runs: Path) -> list[Paths]:
+    """Every run in a directory of runs, the newest first."""
+    found = [Paths(path) for path in _entries(runs) if (path / "plan.json").is_file()]
+    return sorted(found, key=lambda paths: paths.plan.stat().st_mtime, reverse=True)
+
+
+def find(name: str | None, runs: Path) -> Paths:
+    """A run by its name, by the path of its directory, or (None) the newest one.
+
+    Raises:
+        UnknownRunError: with the nearest name.
+    """
+    known = all_runs(runs)
+    if name is None and known:
+        return known[0]
+    if name is not None:
+        for directory in (Path(name), runs / name):
+            if (directory / "plan.json").is_file():
+                return Paths(directory.resolve())
+    raise UnknownRunError(
+        f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}",
+        place="RUN",
+        choices=[paths.name for paths in known],
+        value=name or "",
+        next_step="toolkit ps" if known else "toolkit run --image IMAGE train.py",
+    )

@@ -1,0 +1,55 @@
+"""From a plan to a submitted run: its directory, its files, its number."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit import scripts
+from toolkit.files import write_atomically
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.model.run import Submission
+from toolkit.plan import Inputs, plan
+from toolkit.runs import store
+from toolkit.slurm.client import Client
+
+__all__ = ["submit", "write"]
+
+
+def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
+    """Plan a run, and write its directory under a number that nobody else has.
+
+    Raises:
+        PlanError: it could not run; nothing was written.
+    """
+    decided = plan(inputs)
+    while not store.create(Path(decided.run_directory)):
+        taken = Path(decided.run_directory)
+        free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
+        inputs = inputs._replace(run_directory=str(free))
+        decided = plan(inputs)
+    directory = Path(decided.run_directory)
+    try:
+        return store.write(directory, decided, inputs.job, scripts.script(decided)), decided
+    except BaseException:
+        shutil.rmtree(directory)
+        raise
+
+
+def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None) -> Submission:
+    """Hand a written run to Slurm.
+
+    Raises:
+        SubmissionError: Slurm refused it; the run's directory is gone again.
+    """
+    try:
+        job_id = client.submit(paths.script)
+    except BaseException:
+        shutil.rmtree(paths.directory)
+        raise
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    submission = Submission(job_id=job_id, site=decided.site, submitted=now, cluster=cluster)
+    write_atomically(paths.submission, to_json(submission))
+    return submission

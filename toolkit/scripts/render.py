@@ -1,0 +1,46 @@
+"""A plan becomes a script. Pure: the same plan gives the same bytes. The only place that knows ``#SBATCH``.
+
+Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``. They know the two quotings as the filters
+``shell``, ``words``, ``expanding`` and ``sbatch``, ``path``; a value without one of them is a fault, which a test looks for.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from toolkit import quoting
+from toolkit.model.plan import Plan
+from toolkit.resources import package_directory
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(package_directory("scripts") / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # not HTML: the filters below are what quotes here
+    )
+    environment.filters |= {
+        "shell": quoting.shell,
+        "words": quoting.shell_words,
+        "expanding": quoting.shell_with_variables,
+        "sbatch": quoting.sbatch,
+        "path": quoting.sbatch_path,
+        "comment": quoting.comment,
+    }
+    return environment
+
+
+def script(plan: Plan) -> str:
+    """The sbatch script of a plan.
+
+    Raises:
+        UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.
+    """
+    template = _templates().get_template(f"{plan.launch.launcher}.sbatch.j2")
+    return template.render(plan=plan, container=plan.container, launch=plan.launch)

@@ -1,0 +1,85 @@
+"""Precedence, as code: default < site < project < job < environment < flag; and where each value came from.
+
+Pure: the layers are read elsewhere (``prepare``); here they are only put on top of each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toolkit.errors import UsageError
+from toolkit.model.base import BadDataError, convert, field_names
+from toolkit.model.job import Job
+
+VARIABLE = "TOOLKIT_"
+# Variables of ours that are no options of a job.
+_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND"})
+_WHOLE = re.compile(r"-?\d+\Z")
+
+DEFAULTS = Job(site="auto", image=None, launcher="torchrun", nodes=1, gpus=0, runs="runs")
+
+
+class Layer(NamedTuple):
+    """Settings from one place: ``origin`` is how people know it, such as ``job.toml`` or ``--nodes``."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+class Settings(NamedTuple):
+    """All layers merged, and for each key the layer that had the last word."""
+
+    job: Job
+    origins: dict[str, str]
+
+
+def layer(origin: str, job: Job) -> Layer:
+    """What ``job`` says, as a layer; what it leaves open is left out."""
+    values = {name: getattr(job, name) for name in field_names(Job)}
+    return Layer(origin, {name: value for name, value in values.items() if value not in (None, (), {})})
+
+
+def merge(layers: Sequence[Layer]) -> Settings:
+    """Put layers on top of each other, the first at the bottom.
+
+    A later layer's value replaces an earlier one's; ``arguments`` and ``bind`` are joined, ``env`` is joined key by key.
+
+    Raises:
+        BadDataError: a layer's value does not fit.
+    """
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, values in layers:
+        for key, value in values.items():
+            if key in ("arguments", "bind"):
+                merged[key] = (*merged.get(key, ()), *value)
+            elif key == "env":
+                merged[key] = {**merged.get(key, {}), **value}
+            else:
+                merged[key] = value
+            origins[key] = f"--{key.replace('_', '-')}" if origin == "flag" else origin
+    return Settings(convert(merged, Job), origins)
+
+
+def from_environment(environment: Mapping[str, str]) -> Layer:
+    """The layer of ``TOOLKIT_NODES`` and its like.
+
+    Raises:
+        UsageError: a value does not fit.
+    """
+    values: dict[str, Any] = {}
+    for key in field_names(Job):
+        text = environment.get(VARIABLE + key.upper())
+        if text and key.upper() not in _NOT_OPTIONS:
+            values[key] = int(text) if _WHOLE.match(text) and key not in ("comment", "job_name", "image", "partition") else text
+            _check(VARIABLE + key.upper(), key, values[key])
+    return Layer("environment", values)
+
+
+def _check(place: str, key: str, value: Any) -> None:
+    try:
+        convert({key: value}, Job)
+    except BadDataError as error:
+        raise UsageError(f"{value!r} does not fit: {error}", place=place) from None

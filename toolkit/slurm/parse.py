@@ -1,0 +1,171 @@
+"""What Slurm's commands print, as data. Pure; the shapes differ between versions 21.08 and 25, and all of them are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolkit.model.run import JobState
+from toolkit.model.site import Partition
+
+SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
+_GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
+# States of nodes that no job can start on, in sinfo's short form.
+_GONE = ("down", "drain", "drng", "fail", "unk", "futr", "pow_dn", "boot")
+
+
+def minutes(text: str) -> int | None:
+    """Slurm's time (``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH``, ``D-HH:MM[:SS]``) in minutes, begun ones counted; None: unlimited.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if text.lower() in ("infinite", "unlimited", "-1"):
+        return None
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a time; Slurm's are MM, HH:MM:SS and D-HH:MM:SS")
+    days, first, second, third = (int(group) if group else 0 for group in match.groups())
+    if match[1] or match[4]:
+        hours, mins, seconds = first, second, third
+    else:
+        hours, mins, seconds = 0, first, second
+    return days * 1440 + hours * 60 + mins + (1 if seconds else 0)
+
+
+def partitions(text: str) -> tuple[Partition, ...]:
+    """Lines of ``sinfo --format=SINFO_FORMAT``, one for each partition, state and kind of node, as partitions in Slurm's order."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in text.splitlines():
+        name, available, limit, size, count, state, cpus, memory, gres = line.split("|")
+        entry = found.setdefault(
+            name.rstrip("*"),
+            {"default": name.endswith("*"), "nodes": 0, "cpus": 0, "memory": 0, "gpus": 0, "gpu_type": None},
+        )
+        entry["available"] = available == "up"
+        entry["max_minutes"] = minutes(limit)
+        entry["max_nodes"] = _upper(size)
+        if not state.startswith(_GONE):
+            entry["nodes"] += int(count)
+        gpus, gpu_type = _gpus(gres)
+        entry["cpus"] = max(entry["cpus"], _number(cpus))
+        entry["memory"] = max(entry["memory"], _number(memory))
+        if gpus > entry["gpus"]:
+            entry["gpus"], entry["gpu_type"] = gpus, gpu_type
+    return tuple(Partition(name=name, **entry) for name, entry in found.items())
+
+
+def _upper(size: str) -> int | None:
+    last = size.split("-")[-1]
+    return int(last) if last.isdigit() else None
+
+
+def _number(text: str) -> int:
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0
+
+
+def _gpus(gres: str) -> tuple[int, str | None]:
+    matches = list(_GPU.finditer(gres))
+    return sum(int(match["count"]) for match in matches), next((match["type"] for match in matches if match["type"]), None)
+
+
+def mpi_types(text: str) -> tuple[str, ...]:
+    """The answer of ``srun --mpi=list``: names only, the plugin's versions (``pmix_v4``) included, in Slurm's order.
+
+    22.05 prints ``MPI plugin types are...`` and indented names, later ``specific pmix plugin versions available: pmix_v4``.
+    """
+    names: list[str] = []
+    for line in text.splitlines():
+        head, colon, rest = line.partition(":")
+        if colon and "versions available" in head:
+            names += re.findall(r"[\w.]+", rest)
+        elif re.fullmatch(r"\s*(?:srun: )?\s*[\w.]+\s*", line):
+            names.append(line.replace("srun:", "").strip())
+    return tuple(dict.fromkeys(names))
+
+
+def jobs(text: str) -> dict[int, JobState]:
+    """The answer of ``squeue --json`` or ``sacct --json``, by job id.
+
+    Raises:
+        ValueError: it is not such an answer.
+    """
+    # slurmctld prints warnings of its plugins before the JSON, on some sites.
+    start = text.find("{")
+    data = json.loads(text[start:] if start >= 0 else text)
+    return {state.job_id: state for state in map(_job, data.get("jobs") or ())}
+
+
+def _job(data: Mapping[str, Any]) -> JobState:
+    state = data.get("job_state", data.get("state", ""))
+    if isinstance(state, Mapping):  # sacct: {"current": ..., "reason": ...}
+        state = state.get("current", "")
+    names = [state] if isinstance(state, str) else list(state)
+    code, signal = _exit(data.get("exit_code"))
+    times = data.get("time") or {}
+    reason = data.get("state_reason") or (data.get("state") or {}).get("reason", "") if isinstance(data.get("state", {}), Mapping) else ""
+    return JobState(
+        job_id=int(data["job_id"]),
+        state=base_state(names),
+        name=str(data.get("name") or ""),
+        reason="" if reason in ("None", None) else str(reason),
+        nodes=_nodes(data.get("nodes")),
+        partition=str(data.get("partition") or ""),
+        exit_code=code,
+        signal=signal,
+        start=_value(data.get("start_time", times.get("start"))),
+        end=_value(data.get("end_time", times.get("end"))),
+    )
+
+
+def _nodes(nodes: Any) -> str:
+    if isinstance(nodes, Mapping):
+        nodes = nodes.get("list", "")
+    return "" if nodes in (None, "None assigned", "(null)") else str(nodes)
+
+
+def base_state(names: Iterable[str]) -> str:
+    """The base state among state and flags: ``["COMPLETED", "COMPLETING"]`` is ``COMPLETING``: it has not let go of its nodes."""
+    upper = [name.upper() for name in names if name]
+    if "COMPLETING" in upper:
+        return "COMPLETING"
+    return upper[0].split()[0] if upper else ""
+
+
+def _value(number: Any) -> int:
+    if isinstance(number, Mapping):
+        return int(number.get("number") or 0) if number.get("set", True) else 0
+    return int(number or 0)
+
+
+def _exit(code: Any) -> tuple[int, int]:
+    if isinstance(code, Mapping):
+        signal = code.get("signal") or {}
+        return _value(code.get("return_code")), _value(signal.get("id", signal.get("signal_id")))
+    number = int(code or 0)  # before 23.02: as wait() gives it
+    return (number >> 8) & 255, number & 127
+
+
+def job_lines(text: str) -> dict[int, JobState]:
+    """The answer of ``scontrol --oneliner show job``, for a Slurm that was built without JSON."""
+    found = {}
+    for line in text.splitlines():
+        values = dict(re.findall(r"(\w+)=(\S*)", line))
+        if "JobId" not in values:
+            continue
+        code, _, signal = values.get("ExitCode", "0:0").partition(":")
+        reason = values.get("Reason", "")
+        found[int(values["JobId"])] = JobState(
+            job_id=int(values["JobId"]),
+            state=base_state([values.get("JobState", "")]),
+            name=values.get("JobName", ""),
+            reason="" if reason == "None" else reason,
+            nodes=_nodes(values.get("NodeList")),
+            partition=values.get("Partition", ""),
+            exit_code=int(code),
+            signal=int(signal or 0),
+        )
+    return found

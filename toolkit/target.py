@@ -1,0 +1,74 @@
+"""What `toolkit run` was pointed at: a script, a job's folder, or a run to be repeated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import ScriptMissingError
+from toolkit.files import read_json, read_toml
+from toolkit.model.job import Job
+from toolkit.resources import shipped
+from toolkit.settings import Layer, layer
+
+
+class Target(NamedTuple):
+    """A target that was found.
+
+    Attributes:
+        script: as the ranks are given it: relative to where the user stands if it is below, else absolute.
+        folder: directory of the script, absolute.
+        layer: what the target itself says about how it is run.
+    """
+
+    script: str
+    folder: str
+    layer: Layer
+
+
+def resolve(name: str, here: Path) -> Target:
+    """Find the target ``name`` from the directory ``here``.
+
+    A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` is also found among the shipped jobs.
+
+    Raises:
+        ScriptMissingError: nothing is there; names the nearest script or job.
+        ConfigError: a job.toml is broken.
+    """
+    path = here / name
+    if not path.exists() and name.startswith("jobs/"):
+        path = shipped("jobs") / name.removeprefix("jobs/")
+    if (path / "plan.json").is_file() and (path / "job.json").is_file():
+        return _job(path.name, read_json(path / "job.json", Job), here, here)
+    if (path / "job.toml").is_file():
+        return _job("job.toml", read_toml(path / "job.toml", Job), path.resolve(), here)
+    if path.is_file():
+        return Target(_word(path, here), str(path.parent.resolve()), Layer("script", {}))
+    missing = f"the folder {name} has no job.toml" if path.is_dir() else f"there is no script or job {name}"
+    raise ScriptMissingError(
+        missing, place="SCRIPT", choices=_near(here), value=name, next_step="toolkit run --help shows what a script or job can be"
+    )
+
+
+def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
+    script = folder / (job.script or "train.py")
+    if not script.is_file():
+        choices = [path.name for path in script.parent.glob("*.py")]
+        raise ScriptMissingError(
+            f"there is no script {script.name} in {folder}", place=f"{origin}, key script", choices=choices, value=script.name
+        )
+    said = layer(origin, job)
+    name = {"job_name": folder.name} if folder != here else {}
+    return Target(_word(script, here), str(script.parent.resolve()), Layer(origin, {**name, **said.values}))
+
+
+def _word(script: Path, here: Path) -> str:
+    """A script below the working directory keeps the short name that the user gave it."""
+    path = Path(os.path.normpath(here / script))
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _near(here: Path) -> list[str]:
+    jobs = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
+    return [*jobs, *(str(path.relative_to(here)) for pattern in ("*.py", "*/*.py") for path in here.glob(pattern))]
