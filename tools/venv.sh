@@ -44,4 +44,4 @@ if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
 fi
 echo "setup    installing toolkit${extras:+ with the extra $extras} into .venv"
 # PIP_USER in the environment or in pip's configuration must not send it elsewhere.
-PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install -q --progress-bar off -e ".${extras:+[$extras]}"
+PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install -qq --progress-bar off -e ".${extras:+[$extras]}"

@@ -55,23 +55,23 @@ copy_from_host() {
     echo fresh >"$root/etc/hostname"
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
     apt-config dump Acquire | grep -i proxy >"$root/etc/apt/apt.conf.d/90host-proxy" || rm -f "$root/etc/apt/apt.conf.d/90host-proxy"
+    [ ! -f /etc/pip.conf ] || cp -L /etc/pip.conf "$root/etc/pip.conf"
     local file
-    for file in /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
-        [ ! -f "$file" ] || cat "$file"
-    done >"$root/etc/pip.conf"
+    for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
+        [ ! -f "$file" ] || install -D -m 644 "$file" "$root/root/${file#"$HOME/"}"
+    done
 }
 
+# A package index in a directory ("simple") refers to files beside it.
 named_by_pip() {
-    { cat "$root/etc/pip.conf"; env | grep '^PIP_' || true; } | grep -oE '(file://)?/[^ ,"'\'']+' | sed 's,^file://,,' | sort -u |
-        while read -r path; do [ ! -d "$path" ] || echo "$path"; done
+    { cat "$root/etc/pip.conf" "$root/root/.config/pip/pip.conf" "$root/root/.pip/pip.conf" 2>/dev/null; env | grep '^PIP_'; } |
+        grep -oE '(file://)?/[^ ,"'\'']+' | sed -e 's,^file://,,' -e 's,/simple/*$,,' | sort -u |
+        while read -r path; do [ ! -d "$path" ] || echo "$path"; done || true
 }
 
 clone() {
-    rm -rf "$root/root/clone.new"
     if [ -d "$root/root/toolkit/.git" ]; then
-        rm -rf "$root/root/incoming.git"
-        git clone -q --bare --no-hardlinks "$checkout" "$root/root/incoming.git"
-        git -C "$root/root/toolkit" fetch -q "$root/root/incoming.git" HEAD
+        git -C "$root/root/toolkit" fetch -q "$checkout" HEAD
         git -C "$root/root/toolkit" reset -q --hard FETCH_HEAD
     else
         git clone -q --no-hardlinks "$checkout" "$root/root/toolkit"

@@ -78,10 +78,10 @@ def _show_missing(actions: tuple[Action, ...]) -> None:
 def _dry_run(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
     if as_json:
         return
-    _show_missing(actions)
     blocked = obstacle(facts, actions, wishes)
     if blocked:
         raise blocked
+    _show_missing(actions)
     console.note(console.subject("plan", _estimate(facts, actions)))
     console.note(console.subject("", "nothing was done; do it: toolkit setup"))
 

@@ -1,4 +1,4 @@
-"""Packages that bring daemons start them as soon as they are installed. Not here: the local cluster starts its own.
+"""Packages that bring daemons start them as soon as they are installed, and at every boot. Not here: the local cluster starts its own.
 
 ``/usr/sbin/policy-rc.d`` is Debian's switch for that. A machine may have one already (containers do); it is put back afterwards,
 also after Ctrl-C, a ``kill``, or, at the next call, after ``kill -9``.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from toolkit import shell
+
 POLICY = Path("/usr/sbin/policy-rc.d")
 MARK = "# written by toolkit setup, for as long as it installs packages"
+# Debian package -> the service that it brings.
+_SERVICES = {"munge": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb"}
 _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
@@ -41,6 +45,13 @@ def restore(policy: Path = POLICY) -> None:
     before = _aside(policy)
     if before.exists() and not policy.exists():
         before.rename(policy)
+
+
+def keep_off_at_boot(packages: Iterable[str]) -> None:
+    """Do not let the services of these packages start at boot. For packages that have just come; a service in use is never among them."""
+    for package in packages:
+        if package in _SERVICES and shell.which("update-rc.d"):
+            shell.run(["update-rc.d", _SERVICES[package], "disable"], check=False)
 
 
 def _aside(policy: Path) -> Path:

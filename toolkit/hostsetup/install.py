@@ -84,6 +84,7 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, director
     progress.begin("install", f"{estimate.new + estimate.upgraded + len(fitted)} packages", expected=4 + estimate.new * _PER_PACKAGE)
     with daemons.kept_from_starting():
         apt.install([*wanted, *fitted])
+        daemons.keep_off_at_boot(wanted)
     progress.end()
 
 
@@ -123,7 +124,7 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
 
 
 def _try(runtime: str, progress: Progress) -> None:
-    progress.begin("try", "a tiny image: build, run, run as a user", expected=3)
+    progress.begin("try", "tiny image, as root and as a user", expected=3)
     complaint = smoke.try_everything(runtime)
     progress.end()
     if complaint:
