@@ -13,11 +13,11 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a bracket is not closed, or a range runs backwards.
     """
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"{text!r} is not a host list: a bracket is not closed")
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
-        if any("[" in piece or "]" in piece for piece in pieces[::2]):
-            raise ValueError(f"{text!r} is not a host list: a bracket is not closed")
         choices = [[piece] if index % 2 == 0 else list(_numbers(piece)) for index, piece in enumerate(pieces)]
         names += ["".join(combination) for combination in itertools.product(*choices)]
     return tuple(names)

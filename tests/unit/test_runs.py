@@ -1,0 +1,155 @@
+"""Run directories, their logs while they grow, and how a run came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.samples import inputs
+from toolkit import scripts
+from toolkit.errors import JobLostError, UnknownRunError
+from toolkit.launchers import get
+from toolkit.model.run import JobState
+from toolkit.plan import plan
+from toolkit.runs import logs, store
+from toolkit.runs.outcome import outcome, results
+
+SUMMARY = """\
+2| epoch 1  loss 1.9
+E1121 00:00:05.000 1 torch/distributed/elastic/multiprocessing/api.py:1000] failed (exitcode: 3) local_rank: 0 (pid: 9)
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_00:00:05
+  host      : nid002
+  rank      : 2 (local_rank: 0)
+  exitcode  : 3 (pid: 9)
+  error_file: <N/A>
+"""
+STOPPED = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_00:00:04
+  host      : nid001
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 8)
+"""
+DECIDED = plan(inputs())
+
+
+def log_lines(host: str, text: str, task: int = 0, *, task_is_rank: bool = False) -> list[logs.Line]:
+    log = store.Log(Path(f"7-{task}-{host}.log"), 7, task, host)
+    return [logs.line(row, log, task_is_rank=task_is_rank) for row in text.splitlines()]
+
+
+def test_directories_are_numbered_and_never_shared(tmp_path: Path) -> None:
+    first = store.next_directory(tmp_path, "train")
+    assert first.name == "train-0001"
+    assert store.create(first)
+    assert not store.create(first)
+    assert store.next_directory(tmp_path, "train").name == "train-0002"
+    assert store.next_directory(tmp_path, "a b/$(x)").name == "a-b-x-0001"
+    assert store.next_directory(tmp_path, "...").name == "run-0001"
+
+
+def test_a_run_is_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:
+    directory = tmp_path / "train-0001"
+    store.create(directory)
+    paths = store.write(directory, DECIDED, inputs().job, scripts.script(DECIDED))
+    assert paths.script.stat().st_mode & 0o111
+    assert store.find("train-0001", tmp_path).name == "train-0001"
+    assert store.find(str(directory), Path("elsewhere")).name == "train-0001"
+    assert store.find(None, tmp_path).name == "train-0001"
+    with pytest.raises(UnknownRunError) as caught:
+        store.find("train-001", tmp_path)
+    assert caught.value.close == "train-0001"
+
+
+def test_logs_are_read_as_they_grow_and_only_whole_lines(tmp_path: Path) -> None:
+    paths = store.Paths(tmp_path)
+    paths.logs.mkdir()
+    tail = logs.Tail(paths, 7)
+    rank = paths.logs / "7-0-nid001.log"
+    rank.write_text("one\ntw")
+    (paths.logs / "70-0-nid001.log").write_text("another job's\n")
+    assert [text for _, text in tail.read()] == ["one"]
+    with rank.open("a") as stream:
+        stream.write("o\n10%\r20%\rthree\r\nno newline")
+    (paths.logs / "7.log").write_text("batch\n")
+    assert [text for _, text in tail.read()] == ["batch", "two", "three"]
+    assert [text for _, text in tail.read(last=True)][-1] == "no newline"
+    assert [log.host for log in paths.logs_of(7)] == ["", "nid001"]
+
+
+def test_lines_know_their_rank() -> None:
+    agent, rank = log_lines("nid002", "W1121 agent speaks\n3| epoch 1")
+    assert (agent.rank, agent.label) == (None, "nid002")
+    assert (rank.rank, rank.text, rank.label) == (3, "epoch 1", "3")
+    (task,) = log_lines("nid002", "epoch 1", task=5, task_is_rank=True)
+    assert task.label == "5"
+    assert logs.ranks([agent, rank, task]) == {"nid002": (3, 5)}
+
+
+def test_the_last_json_object_of_the_lowest_rank_is_the_result() -> None:
+    lines = log_lines("nid001", '0| {"accuracy": 0.1}\n0| {"accuracy": 0.9}\n1| {"accuracy": 0.5}\n{"agent": 1}\n0| {broken}')
+    assert results(lines) == {"accuracy": 0.9}
+
+
+def test_the_first_rank_that_failed_of_its_own_is_found_among_those_that_were_stopped() -> None:
+    lines = [*log_lines("nid001", STOPPED), *log_lines("nid002", SUMMARY)]
+    came_out = outcome(DECIDED, JobState(job_id=7, state="FAILED", nodes="nid[001-002]", exit_code=1), lines, {})
+    assert came_out.exit_code == 3
+    assert came_out.failure is not None
+    assert (came_out.failure.rank, came_out.failure.host) == (2, "nid002")
+    assert "rank 2 on nid002: exit code 3" in came_out.message
+
+
+def test_a_killed_rank_is_128_and_its_signal() -> None:
+    failure = get("torchrun").first_failure([("nid002", SUMMARY.replace(": 3 (pid", ": -9 (pid").splitlines())])
+    assert failure is not None
+    assert failure.exit_code == 137
+    assert "signal 9" in failure.text
+
+
+def test_srun_tells_which_rank_failed_first() -> None:
+    batch = (
+        "srun: error: nid001: task 1: Exited with exit code 3\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
+        "srun: error: nid002: tasks 2-3: Killed\n"
+    )
+    failure = get("horovod").first_failure([("", batch.splitlines())])
+    assert failure is not None
+    assert (failure.exit_code, failure.rank, failure.host) == (3, 1, "nid001")
+    killed = get("horovod").first_failure([("", ["srun: error: nid002: task 2: Killed"])])
+    assert killed is not None
+    assert killed.exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "kind"),
+    [
+        (JobState(job_id=7, state="COMPLETED"), 0, "ok"),
+        (JobState(job_id=7, state="TIMEOUT", signal=15), 124, "timeout"),
+        (JobState(job_id=7, state="CANCELLED"), 130, "cancelled"),
+        (JobState(job_id=7, state="OUT_OF_MEMORY"), 137, "failed"),
+        (JobState(job_id=7, state="NODE_FAIL", nodes="nid001"), JobLostError.exit_code, "lost"),
+        (JobState(job_id=7, state="FAILED", exit_code=5), 5, "failed"),
+        (JobState(job_id=7, state="FAILED", signal=11), 139, "failed"),
+    ],
+)
+def test_every_end_has_an_exit_code(state: JobState, code: int, kind: str) -> None:
+    came_out = outcome(DECIDED, state, [], {})
+    assert (came_out.exit_code, came_out.kind) == (code, kind)
+    assert came_out.message or kind == "ok"
+
+
+def test_a_lost_node_is_named() -> None:
+    state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
+    came_out = outcome(DECIDED, state, [], {"nid002": "down*: Not responding"})
+    assert "nid002" in came_out.message

@@ -1,0 +1,66 @@
+"""`toolkit demo`: the commands of the README, one after the other, on a cluster of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from toolkit.cli import console
+from toolkit.quoting import shell_words
+
+CLUSTER = "demo"
+_UP = ("cluster", "up", "--name", CLUSTER, "--nodes", "2")
+_DOWN = ("cluster", "down", "--name", CLUSTER)
+
+
+@click.command("demo")
+@click.option("--image", default="pytorch_cpu", show_default=True, help="Recipe to build and to train in.")
+@click.option("--keep", is_flag=True, help="Leave the cluster up.")
+def command(image: str, keep: bool) -> int:
+    """Build an image, bring two nodes up, train on 2 nodes x 2 ranks, show the result, take the cluster down.
+
+    Every step is a command that you could type; it is printed before it runs.
+
+    \b
+    Examples:
+      toolkit demo
+      toolkit demo --keep     and then: TOOLKIT_CLUSTER=demo toolkit run jobs/digits-horovod
+    """
+    os.environ["TOOLKIT_CLUSTER"] = CLUSTER  # the runs of this process go there, whatever else is up
+    _type(("image", "build", image))
+    try:
+        _type(_UP)
+        code = _type(("run", "--image", image, "jobs/digits-ddp"))
+    finally:
+        if not keep:
+            _type(_DOWN)
+    _summary()
+    return code
+
+
+def _type(arguments: Sequence[str]) -> int:
+    """Show a command and run it, as if it had been typed."""
+    from toolkit.cli.main import cli
+
+    console.note("")
+    console.note("$ toolkit " + shell_words(arguments))
+    result = cli.main(list(arguments), prog_name="toolkit", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _summary() -> None:
+    from toolkit.runs.store import find
+
+    paths = find(None, Path("runs"))
+    outcome = paths.read_outcome()
+    if outcome is None:
+        return
+    console.out("")
+    console.out(console.subject("accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"))
+    for host, ranks in outcome.ranks.items():
+        console.out(console.subject("ranks", f"{','.join(map(str, ranks))} on {host}"))
+    console.out(console.subject("run", os.path.relpath(paths.directory)))
+    console.out(console.subject("next", "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py"))
