@@ -1,0 +1,20 @@
+"""What a step of a recipe can be. A new block is a module of its own and a line here."""
+
+from __future__ import annotations
+
+from toolkit.images.blocks.apt import Apt
+from toolkit.images.blocks.horovod import Horovod
+from toolkit.images.blocks.openmpi import OpenMpi
+from toolkit.images.blocks.pip import Pip
+from toolkit.images.blocks.python import Python
+from toolkit.images.blocks.run import Run
+from toolkit.images.piece import Block
+
+BLOCKS: dict[str, type[Block]] = {
+    "apt": Apt,
+    "horovod": Horovod,
+    "openmpi": OpenMpi,
+    "pip": Pip,
+    "python": Python,
+    "run": Run,
+}

@@ -1,0 +1,21 @@
+"""Packages of Debian that stay in the image."""
+
+from __future__ import annotations
+
+from toolkit.images.piece import Block, Piece, require_debian_packages
+
+
+class Apt(Block, frozen=True, kw_only=True):
+    """``block = "apt"``.
+
+    Attributes:
+        packages: their names, each optionally with ``=version``.
+    """
+
+    packages: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_debian_packages(self.packages)
+
+    def piece(self) -> Piece:
+        return Piece(name="apt", packages=self.packages)

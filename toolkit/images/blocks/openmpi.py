@@ -1,0 +1,13 @@
+"""Open MPI as Debian packages it: starts under Slurm by PMIx."""
+
+from __future__ import annotations
+
+from toolkit.images.piece import Block, CheckCall, Piece
+
+
+class OpenMpi(Block, frozen=True, kw_only=True):
+    """``block = "openmpi"``."""
+
+    def piece(self) -> Piece:
+        check = CheckCall(name="openmpi", command="sh openmpi.sh", scripts=("openmpi.sh",))
+        return Piece(name="openmpi", packages=("openmpi-bin",), checks=(check,))

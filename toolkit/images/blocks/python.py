@@ -1,0 +1,24 @@
+"""Debian's Python, in a virtual environment of the image, so that pip and apt do not overwrite each other's files."""
+
+from __future__ import annotations
+
+from toolkit.images.piece import VENV, Block, CheckCall, Piece
+
+
+class Python(Block, frozen=True, kw_only=True):
+    """``block = "python"``. Comes before every ``pip``."""
+
+    def piece(self) -> Piece:
+        return Piece(
+            name="python",
+            detail=f"a virtual environment in {VENV}",
+            packages=("python3",),
+            build_packages=("python3-venv",),
+            lines=(f"python3 -m venv {VENV}", f"export PATH={VENV}/bin:$PATH"),
+            # All at once on every core, and so that no time stamp of a source is looked at when it is imported. A few files of templates
+            # and tests are no Python that this version knows; nobody imports them.
+            finish=(f"python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash {VENV}/lib || true",),
+            environment={"PYTHONNOUSERSITE": "1"},
+            path=(f"{VENV}/bin",),
+            checks=(CheckCall(name="user-site", command="python3 user_site.py", scripts=("user_site.py",)),),
+        )

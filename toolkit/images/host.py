@@ -1,0 +1,94 @@
+"""What this machine knows that a build needs: how to reach package indexes and mirrors, and whom to trust."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.images.loan import Loan, borrow, pip_settings
+
+MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat and its kin
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+def loan() -> Loan:
+    """What a build may borrow from this machine."""
+    settings = _pip_settings()
+    return borrow(settings, apt=_apt_settings(), certificates=_certificates(settings))
+
+
+def proxies() -> dict[str, str]:
+    """The proxy variables of our environment, in the case they are written in."""
+    return {name: value for name, value in os.environ.items() if name.lower() in _PROXIES}
+
+
+def debian_mirror(release: str) -> str:
+    """A mirror of Debian: ``$TOOLKIT_DEBIAN_MIRROR``, else the one that this machine's apt uses.
+
+    Raises:
+        UsageError: neither is there.
+    """
+    chosen = os.environ.get(MIRROR_VARIABLE)
+    if chosen:
+        return chosen
+    found = _apt_mirrors()
+    mirror = found.get(release) or next((site for name, site in sorted(found.items()) if "-" not in name), None)
+    if mirror is None:
+        raise UsageError(
+            "no mirror of Debian is known: this machine's apt has none",
+            place=MIRROR_VARIABLE,
+            next_step=f"{MIRROR_VARIABLE}=<URL of a mirror near you> toolkit image build ...",
+        )
+    return mirror
+
+
+def _apt_mirrors() -> Mapping[str, str]:
+    """Debian's own archives in this machine's apt: code name -> URL."""
+    if shell.which("apt-get") is None:
+        return {}
+    wanted = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
+    said = shell.run(["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"], check=False, timeout=30)
+    return mirrors(said.stdout)
+
+
+def mirrors(listing: str) -> dict[str, str]:
+    """The first mirror of each release in a listing of apt's index targets; where apt has no lists yet, the origin is not known."""
+    found: dict[str, str] = {}
+    for line in listing.splitlines():
+        origin, component, codename, release, site = (*line.split("|"), "", "", "", "", "")[:5]
+        is_debian = origin == "Debian" or ((origin.startswith("$") or not origin) and "debian" in site.rsplit("/", 1)[-1].lower())
+        if is_debian and component == "main" and site.startswith(("http://", "https://", "file:/")):
+            found.setdefault(release if codename.startswith("$") or not codename else codename, site)
+    return found
+
+
+def _pip_settings() -> dict[str, str]:
+    try:
+        said = shell.run([sys.executable, "-m", "pip", "config", "list"], check=False, timeout=60)
+        if not said.ok and shell.which("pip"):
+            said = shell.run(["pip", "config", "list"], check=False, timeout=60)
+    except ToolkitError:
+        return {}
+    return pip_settings(said.stdout)
+
+
+def _apt_settings() -> list[str]:
+    if shell.which("apt-config") is None:
+        return []
+    return shell.run(["apt-config", "dump"], check=False, timeout=30).stdout.splitlines()
+
+
+def _certificates(settings: Mapping[str, str]) -> str | None:
+    """The file of authorities that pip is told to trust, or programs are, or the system's."""
+    named = (settings.get("cert"), *(os.environ.get(name) for name in _BUNDLE_VARIABLES))
+    return next((path for path in (*named, *_BUNDLES) if path and Path(path).is_file()), None)
