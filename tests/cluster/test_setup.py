@@ -1,0 +1,105 @@
+"""`toolkit setup` on the machine that the tests run on, which it has made ready before."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit import shell
+from toolkit.hostsetup import parts, smoke
+from toolkit.hostsetup.look import toolkit_command
+
+TOOLKIT = toolkit_command().split()
+READY = "ready    nothing is missing on this machine"
+# An ordinary user who may read everything: the checkout may lie in a directory that only root can enter.
+_READ = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *_READ)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+
+
+def setup(*arguments: str, path: str | None = None, user: bool = False) -> shell.Result:
+    become = NOBODY if user else ()
+    env = {**os.environ, "HOME": "/nonexistent" if user else os.environ.get("HOME", "/"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return shell.run([*become, *TOOLKIT, "setup", *arguments], env={**env, "PATH": path or env["PATH"]}, check=False)
+
+
+def test_the_machine_is_ready() -> None:
+    result = setup("--check", "--with", "tests", "--with", "accounting")
+    assert result.ok, result.stderr
+    assert result.stdout.startswith(READY)
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == ""
+
+
+def test_a_second_setup_does_nothing() -> None:
+    lists = Path("/var/lib/apt/lists")
+    before = lists.stat().st_mtime_ns if lists.exists() else 0
+    result = setup()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(READY)
+    assert (lists.stat().st_mtime_ns if lists.exists() else 0) == before
+
+
+def test_programs_read_the_same() -> None:
+    report = json.loads(setup("--check", "--json").stdout)
+    assert report["ready"] is True
+    assert report["actions"] == []
+    assert Path(report["facts"]["runtime"]).name in ("apptainer", "singularity")
+
+
+@pytest.fixture
+def hidden() -> Iterator[str]:
+    """A PATH with everything but the container runtimes, readable by every user."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for directory in filter(Path.is_dir, map(Path, ("/usr/local/bin", "/usr/bin", "/bin"))):
+            for program in directory.iterdir():
+                link = place / program.name
+                if program.name not in parts.RUNTIMES and not link.is_symlink():
+                    link.symlink_to(program)
+        yield name
+
+
+@as_root
+@pytest.mark.skipif(shell.which("apt-get") is None, reason="the message is that of a Debian")
+def test_without_root_and_apptainer_the_administrator_is_asked(hidden: str) -> None:
+    result = setup(path=hidden, user=True)
+    assert (result.returncode, result.stdout) == (72, "")
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: this machine is not ready (")
+    assert "  | missing: apptainer (run and build containers)" in lines
+    assert any(line.startswith("  | as root: ") and (line.endswith("toolkit setup") or line.endswith(" apptainer")) for line in lines)
+    assert lines[-2] == "  next      ask the administrator of this machine to run the lines above as root, then go on"
+    assert lines[-1].strip() == "exit 72: missing program"
+
+
+def test_check_installs_nothing(hidden: str) -> None:
+    result = setup("--check", path=hidden)
+    assert result.returncode == 72
+    assert "missing: apptainer" in result.stderr
+    assert shell.which("apptainer") or shell.which("singularity")
+
+
+def test_a_dry_run_says_what_would_come(hidden: str) -> None:
+    result = setup("--dry-run", path=hidden)
+    assert result.returncode in (0, 72)
+    assert "apptainer (run and build containers)" in result.stderr
+
+
+def test_the_smoke_test_passes_here() -> None:
+    runtime = shell.which("apptainer") or shell.which("singularity")
+    assert runtime is not None
+    if os.geteuid() == 0:
+        assert smoke.root_exec(runtime) == "works"
+        assert smoke.try_everything(runtime) is None
+
+
+def test_the_interpreter_is_the_one_of_this_installation() -> None:
+    assert Path(TOOLKIT[0]).parent == Path(sys.executable).parent

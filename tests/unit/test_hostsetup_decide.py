@@ -1,0 +1,140 @@
+"""What is done about a machine, from facts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolkit.errors import NeedsInstallError
+from toolkit.hostsetup.decide import adjustments, commands, decide, needs, obstacle
+from toolkit.hostsetup.look import operating_system
+from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
+
+BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
+ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
+UBUNTU = OperatingSystem(name="Ubuntu 24.04", id="ubuntu", like=("debian",), codename="noble")
+ALPINE = OperatingSystem(name="Alpine Linux", id="alpine")
+READY = Facts(os=BOOKWORM, root=True, user="root", apt=True, toolkit="/opt/toolkit/bin/toolkit", runtime="/usr/bin/apptainer")
+SLURM = Missing(part="Slurm", purpose="a real Slurm on this machine", packages=("munge", "slurmctld"))
+PLAIN = Wishes()
+
+
+def machine(**changes: Any) -> Facts:
+    return msgspec.structs.replace(READY, **changes)
+
+
+def refusal(facts: Facts, wishes: Wishes = PLAIN) -> NeedsInstallError:
+    error = obstacle(facts, decide(facts), wishes)
+    assert error is not None
+    assert error.exit_code == 72
+    return error
+
+
+def test_nothing_is_done_on_a_ready_machine() -> None:
+    assert decide(READY) == ()
+    assert obstacle(READY, (), PLAIN) is None
+
+
+def test_slurm_is_installed_beside_an_apptainer_that_is_there() -> None:
+    (action,) = decide(machine(missing=(SLURM,)))
+    assert (action.kind, action.packages) == ("packages", ("munge", "slurmctld"))
+    assert action.by_hand == ("apt-get install -y --no-install-recommends munge slurmctld",)
+
+
+def test_a_fresh_debian_is_set_up_by_itself() -> None:
+    facts = machine(runtime=None, missing=(SLURM,), fuse="closed", ids=False)
+    actions = decide(facts)
+    assert [action.kind for action in actions] == ["packages", "apptainer", "fuse", "ids"]
+    assert obstacle(facts, actions, PLAIN) is None
+    assert commands(facts, actions, PLAIN) == ("/opt/toolkit/bin/toolkit setup",)
+
+
+def test_apptainer_from_the_archives_where_they_have_it() -> None:
+    facts = machine(runtime=None, runtime_offered=True, root=False, user="kim")
+    assert refusal(facts).details[-1] == "as root: apt-get install -y --no-install-recommends apptainer"
+
+
+def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
+    facts = machine(runtime=None, missing=(SLURM,), root=False, user="kim", ids=False)
+    error = refusal(facts, Wishes(accounting=True, tests=True))
+    assert error.cause == "this machine is not ready (Debian GNU/Linux 12 (bookworm))"
+    assert error.details == (
+        "missing: munge slurmctld (a real Slurm on this machine)",
+        "missing: apptainer (run and build containers)",
+        "missing: kim has no range of subordinate user ids (to build images)",
+        "as root: /opt/toolkit/bin/toolkit setup --with accounting --with tests",
+        "as root: apptainer config fakeroot --add kim",
+    )
+    assert error.next_step == "ask the administrator of this machine to run the lines above as root, then go on"
+
+
+def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
+    missing = Missing(part="Slurm", purpose="a real Slurm on this machine", packages=("libpmix-dev", "slurm-wlm-basic-plugins", "slurmd"))
+    facts = machine(os=ROCKY, apt=False, runtime=None, missing=(missing,))
+    error = refusal(facts)
+    assert error.details[-2:] == (
+        "as root: dnf install -y epel-release && dnf install -y pmix-devel slurm-slurmd",
+        "as root: dnf install -y epel-release && dnf install -y apptainer",
+    )
+
+
+def test_on_an_unknown_system_debian_names_are_a_hint() -> None:
+    error = refusal(machine(os=ALPINE, apt=False, missing=(SLURM,)))
+    assert error.details[-1] == "as root: the equivalent of: apt-get install -y --no-install-recommends munge slurmctld"
+
+
+def test_ubuntu_without_apptainer_in_its_archives_is_not_given_debians() -> None:
+    error = refusal(machine(os=UBUNTU, runtime=None, runtime_offered=False))
+    assert error.next_step is not None
+    assert error.next_step.startswith("install Apptainer (https://apptainer.org")
+    arm = msgspec.structs.replace(BOOKWORM, architecture="aarch64")
+    assert refusal(machine(os=arm, runtime=None, runtime_offered=False)).exit_code == 72
+
+
+def test_lacking_capabilities_matter_only_where_root_really_cannot_start_containers() -> None:
+    assert decide(machine(lacking=("CAP_SYS_RESOURCE",), root_exec="works")) == ()
+    assert decide(machine(lacking=("CAP_SYS_RESOURCE",))) == ()
+    (action,) = decide(machine(lacking=("CAP_SYS_RESOURCE",), root_exec="fails"))
+    assert action.kind == "capabilities"
+    assert "CAP_SYS_RESOURCE" in action.summary
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "first"),
+    [
+        ({"fuse": "closed"}, "fuse", "chmod 666 /dev/fuse"),
+        ({"fuse": "absent"}, "fuse", "modprobe fuse"),
+        ({"ids": False, "user": "kim"}, "ids", "apptainer config fakeroot --add kim"),
+        ({"namespaces": False}, "namespaces", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ],
+)
+def test_adjustments(change: dict[str, Any], kind: str, first: str) -> None:
+    (action,) = adjustments(machine(**change))
+    assert (action.kind, action.by_hand[0]) == (kind, first)
+
+
+def test_a_name_that_is_no_word_of_the_shell_stays_one_argument() -> None:
+    (action,) = adjustments(machine(ids=False, user="a b;c"))
+    assert action.by_hand == ("apptainer config fakeroot --add 'a b;c'",)
+
+
+def test_check_says_how_to_go_on() -> None:
+    facts = machine(missing=(SLURM,))
+    error = needs(facts, decide(facts), PLAIN, next_step="toolkit setup")
+    assert (error.exit_code, error.next_step) == (72, "toolkit setup")
+
+
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\n', "debian"),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\n", "debian"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "rhel"),
+        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "suse"),
+        ("", "other"),
+    ],
+)
+def test_the_family_of_a_system(text: str, family: str) -> None:
+    assert operating_system(text, "x86_64").family == family
