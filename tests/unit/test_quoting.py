@@ -68,7 +68,7 @@ def test_sbatch_reads_back_every_hostile_string(value: str) -> None:
     assert sbatch_reads(f"--comment={quoting.sbatch(value)}") == [f"--comment={value}"]
 
 
-@given(st.text(st.characters(blacklist_characters="\n\r\0", blacklist_categories=("Cs",)), max_size=60))
+@given(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=60))
 def test_sbatch_reads_back_any_line(value: str) -> None:
     assert sbatch_reads(f"--comment={quoting.sbatch(value)}") == [f"--comment={value}"]
 

@@ -1,0 +1,293 @@
+"""`toolkit run` on the real local cluster, in the real image: Slurm, Apptainer, torchrun and Horovod as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile import HOSTILE, MULTILINE
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Ranks that fail in the ways that ranks do. No framework is imported: it is the launcher that is tested.
+FAILING = """\
+import os, signal, sys, time
+rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+print("rank", rank, "is there", flush=True)
+if rank == 2:
+    time.sleep(1)
+    if sys.argv[1] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(int(sys.argv[1]))
+time.sleep(300)
+"""
+TELLING = """\
+import json, os, sys
+sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "directory": os.getcwd()}) + "\\n")
+"""
+
+
+def outcome(directory: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
+    return found
+
+
+def jobs_known(toolkit: Callable[..., Any]) -> int:
+    answer = toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all")
+    return len(json.loads(answer.stdout)["jobs"])
+
+
+@pytest.mark.parametrize("job", ["digits-ddp", "digits-horovod"])
+def test_digits_are_learnt_on_two_nodes(job: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    done = toolkit("run", "--image", str(pytorch_image), f"jobs/{job}", cwd=shared_dir, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    came_out = outcome(shared_dir, f"{job}-0001")
+    assert came_out["results"]["accuracy"] >= 0.93
+    assert came_out["results"]["world_size"] == 4
+    assert came_out["results"]["parameters_equal"] is True
+    assert sorted(rank for ranks in came_out["ranks"].values() for rank in ranks) == [0, 1, 2, 3]
+    assert [len(ranks) for ranks in came_out["ranks"].values()] == [2, 2]
+    for word in ("plan", "queued", "running", "done", "rank 0,1", f"toolkit logs {job}-0001"):
+        assert word in done.stderr
+    assert "0| epoch 12" in done.stdout
+
+
+def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "hello.py").write_text("import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n")
+    arguments = ("--image", str(pytorch_image), "--nodes", "2", "--launcher", "horovod", "hello.py")
+    dry = toolkit("run", "--dry-run", *arguments, cwd=shared_dir)
+    assert not (shared_dir / "runs").exists()
+    done = toolkit("run", *arguments, cwd=shared_dir, timeout=120)
+    assert done.returncode == 0, done.stderr
+    script = shared_dir / "runs/hello-0001/job.sbatch"
+    assert dry.stdout == script.read_text(), "the dry run prints what is submitted"
+    subprocess.run(["shellcheck", str(script)], check=True)
+    for log in script.parent.glob("logs/*"):
+        log.unlink()
+    alone = toolkit("cluster", "exec", "--", "sbatch", "--wait", "job.sbatch", cwd=script.parent, timeout=120)
+    assert alone.returncode == 0, alone.stderr
+    printed = "".join(sorted(log.read_text() for log in script.parent.glob("logs/*-*.log")))
+    assert printed == "rank 0 on nid001\nrank 1 on nid002\n"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
+@pytest.mark.parametrize(("how", "code"), [("3", 3), ("kill", 137)])
+def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
+    launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "failing.py").write_text(FAILING)
+    began = time.monotonic()
+    done = toolkit(
+        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2", "failing.py", how),
+        cwd=shared_dir,
+        timeout=150,
+    )
+    assert time.monotonic() - began < 90
+    assert done.returncode == code, done.stdout + done.stderr
+    failure = outcome(shared_dir, "failing-0001")["failure"]
+    assert failure["rank"] == 2
+    assert failure["host"] in ("nid001", "nid002")
+    assert "failed" in done.stderr
+
+
+def test_hostile_words_reach_the_rank_byte_for_byte(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    work = shared_dir / "it's $(touch pwned) `x` 한글"
+    work.mkdir()
+    (work / "tell me;.py").write_text(TELLING)
+    (work / "my data").mkdir()
+    words = [*HOSTILE, *MULTILINE, ""]
+    options = [option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")]
+    done = toolkit(
+        *("run", "--image", str(pytorch_image), "--launcher", "horovod", "--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g'),
+        *("--bind", "my data:/mnt/my data:ro", *options, "tell me;.py", *words),
+        cwd=work,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (directory,) = (work / "runs").iterdir()
+    told = json.loads((directory / "outcome.json").read_text())["results"]
+    assert told["argv"] == words
+    assert [told["environment"][f"V{index}"] for index in range(len(words))] == words
+    assert told["directory"] == str(work)
+    assert not list(shared_dir.rglob("pwned"))
+
+
+def test_nothing_of_the_users_shell_or_home_leaks_in(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    (shared_dir / "tell.py").write_text(TELLING)
+    leaks = {"PYTHONPATH": "/leak", "LD_LIBRARY_PATH": "/leak", "CONDA_PREFIX": "/leak", "APPTAINERENV_LEAK": "1", "SBATCH_PARTITION": "no"}
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "run", "--image", str(pytorch_image), "--launcher", "horovod", "tell.py"],
+        env={**toolkit_env, **leaks},
+        cwd=shared_dir,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told = outcome(shared_dir, "tell-0001")["results"]
+    assert not {"PYTHONPATH", "CONDA_PREFIX", "LEAK"} & set(told["environment"])
+    assert "/leak" not in told["environment"].get("LD_LIBRARY_PATH", "")
+    assert told["environment"]["HOME"] == "/home/toolkit"
+    assert told["environment"]["PYTHONNOUSERSITE"] == "1"
+    assert not any(entry.startswith((str(Path.home()), "/leak")) for entry in told["path"] if entry != str(shared_dir))
+
+
+def test_sbatch_itself_reads_back_every_hostile_value(toolkit: Any, shared_dir: Path) -> None:
+    from toolkit.quoting import sbatch
+
+    for index, value in enumerate(HOSTILE):
+        lines = ("#!/bin/bash", f"#SBATCH --comment={sbatch(value)}", f"#SBATCH --job-name=hostile{index}", "#SBATCH --hold", "true")
+        (shared_dir / f"{index}.sbatch").write_text("\n".join(lines) + "\n")
+    loop = 'for file in *.sbatch; do sbatch --parsable "$file" || exit; done'
+    submitted = toolkit("cluster", "exec", "--", "bash", "-c", loop, cwd=shared_dir)
+    assert submitted.returncode == 0, submitted.stderr
+    jobs = json.loads(toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all").stdout)["jobs"]
+    toolkit("cluster", "exec", "--", "scancel", *submitted.stdout.split())
+    read = {job["name"]: job["comment"] for job in jobs if job["name"].startswith("hostile")}
+    assert read == {f"hostile{index}": value for index, value in enumerate(HOSTILE)}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--image", "pytorch_cpuu"), 67, ("pytorch_cpuu", "pytorch_cpu")),
+        (("--launcher", "torchrn"), 79, ("torchrn", "torchrun")),
+        (("--partition", "mian"), 80, ("mian", "main")),
+        (("--nodes", "99"), 81, ("3 node", "99")),
+        (("--gpus", "8"), 81, ("2 GPU", "8")),
+        (("--bind", "no/where:/mnt"), 82, ("no/where",)),
+        (("--time", "soon"), 64, ("soon",)),
+        (("--nodes", "99", "--partition", "mian", "--bind", "x:/mnt"), 65, ("mian", "x is not there")),
+    ],
+)
+def test_what_cannot_run_is_refused_and_nothing_is_submitted(
+    options: tuple[str, ...], code: int, words: tuple[str, ...], toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "train.py").touch()
+    before = jobs_known(toolkit)
+    image = () if "--image" in options else ("--image", str(pytorch_image))
+    done = toolkit("run", *image, *options, "train.py", cwd=shared_dir)
+    assert done.returncode == code, done.stderr
+    assert "nothing was submitted" in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert jobs_known(toolkit) == before
+    assert not (shared_dir / "runs").exists()
+
+
+def test_an_image_that_is_not_built_says_how_to_build_it(shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    (shared_dir / "train.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "run", "--image", "pytorch_cpu", "train.py"],
+        env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")},
+        cwd=shared_dir,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 68
+    assert "toolkit image build pytorch_cpu" in done.stderr
+
+
+def test_a_directory_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_image: Path, tmp_path: Path) -> None:
+    if not str(tmp_path).startswith("/tmp/"):
+        tmp_path = Path("/tmp")
+    (tmp_path / "train.py").touch()
+    done = toolkit("run", "--image", str(pytorch_image), "train.py", cwd=tmp_path)
+    (tmp_path / "train.py").unlink()
+    assert done.returncode == 82
+    assert "/tmp of its own" in done.stderr
+
+
+def test_no_slurm(toolkit_env: dict[str, str], shared_dir: Path) -> None:
+    (shared_dir / "train.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "run", "--image", "pytorch_cpu", "train.py"],
+        env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"},
+        cwd=shared_dir,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 69
+    assert "toolkit cluster up" in done.stderr
+
+
+def test_detach_ps_logs_cancel(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+    image = ("--image", str(pytorch_image), "--launcher", "horovod")
+    submitted = toolkit("run", "--detach", "--json", *image, "wait.py", cwd=shared_dir)
+    assert json.loads(submitted.stdout)["run"] == "wait-0001"
+    for _ in range(100):
+        if "here" in toolkit("logs", "wait-0001", cwd=shared_dir).stdout:
+            break
+        time.sleep(0.2)
+    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    assert (row["run"], row["state"], row["exit_code"]) == ("wait-0001", "RUNNING", None)
+    assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
+    followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir, timeout=60)
+    assert followed.returncode == 130
+    assert "0| here" in followed.stdout
+    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    assert (row["state"], row["exit_code"]) == ("CANCELLED", 130)
+    assert "CANCELLED" in toolkit("ps", cwd=shared_dir).stdout
+    assert "ended already" in toolkit("cancel", "wait-0001", cwd=shared_dir).stderr
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_detaches_and_twice_cancels(
+    times: int, toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolkit", "run", "--image", str(pytorch_image), "--launcher", "horovod", "wait.py"],
+        env=toolkit_env,
+        cwd=shared_dir,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0| here\n"
+    for _ in range(times):
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(1)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "toolkit logs -f wait-0001" in error
+    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    assert row["state"] in (("RUNNING",) if times == 1 else ("CANCELLED", "COMPLETING"))
+    toolkit("cancel", "wait-0001", cwd=shared_dir)
+
+
+def test_a_node_that_is_cut_off_ends_the_run_with_its_name(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+    image = ("--image", str(pytorch_image), "--launcher", "horovod", "--nodes", "2")
+    assert toolkit("run", "--detach", *image, "wait.py", cwd=shared_dir).returncode == 0
+    for _ in range(100):
+        if toolkit("logs", "wait-0001", cwd=shared_dir).stdout.count("here") == 2:
+            break
+        time.sleep(0.2)
+    assert toolkit("cluster", "cut", "nid002").returncode == 0
+    try:
+        followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir, timeout=120)
+    finally:
+        toolkit("cluster", "join", "nid002")
+    assert followed.returncode == 87, followed.stderr
+    assert "nid002" in followed.stderr
+
+
+def test_a_run_can_be_repeated(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "tell.py").write_text(TELLING)
+    image = ("--image", str(pytorch_image), "--launcher", "horovod")
+    assert toolkit("run", *image, "tell.py", "a b", cwd=shared_dir, timeout=60).returncode == 0
+    again = toolkit("run", "runs/tell-0001", cwd=shared_dir, timeout=60)
+    assert again.returncode == 0, again.stderr
+    assert outcome(shared_dir, "tell-0002")["results"]["argv"] == ["a b"]
