@@ -1,0 +1,81 @@
+"""How the rest of the tool reaches the local cluster. It is on the way of every `toolkit run`: it imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from toolkit.errors import ConfigError, SlurmUnreachableError
+from toolkit.files import read_json
+from toolkit.localcluster import processes
+from toolkit.localcluster.paths import PRIVATE, Paths, below_private, default_name, paths_of
+from toolkit.model.base import Model
+from toolkit.model.site import Access
+
+__all__ = ["Started", "access", "default_name", "prefix"]
+
+_ADMIN = ("/usr/sbin", "/sbin")
+
+
+class Started(Model, frozen=True, kw_only=True):
+    """A cluster that came up.
+
+    Attributes:
+        pid: the first process of the cluster, as it is numbered outside of it.
+        shared: directories that are the same on every node although the directory above is private.
+    """
+
+    pid: int
+    shared: tuple[str, ...] = ()
+
+
+def access(name: str = "local", cwd: str | None = None) -> Access:
+    """How to call Slurm's commands of the cluster ``name``, in the directory ``cwd`` (without it: this one).
+
+    Raises:
+        SlurmUnreachableError: that cluster is not up.
+    """
+    paths = paths_of(name)
+    started = running(paths)
+    if started is None:
+        raise SlurmUnreachableError(not_up(paths), next_step=up_command(paths))
+    return Access(
+        prefix=prefix(paths, started.pid, cwd),
+        private_directories=PRIVATE,
+        shared_directories=tuple(directory for directory in started.shared if below_private(directory)),
+    )
+
+
+def running(paths: Paths) -> Started | None:
+    """The cluster, if it is up: every node was idle once, and its first process is alive and ours."""
+    try:
+        started = read_json(paths.started, Started)
+    except ConfigError:
+        return None
+    return started if processes.is_supervisor(started.pid, paths) else None
+
+
+def not_up(paths: Paths) -> str:
+    return "the local cluster is not up" if paths.name == "local" else f"the local cluster {paths.name!r} is not up"
+
+
+def up_command(paths: Paths) -> str:
+    return "toolkit cluster up" if paths.name == default_name() else f"toolkit cluster up --name {paths.name}"
+
+
+def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
+    """The words before a command that bring it to where process ``pid`` of the cluster is; also for a node's first process."""
+    as_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
+    return (
+        *("nsenter", *as_user, "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "--"),
+        # nsenter passes no signal on: the command is told to end when nsenter does.
+        *("setpriv", "--pdeathsig", "TERM", "--"),
+        *("env", "-C", cwd or str(Path.cwd()), f"SLURM_CONF={paths.conf}", *_path()),
+    )
+
+
+def _path() -> tuple[str, ...]:
+    """``PATH=...`` where the directories of administrators are missing from it, as they are for most users."""
+    parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
+    missing = [directory for directory in _ADMIN if directory not in parts]
+    return (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()

@@ -1,0 +1,32 @@
+"""A part of the cluster did not start: which log says why, and its tail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from toolkit.errors import ClusterError
+
+LINES = 12
+
+
+class StartError(ClusterError):
+    """A part of the cluster did not start; ``logs`` tells where the reason may be, the likeliest first."""
+
+    def __init__(self, cause: str, logs: Iterable[Path] = (), details: Iterable[str] = ()) -> None:
+        super().__init__(cause, details=tuple(details))
+        self.logs = tuple(logs)
+
+
+def tails(logs: Iterable[Path]) -> tuple[str, ...]:
+    """The last lines of each log that has any, under its name."""
+    found: list[str] = []
+    for log in logs:
+        try:
+            rows = log.read_text(errors="replace").split("\n")
+        except OSError:
+            continue
+        rows = [row for row in rows if row.strip()]
+        if rows:
+            found += [f"{log.name}:", *rows[-LINES:]]
+    return tuple(found)

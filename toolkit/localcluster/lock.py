@@ -1,0 +1,81 @@
+"""One at a time: whoever brings a cluster up or down holds its lock, which goes with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import BusyError, ForbiddenError
+from toolkit.localcluster.paths import Paths
+
+
+@contextlib.contextmanager
+def held(paths: Paths) -> Iterator[None]:
+    """Hold the lock of a cluster, whose directory is made for it, and is gone afterwards if nothing else is in it.
+
+    Raises:
+        BusyError: another `toolkit cluster up` or `down` holds it.
+        ForbiddenError: the directory cannot be made or written.
+    """
+    above = _missing_above(paths.directory)
+    try:
+        handle = _take(paths)
+    except PermissionError as error:
+        raise ForbiddenError(
+            f"the directory of the cluster cannot be used: {error.strerror}",
+            place=str(error.filename),
+            next_step="set TOOLKIT_CLUSTER_DIR to a directory of yours",
+        ) from error
+    try:
+        yield
+    finally:
+        if not any(entry.name != paths.lock.name for entry in paths.directory.iterdir()):
+            paths.lock.unlink(missing_ok=True)
+            for directory in (paths.directory, *above):
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+        os.close(handle)
+
+
+def _missing_above(directory: Path) -> tuple[Path, ...]:
+    """The directories above that will be made with it, and shall go with it where it does not stay."""
+    return tuple(parent for parent in directory.parents if not parent.exists())
+
+
+def _take(paths: Paths) -> int:
+    while True:
+        paths.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # whoever held it has just removed the directory
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 20).decode(errors="replace").strip()
+            os.close(handle)
+            raise _busy(paths, holder) from None
+        if _is_at(handle, paths.lock):
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            return handle
+        os.close(handle)  # it was removed while we waited for it
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _busy(paths: Paths, holder: str) -> BusyError:
+    who = f"process {holder}" if holder else "another process"
+    return BusyError(
+        f"{who} is bringing cluster {paths.name} up or down",
+        place=str(paths.directory),
+        next_step="wait until it is through, then: toolkit cluster status",
+    )

@@ -1,0 +1,71 @@
+"""What a local cluster needs of this machine. Programs and files count, not packages: a Slurm that was installed another way will do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.errors import NeedsInstallError
+from toolkit.shell import which
+
+# package of Debian -> programs of it that are used here
+_PROGRAMS = {
+    "slurmctld": ("slurmctld",),
+    "slurmd": ("slurmd",),
+    "slurm-client": ("sbatch", "srun", "sinfo", "squeue", "scontrol", "scancel", "salloc"),
+    "munge": ("munged", "munge"),
+    "iproute2": ("ip",),
+    "procps": ("ps",),
+    "util-linux": ("unshare", "nsenter", "setpriv"),
+    "mount": ("mount",),
+    "hostname": ("hostname",),
+    "bash": ("bash",),
+}
+_ACCOUNTING = {
+    "slurmdbd": ("slurmdbd",),
+    "mariadb-server": ("mariadbd", "mariadb-install-db"),
+    "mariadb-client": ("mariadb",),
+}
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt")
+_PLUGINS = (
+    "slurm-wlm",
+    "slurm",
+    "*/slurm-wlm",
+    "*/slurm",
+    "slurm/lib/slurm",
+    "slurm/lib64/slurm",
+    "slurm/*/lib/slurm",
+    "slurm/*/lib64/slurm",
+)
+# The plugin of Slurm opens libpmix.so by this very name, which Debian has in the -dev package only.
+_PMIX = ("libpmix.so", "*/libpmix.so", "*/pmix2/lib/libpmix.so", "*/lib/libpmix.so", "*/*/lib/libpmix.so", "*/lib64/libpmix.so")
+
+
+def needed(accounting: bool = False) -> tuple[str, ...]:
+    """The Debian packages that have what is missing here, sorted; () if a cluster can be brought up."""
+    programs = _PROGRAMS | (_ACCOUNTING if accounting else {})
+    missing = {package for package, names in programs.items() if not all(which(name) for name in names)}
+    if not _any(_LIBRARIES, [f"{place}/select_cons_tres.so" for place in _PLUGINS]):
+        missing.add("slurm-wlm-basic-plugins")
+    if not _any(_LIBRARIES, _PMIX):
+        missing.add("libpmix-dev")
+    if accounting and not _any(_LIBRARIES, [f"{place}/accounting_storage_mysql.so" for place in _PLUGINS]):
+        missing.add("slurm-wlm-mysql-plugin")
+    return tuple(sorted(missing))
+
+
+def _any(directories: tuple[str, ...], patterns: tuple[str, ...] | list[str]) -> bool:
+    return any(next(Path(directory).glob(pattern), None) for directory in directories for pattern in patterns)
+
+
+def require(accounting: bool = False) -> None:
+    """Nothing, if all is there.
+
+    Raises:
+        NeedsInstallError: it names the packages.
+    """
+    missing = needed(accounting)
+    if missing:
+        raise NeedsInstallError(
+            f"the local cluster needs packages that are not installed: {', '.join(missing)}",
+            next_step="toolkit setup" + (f", or: apt-get install --no-install-recommends {' '.join(missing)}" if accounting else ""),
+        )

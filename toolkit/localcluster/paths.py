@@ -1,0 +1,111 @@
+"""Where a local cluster keeps its files: one directory per cluster, named by the user, seen by all of its nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import ClusterError, UsageError
+from toolkit.quoting import shell
+
+# The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a step, and the kernel takes 108 bytes.
+LONGEST = 60
+LONGEST_NAME = 20
+PRIVATE = ("/tmp", "/dev/shm")  # what each node has for itself
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Every file of one cluster."""
+
+    name: str
+    directory: Path
+
+    @property
+    def etc(self) -> Path:
+        return self.directory / "etc"
+
+    @property
+    def conf(self) -> Path:
+        return self.etc / "slurm.conf"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.directory / "run"
+
+    @property
+    def secrets(self) -> Path:
+        """The key of munge; readable by the owner only."""
+        return self.directory / "munge"
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever brings the cluster up or down."""
+        return self.directory / "lock"
+
+    @property
+    def plan(self) -> Path:
+        """What was asked for: written first, read by the supervisor."""
+        return self.directory / "plan.json"
+
+    @property
+    def started(self) -> Path:
+        """What came of it: written when every node is idle."""
+        return self.run / "started.json"
+
+    @property
+    def control(self) -> Path:
+        """The socket on which the supervisor takes `cut`, `join`, `kill` and `start`."""
+        return self.run / "control"
+
+    def log_of(self, subject: str) -> Path:
+        return self.logs / f"{subject}.log"
+
+
+def default_name() -> str:
+    """The cluster that is meant where none is named: ``$TOOLKIT_CLUSTER``, or ``local``."""
+    return os.environ.get("TOOLKIT_CLUSTER") or "local"
+
+
+def root() -> Path:
+    """The directory of all clusters: ``$TOOLKIT_CLUSTER_DIR``, or one below the home directory."""
+    named = os.environ.get("TOOLKIT_CLUSTER_DIR")
+    path = Path(named).expanduser() if named else Path.home() / ".local" / "state" / "toolkit" / "clusters"
+    return Path(os.path.realpath(path))
+
+
+def paths_of(name: str) -> Paths:
+    """The files of the cluster ``name``, whether it is up or not.
+
+    Raises:
+        UsageError: this cannot be the name of a cluster.
+        ClusterError: its directory would be too long for sockets, or has characters that Slurm's files cannot carry.
+    """
+    if not _NAME.match(name) or len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them", place="--name"
+        )
+    directory = root() / name
+    text = str(directory)
+    next_step = f"export TOOLKIT_CLUSTER_DIR={shell('/var/tmp/' + str(os.getuid()))}, or another short directory of yours"
+    if len(os.fsencode(text)) > LONGEST:
+        raise ClusterError(
+            f"the directory of the cluster is {len(os.fsencode(text))} characters long; sockets in it allow {LONGEST}",
+            place=text,
+            next_step=next_step,
+        )
+    if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
+        raise ClusterError("the directory of the cluster has characters that slurm.conf cannot carry", place=text, next_step=next_step)
+    return Paths(name, directory)
+
+
+def below_private(directory: str) -> bool:
+    """Is this a directory that a node would not see, unless it is bound back?"""
+    return any(directory.startswith(private + "/") for private in PRIVATE)

@@ -1,0 +1,115 @@
+"""Which processes belong to a cluster. The processes themselves are the truth: a file with a process id says nothing after a crash.
+
+A cluster's processes are known by their exact arguments, which name the cluster's directory, and by their owner.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import ClusterError
+from toolkit.localcluster.paths import Paths
+
+SUPERVISOR = "toolkit.localcluster.supervisor"
+NODE_INIT = "node-init.sh"
+
+
+def arguments(pid: int) -> tuple[str, ...]:
+    """The command line of a process; empty if it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(os.fsdecode(word) for word in text.rstrip(b"\0").split(b"\0")) if text else ()
+
+
+def _status(pid: int) -> dict[str, list[str]]:
+    try:
+        rows = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: rest.split() for name, _, rest in (row.partition(":") for row in rows)}
+
+
+def is_supervisor(pid: int, paths: Paths) -> bool:
+    """Is this the first process of this very cluster, or the `unshare` that waits for it?"""
+    return arguments(pid)[-3:] == ("-m", SUPERVISOR, str(paths.directory)) and _ours(pid)
+
+
+def _ours(pid: int) -> bool:
+    return _status(pid).get("Uid", [""])[0] == str(os.getuid())
+
+
+def is_first(pid: int) -> bool:
+    """Is it process 1 of a process namespace below ours?"""
+    ids = _status(pid).get("NSpid", [])
+    return len(ids) > 1 and ids[-1] == "1"
+
+
+def all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def supervisors(paths: Paths) -> tuple[int, ...]:
+    """Every process of this cluster's outer end, first processes and their `unshare`; () if the cluster does not run."""
+    return tuple(pid for pid in all_pids() if is_supervisor(pid, paths))
+
+
+def first_process(paths: Paths) -> int | None:
+    """Process 1 of the cluster, as it is numbered here."""
+    return next((pid for pid in supervisors(paths) if is_first(pid)), None)
+
+
+def node_process(paths: Paths, node: str) -> int | None:
+    """Process 1 of a node, as it is numbered here; None if the node is switched off."""
+    for pid in all_pids():
+        words = arguments(pid)
+        start = next((index for index, word in enumerate(words) if word.endswith("/" + NODE_INIT)), None)
+        if start is not None and words[start + 1 : start + 3] == (str(paths.directory), node) and is_first(pid) and _ours(pid):
+            return pid
+    return None
+
+
+def stop(paths: Paths, timeout: float = 20) -> bool:
+    """Kill the cluster. All of its processes die with its first one, and what is gone with them: namespaces, mounts, interfaces.
+
+    Returns:
+        whether there was anything to kill.
+
+    Raises:
+        ClusterError: something is still there after ``timeout`` seconds.
+    """
+    found = supervisors(paths)
+    deadline = time.monotonic() + timeout
+    left = found
+    while left:
+        for pid in left:
+            _kill(pid, paths)
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"processes of cluster {paths.name} do not end",
+                place=", ".join(map(str, left)),
+                next_step="look at them with ps; a process in state D waits for a disk or a network file system",
+            )
+        time.sleep(0.02)
+        left = supervisors(paths)
+    return bool(found)
+
+
+def _kill(pid: int, paths: Paths) -> None:
+    """Kill a process of ours, through a handle that cannot come to mean another process in between."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if is_supervisor(pid, paths):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)

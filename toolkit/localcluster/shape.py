@@ -1,0 +1,204 @@
+"""What a local cluster looks like: its nodes and partitions. Pure: from options or a file to a validated shape.
+
+A shape file imitates a site, with nodes that differ and partitions as they are there::
+
+    [[nodes]]
+    names = "gpu[01-02]"
+    cpus = 40
+    memory = 380000
+    gpus = 4
+    gpu_type = "v100"
+
+    [[partitions]]
+    name = "cas_v100_4"
+    nodes = "gpu[01-02]"
+    max_nodes = 2
+    max_time = "2-00:00:00"
+    default = true
+"""
+
+from __future__ import annotations
+
+import re
+
+from toolkit.localcluster.hostlist import expand
+from toolkit.model.base import BadDataError, Model
+
+MOST_NODES = 200  # addresses 10.77.0.11 to .210
+_NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
+_WORD = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_TIME = re.compile(r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
+_RESERVED = ("login", "localhost", "default", "all")
+
+
+class Nodes(Model, frozen=True, kw_only=True):
+    """Equal nodes.
+
+    Attributes:
+        names: as Slurm writes them: ``gpu[01-04]`` or ``gpu01,gpu03``.
+        cpus: of each node; may be more than this machine has.
+        memory: of each node, in MB; may be more than this machine has.
+        gpus: of each node; simulated.
+        gpu_type: such as ``v100``; None leaves them without a type.
+        features: what jobs can ask for with ``--constraint``.
+    """
+
+    names: str
+    cpus: int = 4
+    memory: int = 4000
+    gpus: int = 0
+    gpu_type: str | None = None
+    features: tuple[str, ...] = ()
+
+
+class PartitionShape(Model, frozen=True, kw_only=True):
+    """A partition.
+
+    Attributes:
+        name: of the partition.
+        nodes: its nodes as Slurm writes them, or ``ALL``.
+        default: jobs that name no partition go here; the first one, where none says so.
+        max_nodes: the most nodes of one job; None: no limit.
+        max_time: the most time of one job, as Slurm writes it: ``1:00:00``, ``2-00:00:00``; None: no limit.
+        default_time: the time of a job that asks for none.
+        options: more of slurm.conf for this partition: ``DefCpuPerGPU=10``.
+    """
+
+    name: str
+    nodes: str = "ALL"
+    default: bool = False
+    max_nodes: int | None = None
+    max_time: str | None = None
+    default_time: str | None = None
+    options: tuple[str, ...] = ()
+
+
+MAIN = PartitionShape(name="main", default=True, max_time="1-00:00:00", default_time="30:00")
+
+
+class Shape(Model, frozen=True, kw_only=True):
+    """A whole cluster.
+
+    Attributes:
+        nodes: its nodes, in order.
+        partitions: its partitions; without any there is one, ``main``.
+        extra: lines put at the end of slurm.conf, where they win over ours.
+        accounting: slurmdbd and MariaDB run too, so that ``sacct`` answers.
+    """
+
+    nodes: tuple[Nodes, ...] = (Nodes(names="nid[001-002]"),)
+    partitions: tuple[PartitionShape, ...] = ()
+    extra: tuple[str, ...] = ()
+    accounting: bool = False
+
+
+class Node(Model, frozen=True, kw_only=True):
+    """One node, with the address that it has in every cluster of this shape."""
+
+    name: str
+    address: str
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_type: str | None
+    features: tuple[str, ...]
+
+    @property
+    def link(self) -> str:
+        """The switch's end of the node's cable."""
+        return f"ve{self.address.rsplit('.', 1)[1]}"
+
+
+def all_nodes(shape: Shape) -> tuple[Node, ...]:
+    """Every node of a shape that ``check`` accepted."""
+    named = [(name, group) for group in shape.nodes for name in expand(group.names)]
+    return tuple(
+        Node(
+            name=name,
+            address=f"10.77.0.{number}",
+            cpus=group.cpus,
+            memory=group.memory,
+            gpus=group.gpus,
+            gpu_type=group.gpu_type,
+            features=group.features,
+        )
+        for number, (name, group) in enumerate(named, 11)
+    )
+
+
+def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
+    """The partitions, of which exactly one is the default."""
+    from msgspec.structs import replace
+
+    found = shape.partitions or (MAIN,)
+    if any(partition.default for partition in found):
+        return found
+    return (replace(found[0], default=True), *found[1:])
+
+
+def check(shape: Shape) -> Shape:
+    """The same shape, if a cluster of it could come up.
+
+    Raises:
+        BadDataError: it could not; with the key.
+    """
+    _check_nodes(shape)
+    names = tuple(node.name for node in all_nodes(shape))
+    _check_names(names)
+    for index, partition in enumerate(shape.partitions):
+        _check_partition(partition, f"partitions[{index}]", names)
+    _unique([partition.name for partition in shape.partitions], "partitions", "partition")
+    _check(sum(partition.default for partition in shape.partitions) <= 1, "partitions", "only one partition can be the default")
+    for index, line in enumerate(shape.extra):
+        _check(line.isprintable(), f"extra[{index}]", "one line of slurm.conf was expected")
+    return shape
+
+
+def _check(fine: bool, key: str, message: str, choices: tuple[str, ...] = (), value: str | None = None) -> None:
+    if not fine:
+        raise BadDataError(message, key, choices, value)
+
+
+def _unique(names: list[str], key: str, what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    _check(twice is None, key, f"{what} {twice} is there twice")
+
+
+def _check_nodes(shape: Shape) -> None:
+    _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
+    for index, group in enumerate(shape.nodes):
+        key = f"nodes[{index}]"
+        _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{group.cpus} CPUs per node; 1 to 4096 were expected")
+        _check(100 <= group.memory <= 1 << 30, f"{key}.memory", f"{group.memory} MB per node; at least 100 were expected")
+        _check(0 <= group.gpus <= 64, f"{key}.gpus", f"{group.gpus} GPUs per node; 0 to 64 were expected")
+        _check(group.gpu_type is None or bool(_WORD.match(group.gpu_type)), f"{key}.gpu_type", f"{group.gpu_type!r} is no type of a GPU")
+        for feature in group.features:
+            _check(bool(_WORD.match(feature)), f"{key}.features", f"{feature!r} is no feature of a node")
+        try:
+            expand(group.names)
+        except ValueError as error:
+            raise BadDataError(str(error), f"{key}.names") from None
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    _check(1 <= len(names) <= MOST_NODES, "nodes", f"{len(names)} nodes; 1 to {MOST_NODES} were expected")
+    for name in names:
+        _check(bool(_NODE.match(name)), "nodes", f"{name!r} cannot be the name of a node: letters, digits and -")
+        _check(name.lower() not in _RESERVED, "nodes", f"{name!r} cannot be the name of a node: it has a meaning already")
+    _unique(list(names), "nodes", "node")
+
+
+def _check_partition(partition: PartitionShape, key: str, names: tuple[str, ...]) -> None:
+    name = partition.name
+    _check(bool(_WORD.match(name)) and name.lower() != "default", f"{key}.name", f"{name!r} cannot be the name of a partition")
+    _check(partition.max_nodes is None or partition.max_nodes >= 1, f"{key}.max_nodes", "a job has at least one node")
+    for field, value in (("max_time", partition.max_time), ("default_time", partition.default_time)):
+        _check(value is None or bool(_TIME.match(value)), f"{key}.{field}", f"{value!r} is no time; 30:00, 1:00:00 or 2-00:00:00 would be")
+    for option in partition.options:
+        _check(bool(re.match(r"[A-Za-z]+=\S+\Z", option)), f"{key}.options", f"{option!r} is not of the form Name=value")
+    try:
+        members = () if partition.nodes.upper() == "ALL" else expand(partition.nodes)
+    except ValueError as error:
+        raise BadDataError(str(error), f"{key}.nodes") from None
+    strange = next((member for member in members if member not in names), None)
+    _check(strange is None, f"{key}.nodes", f"partition {name} has a node {strange}, which is not there", names, strange)
