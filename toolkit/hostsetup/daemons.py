@@ -1,17 +1,14 @@
 """Packages that bring daemons start them as soon as they are installed, and at every boot. Not here: the local cluster starts its own.
 
 ``/usr/sbin/policy-rc.d`` is Debian's switch for that. A machine may have one already (containers do); it is put back afterwards,
-also after Ctrl-C, a ``kill``, or, at the next call, after ``kill -9``.
+also after Ctrl-C or, at the next call, after ``kill -9``.
 """
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from toolkit import shell
 
@@ -27,15 +24,14 @@ def kept_from_starting(policy: Path = POLICY) -> Iterator[None]:
     """While inside, packages start nothing."""
     restore(policy)
     before = _aside(policy)
-    with _ended_by_term():
-        try:
-            if policy.exists():
-                policy.rename(before)
-            policy.write_text(_DENY)
-            policy.chmod(0o755)
-            yield
-        finally:
-            restore(policy)
+    try:
+        if policy.exists():
+            policy.rename(before)
+        policy.write_text(_DENY)
+        policy.chmod(0o755)
+        yield
+    finally:
+        restore(policy)
 
 
 def restore(policy: Path = POLICY) -> None:
@@ -56,22 +52,3 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
 
 def _aside(policy: Path) -> Path:
     return policy.with_name(f"{policy.name}.before-toolkit")
-
-
-@contextmanager
-def _ended_by_term() -> Iterator[None]:
-    """A plain ``kill`` ends Python without any clean-up; let it end as Ctrl-C does."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import tempfile
+import shutil
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
@@ -18,6 +21,7 @@ from toolkit.hostsetup.model import Action, Facts, Wishes
 from toolkit.progress import Progress
 
 _LOCK = Path("/run/toolkit-setup.lock")
+_PLACE = Path("/var/cache/toolkit-setup")  # for the time of an installation; only root can write beside it
 _FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess
 _PER_PACKAGE = 0.25  # seconds
 
@@ -32,12 +36,12 @@ def install(wishes: Wishes, progress: Progress) -> Facts:
         CommandFailedError: a step failed; what was installed before stays, and the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
-    with _alone(progress), tempfile.TemporaryDirectory(prefix="toolkit-setup-", dir="/var/tmp") as name:
+    with ended_by_term(), _alone(progress), _workplace() as place:
         facts = look(wishes)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
         if packages:
-            _packages(packages, _wants_apptainer(actions), facts, Path(name), progress)
+            _packages(packages, _wants_apptainer(actions), facts, place, progress)
         facts = look(wishes)
         mended = adjustments(facts)
         for action in mended:
@@ -63,8 +67,39 @@ def _alone(progress: Progress) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """An empty directory; what a killed setup left in it goes away."""
+    shutil.rmtree(_PLACE, ignore_errors=True)
+    _PLACE.mkdir()
+    _PLACE.chmod(0o755)  # apt reads here as a user of its own, whatever our umask is
+    try:
+        yield _PLACE
+    finally:
+        shutil.rmtree(_PLACE, ignore_errors=True)
+
+
+@contextmanager
+def ended_by_term() -> Iterator[None]:
+    """A plain ``kill``, or a terminal that goes away, ends Python without any clean-up; let it end as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, directory: Path, progress: Progress) -> None:
-    progress.begin("lists", "apt's package lists", expected=8)
+    progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
     direct = apptainer and apt.candidate("apptainer") is not None
     wanted = (*packages, "apptainer") if direct else packages
@@ -78,8 +113,9 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, director
     progress.end()
     for line in announcement(estimate, apptainer_debian.offer(source) if source else None, facts.os.codename):
         progress.say("plan", line)
-    progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
-    apt.fetch(wanted)
+    if estimate.fetch:
+        progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
+        apt.fetch(wanted)
     fitted = _rolling(source, facts, progress) if source else ()
     progress.begin("install", f"{estimate.new + estimate.upgraded + len(fitted)} packages", expected=4 + estimate.new * _PER_PACKAGE)
     with daemons.kept_from_starting():
