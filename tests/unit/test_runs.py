@@ -149,6 +149,13 @@ def test_every_end_has_an_exit_code(state: JobState, code: int, kind: str) -> No
     assert came_out.message or kind == "ok"
 
 
+def test_a_job_over_its_memory_says_so_and_where() -> None:
+    lines = log_lines("nid001", "slurmstepd-nid001: error: StepId=2.0 exceeded memory limit (1050480640 > 1048576000), being killed")
+    came_out = outcome(DECIDED, JobState(job_id=7, state="FAILED", exit_code=137, nodes="nid001"), lines, {})
+    assert came_out.exit_code == 137
+    assert "more memory on nid001" in came_out.message
+
+
 def test_a_lost_node_is_named() -> None:
     state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
     came_out = outcome(DECIDED, state, [], {"nid002": "down*: Not responding"})

@@ -42,8 +42,19 @@ def needs(framework: str, launcher: str, frameworks: dict[str, str] | None) -> l
     ]
 
 
-def failure_of_step(lines: Iterable[str]) -> Failure | None:
-    """The first task that srun says ended badly of its own; those that Slurm killed afterwards come later, or only then count."""
+def failed(exit_code: int, rank: int | None, host: str, *, task: str = "rank") -> Failure:
+    """A failure in words: ``rank 2 on nid002: exit code 3``. Codes above 128 are signals."""
+    how = f"killed by signal {exit_code - 128}" if exit_code > 128 else f"exit code {exit_code}"
+    return Failure(exit_code=exit_code, rank=rank, host=host, text=f"{task} {'?' if rank is None else rank} on {host}: {how}")
+
+
+def failure_of_step(lines: Iterable[str], *, task: str = "rank") -> Failure | None:
+    """The first task that srun says ended badly of its own; those that Slurm killed afterwards come later, or only then count.
+
+    Args:
+        lines: of the batch shell's log.
+        task: what a task of Slurm is to people: a rank, or an agent that starts ranks.
+    """
     killed: Failure | None = None
     for line in lines:
         match = _SRUN_EXIT.search(line)
@@ -51,7 +62,7 @@ def failure_of_step(lines: Iterable[str]) -> Failure | None:
             continue
         code, by_slurm = _how(match["how"])
         first = re.match(r"\d+", match["tasks"])
-        failure = Failure(exit_code=code, rank=int(first[0]) if first else None, host=match["host"], text=line.strip())
+        failure = failed(code, int(first[0]) if first else None, match["host"], task=task)
         if not by_slurm:
             return failure
         killed = killed or failure

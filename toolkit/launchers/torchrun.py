@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failure_of_step, needs
+from toolkit.launchers.common import batch_lines, failed, failure_of_step, needs
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -51,7 +51,7 @@ def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
     own = [(when, failure) for when, failure in found if failure.exit_code != 128 + 15]
     if own or found:
         return min(own or found, key=lambda pair: pair[0])[1]
-    return failure_of_step(batch_lines(known))
+    return failure_of_step(batch_lines(known), task="agent")
 
 
 def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
@@ -65,9 +65,5 @@ def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]
         if match[1] == "exitcode":
             code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
             number = int(code[0]) if code else 1
-            text = f"rank {rank[0] if rank else '?'} on {host}: " + (f"killed by signal {-number}" if number < 0 else f"exit code {number}")
-            yield (
-                fields.get("time", ""),
-                Failure(exit_code=128 - number if number < 0 else number, rank=int(rank[0]) if rank else None, host=host, text=text),
-            )
+            yield fields.get("time", ""), failed(128 - number if number < 0 else number, int(rank[0]) if rank else None, host)
             fields = {}

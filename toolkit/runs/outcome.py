@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome
 from toolkit.runs.logs import Line, ranks
 
+# What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
+_OVER_MEMORY = re.compile(r"slurmstepd.*(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
 # As the shell's `timeout` and a shell's report of Ctrl-C have it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
 
@@ -41,7 +44,7 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[
         unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
     """
     failure = None if state.state == "COMPLETED" else launchers.get(plan.launch.launcher).first_failure(_by_host(lines))
-    code, kind, message = _verdict(state, failure, unwell)
+    code, kind, message = _verdict(state, failure, unwell, _over_memory(lines))
     return Outcome(
         state=state.state,
         exit_code=code,
@@ -62,7 +65,12 @@ def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str]) -> tuple[int, Any, str]:
+def _over_memory(lines: Iterable[Line]) -> str:
+    hosts = sorted({entry.host for entry in lines if entry.host and _OVER_MEMORY.search(entry.text)})
+    return ", ".join(hosts)
+
+
+def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str], over_memory: str) -> tuple[int, Any, str]:
     down = "; ".join(f"node {name} is {text}" for name, text in sorted(unwell.items()))
     if state.state == "COMPLETED":
         return 0, "ok", ""
@@ -72,8 +80,9 @@ def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str]
         return TIMED_OUT, "timeout", "the time limit was reached"
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
-    if state.state == "OUT_OF_MEMORY":
-        return KILLED, "failed", "the job used more memory than it asked for"
+    if state.state == "OUT_OF_MEMORY" or over_memory:
+        where = f" on {over_memory}" if over_memory else ""
+        return KILLED, "failed", f"the job used more memory{where} than it was given; more --cpus-per-task brings more memory"
     if failure is not None:
         return failure.exit_code, "failed", failure.text
     if state.signal:
