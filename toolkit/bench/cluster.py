@@ -10,6 +10,9 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ClusterError, SlurmUnreachableError
 from toolkit.localcluster.access import access
+from toolkit.localcluster.down import down
+from toolkit.localcluster.shape import Shape, check
+from toolkit.localcluster.up import up
 from toolkit.progress import Progress
 
 NAME = "bench"
@@ -17,23 +20,20 @@ JOB_NAME = "toolkit-bench"
 
 
 @contextmanager
-def running(toolkit: Sequence[str], progress: Progress, *, cwd: Path) -> Iterator[tuple[str, ...]]:
+def running(progress: Progress, *, cwd: Path) -> Iterator[tuple[str, ...]]:
     """The words before a command that bring it onto the cluster, which is up as long as this lasts."""
     started = False
     try:
         prefix = access(NAME, str(cwd)).prefix
         progress.say("cluster", f"{NAME} is up already, and is left up")
     except SlurmUnreachableError:
-        progress.begin("cluster", f"{NAME}: 2 nodes, real Slurm on this machine", expected=3)
-        shell.run([*toolkit, "cluster", "up", "--name", NAME, "--nodes", "2"], timeout=120)
-        progress.end()
-        started = True
+        started = up(NAME, check(Shape()), progress)
         prefix = access(NAME, str(cwd)).prefix
     try:
         yield prefix
     finally:
         if started:
-            shell.run([*toolkit, "cluster", "down", "--name", NAME], timeout=120)
+            down(NAME, progress)
 
 
 @contextmanager

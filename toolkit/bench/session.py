@@ -27,7 +27,6 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
     Raises:
         ToolkitError: a command that is compared failed, or could not be installed; nothing is judged then.
     """
-    toolkit = ourselves()
     cache = peers.cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     peers.install(progress)
@@ -36,9 +35,9 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
         comparisons.prepare(here)
         prefix: tuple[str, ...] = ()
         if comparisons.NEED_CLUSTER.intersection(names):
-            prefix = stack.enter_context(cluster.running(toolkit, progress, cwd=here))
+            prefix = stack.enter_context(cluster.running(progress, cwd=here))
             stack.enter_context(cluster.busy(prefix))
-        setting = comparisons.Setting(toolkit, prefix, comparisons.image(here))
+        setting = comparisons.Setting(ourselves(), prefix, comparisons.image(here))
         return [_measure(name, setting, runs, progress, here) for name in names]
 
 
