@@ -63,6 +63,6 @@ def recipe_hash(resolved: Resolved) -> str:
     return definition.recipe_hash(resolved, scripts())
 
 
-def definition_path(name: str) -> Path:
-    """Where the rendered definition of a shipped recipe lies."""
-    return shipped("containers") / f"{name}.def"
+def definition_path(recipe: str) -> Path:
+    """Where the rendered definition of a recipe lies: a shipped one's in ``containers``, another's beside it."""
+    return Path(recipe).expanduser().with_suffix(".def") if recipe.endswith(".toml") else shipped("containers") / f"{recipe}.def"

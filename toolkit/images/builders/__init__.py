@@ -1,0 +1,1 @@
+"""What acts: the ways to build an image, and what they share."""

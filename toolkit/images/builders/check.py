@@ -1,0 +1,49 @@
+"""Running the checks of an image again, in the image as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from toolkit import shell
+from toolkit.errors import BuildError, NeedsInstallError
+from toolkit.images import store
+from toolkit.images.buildlog import Results
+from toolkit.images.piece import CHECKS
+from toolkit.images.store import FoundImage
+from toolkit.model.image import Check
+
+_PATIENCE = 900.0  # seconds for all checks together
+
+
+def check(image: FoundImage) -> tuple[Check, ...]:
+    """Run what the image has at ``CHECKS``; the results also go into its manifest, if it has one.
+
+    Raises:
+        BuildError: the image has no checks, or did not run.
+        NeedsInstallError: there is no Apptainer.
+    """
+    program = shell.which("apptainer") or shell.which("singularity")
+    if program is None:
+        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
+    # Nothing of this machine may help the image: no home, no variables, no /tmp.
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
+    argv = [program, "--silent", "exec", "--cleanenv", "--containall", image.path, "/bin/sh", f"{CHECKS}/run"]
+    said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
+    results = Results()
+    for line in said.stdout.splitlines():
+        results.feed(line)
+    if not results.checks:
+        raise BuildError(f"the image {image.name} has no checks of its own, or does not run", place=image.path, details=said.tail())
+    _record(image, results)
+    return tuple(results.checks)
+
+
+def _record(image: FoundImage, results: Results) -> None:
+    path = Path(image.path)
+    if image.manifest is None or not os.access(path.parent, os.W_OK):
+        return
+    facts = {"checks": tuple(results.checks), "frameworks": results.frameworks or image.manifest.frameworks}
+    store.rewrite_manifest(path, msgspec.structs.replace(image.manifest, **facts))

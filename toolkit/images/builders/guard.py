@@ -1,0 +1,103 @@
+"""Runs a program so that nothing of it outlives the tool: ``python -m toolkit.images.builders.guard DIRECTORY... -- PROGRAM ARGUMENT...``
+
+Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when somebody kills the tool with -9. This process
+stands between: its standard input is a pipe that nobody writes to, whose other end the tool holds. When the tool is gone, for whatever
+reason, the pipe ends, and then everything below this process is killed and the directories are removed. It is a "subreaper": descendants
+whose parents end become its children, so none can get away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PATIENCE = 30.0  # seconds until it gives up on a process that does not die: one that hangs in the kernel
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below ``root``, by process id."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[:2]
+            except (OSError, ValueError):
+                continue  # it has ended meanwhile
+            children.setdefault(int(parent), []).append(int(entry.name) * (1 if state not in "ZX" else -1))
+    found, waiting = [], [root]
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            waiting.append(abs(pid))
+            found += [pid] if pid > 0 else []
+    return found
+
+
+def _kill_descendants() -> None:
+    until = time.monotonic() + _PATIENCE
+    while (alive := descendants(os.getpid())) and time.monotonic() < until:
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue  # it has ended, or it is a setuid helper that ends by itself
+        _reap()
+        time.sleep(0.02)
+    _reap()
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _wait(process: subprocess.Popen[bytes], woken: int) -> bool:
+    """Until the program has ended (True), or the tool has, or somebody ends us (False)."""
+    while process.poll() is None:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready and signal.SIGTERM in os.read(woken, 64):
+            return False
+        if 0 in ready and not os.read(0, 64):
+            return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """Run the program after ``--``; its exit code, or 137 where it was killed."""
+    split = arguments.index("--")
+    directories, command = arguments[:split], arguments[split + 1 :]
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    os.environ.pop("PYTHONPATH", None)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    ended = _wait(process, woken)
+    code = process.returncode if ended else 137
+    _kill_descendants()
+    if not ended:
+        from toolkit.images.builders.remove import remove
+
+        for directory in directories:
+            remove(Path(directory))
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""One build of an image at a time, on this machine and on all that share the directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit.errors import BusyError
+from toolkit.files import human_time
+from toolkit.progress import Progress
+
+_POLL = 0.5  # seconds between two attempts
+
+
+@contextmanager
+def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Iterator[None]:
+    """Hold the image ``name`` of ``directory`` for a build; waits for who holds it, saying so.
+
+    The lock is the kernel's: it is gone with the process that has it, so there is none to clear away by hand.
+
+    Raises:
+        BusyError: somebody else holds it, and ``wait`` is false.
+    """
+    handle = os.open(directory / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _try(handle):
+            if not wait:
+                raise BusyError(f"the image {name} is being built {_holder(handle)}", next_step="leave --no-wait out to wait for it")
+            progress.say("waiting", f"{name} is being built {_holder(handle)}")
+            while not _try(handle):
+                time.sleep(_POLL)
+        _sign(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sign(handle: int) -> None:
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    os.truncate(handle, 0)
+    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+
+
+def _holder(handle: int) -> str:
+    """Who signed the lock: ``by process 4711 on node1, for 2:05``."""
+    try:
+        holder = json.loads(os.pread(handle, 4096, 0))
+        passed = (datetime.now(timezone.utc) - datetime.fromisoformat(holder["since"])).total_seconds()
+        return f"by process {holder['pid']} on {holder['host']}, for {human_time(max(0.0, passed))}"
+    except (ValueError, KeyError, TypeError):
+        return "by another process"

@@ -1,0 +1,87 @@
+"""What a build prints, line by line, as steps, results and the place of a failure. Pure: reads what it is given."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolkit.images.definition import STEP
+from toolkit.model.image import Check
+
+TAIL = 15  # lines of the log that a failure shows
+
+_STEP = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
+_CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
+_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi) (?P<value>.+)")
+_RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # which horovodrun puts before the lines of its ranks
+_TESTS, _PACKING = "Running testscript", "Creating SIF file"
+_NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
+_NO_SPACE = "No space left on device"
+
+
+@dataclass
+class Results:
+    """What the checks of an image said."""
+
+    checks: list[Check] = field(default_factory=list)
+    frameworks: dict[str, str] = field(default_factory=dict)
+    mpi: list[str] = field(default_factory=list)
+
+    def feed(self, line: str) -> Check | None:
+        """Take a line; the check that it ends, if it is the line of one."""
+        found = _CHECK.match(line)
+        if found:
+            check = Check(name=found["name"], passed=found["outcome"] == "passed", detail=_RANK.sub("", found["detail"]))
+            self.checks.append(check)
+            return check
+        fact = _FACT.match(line)
+        if fact and fact["kind"] == "mpi":
+            self.mpi.append(fact["value"])
+        elif fact:
+            name, _, version = fact["value"].partition(" ")
+            self.frameworks[name] = version
+        return None
+
+    @property
+    def failed(self) -> list[Check]:
+        return [check for check in self.checks if not check.passed]
+
+
+@dataclass
+class Reader:
+    """Follows a build.
+
+    Attributes:
+        steps: the names of the steps of %post that are still to come, in order: only the next one is believed.
+        step: where the build is now: ``base``, a step of %post, ``checks`` or ``pack``.
+        command: the last one that %post began.
+        no_space: a file system was full.
+    """
+
+    steps: list[str]
+    step: str = "base"
+    command: str = ""
+    no_space: bool = False
+    results: Results = field(default_factory=Results)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+
+    def feed(self, line: str) -> Literal["step", "check"] | None:
+        """Take a line without its end; says whether a new step began or a check ended."""
+        self.no_space = self.no_space or _NO_SPACE in line
+        found = _STEP.match(line)
+        if found and self.steps and found["name"] == self.steps[0]:
+            self.step, self.command = self.steps.pop(0), ""
+            self.tail.clear()
+            return "step"
+        if line.startswith("INFO:") and (_TESTS in line or _PACKING in line):
+            self.step, self.command = ("checks" if _TESTS in line else "pack"), ""
+            return "step"
+        if line.startswith("+ ") and self.step not in ("base", "checks", "pack"):
+            self.command = line[2:]
+        if line.strip() and not any(noise in line for noise in _NOISE):
+            self.tail.append(line)
+        if self.step == "checks" and self.results.feed(line):
+            return "check"
+        return None

@@ -1,0 +1,69 @@
+"""What `image list` shows: every recipe and every image, and how they stand to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.errors import ImageMissingError
+from toolkit.images import library, store
+from toolkit.model.base import Model
+from toolkit.model.image import Manifest
+
+BUILT, CHANGED, MISSING, BROKEN, FOREIGN = "built", "recipe changed", "not built", "not whole", "no manifest"
+
+
+class Listed(Model, frozen=True, kw_only=True):
+    """A recipe, an image, or both.
+
+    Attributes:
+        state: ``built``, ``recipe changed`` (since it was built), ``not built``, ``not whole``, or ``no manifest`` (another tool's image).
+        size: of the SIF in bytes.
+        checks: how many the image passed, of how many; None where there were none.
+    """
+
+    name: str
+    state: str
+    summary: str = ""
+    path: str | None = None
+    size: int | None = None
+    built: str | None = None
+    frameworks: dict[str, str] = {}
+    checks: tuple[int, int] | None = None
+
+
+def listing() -> tuple[Listed, ...]:
+    """Every shipped recipe and every image of the store, sorted by name."""
+    directory = store.images_directory()
+    recipes = store.recipe_names()
+    return tuple(_listed(name, directory, has_recipe=name in recipes) for name in sorted({*recipes, *store.image_names(directory)}))
+
+
+def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
+    resolved = library.load(name) if has_recipe else None
+    summary = resolved.summary if resolved else ""
+    path = directory / f"{name}.sif"
+    if not path.exists():
+        return Listed(name=name, state=MISSING, summary=summary)
+    try:
+        found = store.find(name)
+    except ImageMissingError:
+        return Listed(name=name, state=BROKEN, summary=summary, path=str(path))
+    manifest = found.manifest
+    if manifest is None:
+        return Listed(name=name, state=FOREIGN, summary=summary, path=found.path, size=path.stat().st_size)
+    state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT
+    return _of_manifest(manifest, state, summary, found.path)
+
+
+def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Listed:
+    passed = sum(check.passed for check in manifest.checks)
+    return Listed(
+        name=manifest.name,
+        state=state,
+        summary=summary,
+        path=path,
+        size=manifest.size,
+        built=manifest.built,
+        frameworks=manifest.frameworks,
+        checks=(passed, len(manifest.checks)) if manifest.checks else None,
+    )
