@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.errors import ConfigError, SlurmUnreachableError
+from toolkit.errors import BindMissingError, ConfigError, SlurmUnreachableError
 from toolkit.files import read_json
 from toolkit.localcluster import processes
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, default_name, paths_of
@@ -36,9 +36,7 @@ def access(name: str = "local", cwd: str | None = None) -> Access:
         SlurmUnreachableError: that cluster is not up.
     """
     paths = paths_of(name)
-    started = running(paths)
-    if started is None:
-        raise SlurmUnreachableError(not_up(paths), next_step=up_command(paths))
+    started = must_run(paths)
     return Access(
         prefix=prefix(paths, started.pid, cwd),
         private_directories=PRIVATE,
@@ -52,7 +50,19 @@ def running(paths: Paths) -> Started | None:
         started = read_json(paths.started, Started)
     except ConfigError:
         return None
-    return started if processes.is_supervisor(started.pid, paths) else None
+    return started if processes.is_supervisor(started.pid, paths) or processes.inside(paths) else None
+
+
+def must_run(paths: Paths) -> Started:
+    """The cluster.
+
+    Raises:
+        SlurmUnreachableError: it is not up.
+    """
+    started = running(paths)
+    if started is None:
+        raise SlurmUnreachableError(not_up(paths), next_step=up_command(paths))
+    return started
 
 
 def not_up(paths: Paths) -> str:
@@ -65,13 +75,23 @@ def up_command(paths: Paths) -> str:
 
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """The words before a command that bring it to where process ``pid`` of the cluster is; also for a node's first process."""
+    settings = ("env", "-C", cwd or _here(), f"SLURM_CONF={paths.conf}", *_path())
+    if processes.inside(paths):
+        return settings
     as_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
     return (
         *("nsenter", *as_user, "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "--"),
         # nsenter passes no signal on: the command is told to end when nsenter does.
         *("setpriv", "--pdeathsig", "TERM", "--"),
-        *("env", "-C", cwd or str(Path.cwd()), f"SLURM_CONF={paths.conf}", *_path()),
+        *settings,
     )
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        raise BindMissingError("the current directory is not there any more", next_step="change to one that is") from error
 
 
 def _path() -> tuple[str, ...]:

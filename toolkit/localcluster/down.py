@@ -23,6 +23,8 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
         ClusterError: something of it cannot be removed.
     """
     paths = paths_of(name)
+    if processes.inside(paths):
+        raise ClusterError("this shell is in the cluster", next_step="leave it, then: toolkit cluster down")
     if not paths.directory.exists() and not processes.supervisors(paths):
         return False
     with held(paths):

@@ -50,6 +50,14 @@ def is_first(pid: int) -> bool:
     return len(ids) > 1 and ids[-1] == "1"
 
 
+def inside(paths: Paths) -> bool:
+    """Are we ourselves in the cluster, on its login side or on a node?"""
+    words = arguments(1)
+    return words[-3:] == ("-m", SUPERVISOR, str(paths.directory)) or (
+        len(words) > 2 and words[1].endswith("/" + NODE_INIT) and words[2] == str(paths.directory)
+    )
+
+
 def all_pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import re
 
-from toolkit.localcluster.hostlist import expand
 from toolkit.model.base import BadDataError, Model
+from toolkit.slurm import hostlist
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
@@ -107,6 +107,22 @@ class Node(Model, frozen=True, kw_only=True):
     def link(self) -> str:
         """The switch's end of the node's cable."""
         return f"ve{self.address.rsplit('.', 1)[1]}"
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The names of nodes that Slurm writes as ``gpu[01-02]``.
+
+    Raises:
+        ValueError: it is no such list, or one of very many nodes.
+    """
+    for ranges in re.findall(r"\[([^\]]*)\]", text):
+        for first, last in re.findall(r"(\d+)-(\d+)", ranges):
+            if int(last) - int(first) >= 1000:
+                raise ValueError(f"{text!r} is more than {MOST_NODES} nodes")
+    names = hostlist.expand(text)
+    if not names:
+        raise ValueError(f"{text!r} is no list of nodes; nid[001-004] or nid001,nid003 would be")
+    return names
 
 
 def all_nodes(shape: Shape) -> tuple[Node, ...]:

@@ -19,6 +19,10 @@ class NodeState:
     def usable(self) -> bool:
         return self.state in ("idle", "mixed", "allocated", "completing")
 
+    @property
+    def down(self) -> bool:
+        return self.state.startswith("down")
+
 
 def node_states(prefix: Sequence[str], timeout: float = 10) -> dict[str, NodeState] | None:
     """Every node's state, by its name; None if the controller does not answer.

@@ -1,0 +1,287 @@
+"""`toolkit cluster`: a real Slurm on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from toolkit.cli import console
+from toolkit.errors import SlurmUnreachableError, UsageError
+from toolkit.files import human_size
+from toolkit.localcluster.access import default_name
+from toolkit.localcluster.plan import Verb
+from toolkit.localcluster.status import Status
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def _named(function: AnyFunction) -> AnyFunction:
+    help_text = "Which cluster (default: $TOOLKIT_CLUSTER, else local)."
+    return click.option("--name", metavar="NAME", default=default_name, show_default=False, help=help_text)(function)
+
+
+def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion of NODE."""
+    del param
+    from toolkit.localcluster.status import status
+
+    return [node.name for node in status(ctx.params.get("name") or default_name()).nodes if node.name.startswith(incomplete)]
+
+
+@click.group("cluster")
+def command() -> None:
+    """A real Slurm cluster on this machine: slurmctld, and a slurmd for each node.
+
+    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die with it. Everything else is
+    shared, as on a cluster with a parallel file system. It needs no root where Slurm is installed.
+
+    \b
+    Examples:
+      toolkit cluster up --nodes 2 --gpus-per-node 2
+      toolkit cluster exec -- srun -N2 hostname
+      toolkit cluster kill nid002
+      toolkit cluster down
+    """
+
+
+@command.command("up")
+@_named
+@click.option("--nodes", type=click.IntRange(1, 200), default=2, show_default=True, help="How many, called nid001, nid002, ...")
+@click.option("--cpus-per-node", type=click.IntRange(1), default=4, show_default=True, help="May be more than this machine has.")
+@click.option("--mem-per-node", metavar="SIZE", default="4000", show_default=True, help="In MB, or with a unit: 16G. May be more, too.")
+@click.option("--gpus-per-node", metavar="N[,N...]", default="0", show_default=True, help="Simulated; one number, or one for each node.")
+@click.option("--gpu-type", metavar="TYPE", help="Such as v100, for --gres=gpu:v100:2.")
+@click.option(
+    "--partition", "partitions", metavar="SPEC", multiple=True, help="NAME[:KEY=VALUE,...]; repeatable (default: main). See below."
+)
+@click.option("--shape", "shape_file", type=click.Path(path_type=Path), metavar="FILE", help="Nodes and partitions from a TOML file.")
+@click.option("--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers.")
+@click.option("--share", type=click.Path(), metavar="DIR", multiple=True, help="A directory below /tmp that all nodes see; repeatable.")
+@click.pass_context
+def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
+    """Bring the cluster up. If it is up already, nothing happens.
+
+    \b
+    A partition, with what can be said of it:
+      NAME:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default
+    A shape file has nodes that differ, and lines of slurm.conf as they are:
+      extra = ["PriorityType=priority/multifactor"]
+      [[nodes]]
+      names = "gpu[01-02]"       # cpus, memory (MB), gpus, gpu_type, features
+      [[partitions]]
+      name = "long"              # nodes, default, max_nodes, max_time, default_time, options
+
+    The nodes see the working directory and your home also where those are below /tmp.
+
+    \b
+    Examples:
+      toolkit cluster up
+      toolkit cluster up --nodes 4 --cpus-per-node 40 --mem-per-node 380G --gpus-per-node 8 --gpu-type a100
+      toolkit cluster up --gpus-per-node 4,2 --partition debug:max-nodes=1,max-time=30:00 --partition all:default
+      toolkit cluster up --shape cluster.toml --name imitation
+    """
+    from toolkit.localcluster.up import up as bring_up
+
+    shape = _shape(ctx, **options)
+    gpus = sum(group.gpus for group in shape.nodes)
+    with console.Steps() as steps:
+        if gpus:
+            steps.say("gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there")
+        started = bring_up(name, shape, steps, share=share)
+    named = "" if name == default_name() else f" --name {name}"
+    console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
+    console.out(console.subject("next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"))
+
+
+def _shape(ctx: click.Context, *, shape_file: Path | None, nodes: int, **options: Any) -> Any:
+    from msgspec.structs import replace
+
+    from toolkit.localcluster import options as shapes
+
+    if shape_file is None:
+        return shapes.from_options(
+            nodes=nodes,
+            cpus=options["cpus_per_node"],
+            memory=options["mem_per_node"],
+            gpus=options["gpus_per_node"],
+            gpu_type=options["gpu_type"],
+            partitions=options["partitions"],
+            accounting=options["accounting"],
+        )
+    for option in ("nodes", "cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "partitions"):
+        if ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
+            flag = "--partition" if option == "partitions" else "--" + option.replace("_", "-")
+            raise UsageError(f"{flag} and --shape both describe the cluster", place=flag, next_step=f"write it in {shape_file}")
+    shape = shapes.from_file(shape_file)
+    return replace(shape, accounting=True) if options["accounting"] else shape
+
+
+@command.command("down")
+@_named
+@click.option("--keep-logs", is_flag=True, help="Leave the logs; everything else goes.")
+def down(name: str, keep_logs: bool) -> None:
+    """Take the cluster down: no process, mount, interface or file stays. Jobs that run there are ended.
+
+    \b
+    Examples:
+      toolkit cluster down
+      toolkit cluster down --keep-logs
+    """
+    from toolkit.localcluster.down import down as take_down
+    from toolkit.localcluster.paths import paths_of
+
+    with console.Steps() as steps:
+        found = take_down(name, steps, keep_logs=keep_logs)
+    console.out(console.subject("cluster", f"{name} is down" if found else f"{name} was not up"))
+    if keep_logs and found:
+        console.out(console.subject("logs", str(paths_of(name).logs)))
+
+
+@command.command("status")
+@_named
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def status(name: str, as_json: bool) -> int:
+    """Show the nodes, partitions and daemons of the cluster. Exit code 69 if it is not up.
+
+    \b
+    Examples:
+      toolkit cluster status
+      toolkit cluster status --json
+    """
+    from toolkit.localcluster import status as query
+
+    try:
+        found = query.status(name)
+    except SlurmUnreachableError as error:
+        if not as_json:
+            raise
+        console.out_json({"name": name, "up": False})
+        return error.exit_code
+    if as_json:
+        console.out_json(dataclasses.asdict(found))
+    else:
+        _show(found, tuple(other for other in query.all_up() if other != name))
+    return 0
+
+
+def _show(found: Status, others: tuple[str, ...]) -> None:
+    header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
+    rows = [
+        (
+            *(node.name, node.state, node.power, node.cpus, human_size(node.memory * 1e6)),
+            *(f"{node.gpus} {node.gpu_type or ''}".strip(), node.address, node.reason),
+        )
+        for node in found.nodes
+    ]
+    console.out(console.table(header, rows))
+    console.out()
+    limits = [
+        (part.name + "*" * part.default, part.nodes, part.max_nodes or "no limit", part.max_time or "no limit") for part in found.partitions
+    ]
+    console.out(console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits))
+    console.out()
+    facts = {
+        "controller": "answers" if found.controller else "does not answer; next: toolkit cluster down, then up",
+        "accounting": "on: sacct answers" if found.accounting else "off: finished jobs are in squeue --states=all",
+        "gpus": "simulated; no GPU is there" if any(node.gpus for node in found.nodes) else "none",
+        "logs": found.logs,
+        "slurm.conf": found.slurm_conf,
+        "shared": ", ".join(["everything but /tmp and /dev/shm", *found.shared]),
+    }
+    console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
+
+
+@command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_named
+@click.option("--node", metavar="NODE", shell_complete=_node_names, help="On this node; without it, on the login side.")
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
+    """Run a command in the cluster: Slurm's own, or any other. Its exit code is this one's.
+
+    \b
+    Examples:
+      toolkit cluster exec -- sbatch job.sbatch
+      toolkit cluster exec -- srun -N2 --pty bash
+      toolkit cluster exec --node nid001 -- ps aux
+    """
+    from toolkit.localcluster.enter import enter
+
+    enter(name, words, node=node)
+
+
+@command.command("shell")
+@_named
+@click.option("--node", metavar="NODE", shell_complete=_node_names, help="On this node; without it, on the login side.")
+def shell(name: str, node: str | None) -> None:
+    """Open a shell on the login side of the cluster, where sbatch, srun and the others are at hand.
+
+    \b
+    Examples:
+      toolkit cluster shell
+      toolkit cluster shell --node nid001
+    """
+    from toolkit.localcluster.enter import enter, interactive
+
+    enter(name, interactive(), node=node)
+
+
+def _switch(verb: Verb, help_text: str, *, wait: bool) -> None:
+    @command.command(verb, help=help_text)
+    @_named
+    @click.option("--wait/--no-wait", default=wait, show_default=True, help="Wait until Slurm has noticed.")
+    @click.argument("node", shell_complete=_node_names)
+    def switch(name: str, wait: bool, node: str) -> None:
+        from toolkit.localcluster.nodes import switch as act
+
+        with console.Steps() as steps:
+            state = act(name, verb, node, steps, wait=wait)
+        console.out(console.subject(node, state.state if state else _DONE[verb]))
+
+
+_DONE: dict[Verb, str] = {"cut": "is cut off", "join": "is joined", "kill": "is switched off", "start": "is switched on"}
+
+_switch(
+    "cut",
+    """Pull the network cable of NODE. Slurm calls it down after about 25 s, and its processes run on.
+
+    \b
+    Examples:
+      toolkit cluster cut nid002
+      toolkit cluster cut --wait nid002
+    """,
+    wait=False,
+)
+_switch(
+    "join",
+    """Put the network cable of NODE back, and wait until Slurm uses it again.
+
+    \b
+    Example:
+      toolkit cluster join nid002
+    """,
+    wait=True,
+)
+_switch(
+    "kill",
+    """Switch NODE off, as a power failure does: all that runs there dies at once.
+
+    \b
+    Example:
+      toolkit cluster kill nid002
+    """,
+    wait=False,
+)
+_switch(
+    "start",
+    """Switch NODE on again, and wait until Slurm uses it.
+
+    \b
+    Example:
+      toolkit cluster start nid002
+    """,
+    wait=True,
+)
