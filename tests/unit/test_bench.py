@@ -92,6 +92,11 @@ def test_the_files_of_both_sides_are_written(tmp_path: Path) -> None:
     assert "torch.distributed" in (tmp_path / "train.py").read_text(encoding="utf-8")
 
 
+def test_both_sides_have_byte_code_and_no_settings_of_the_shell() -> None:
+    given = {"PATH": "/bin", "PYTHONDONTWRITEBYTECODE": "1", "TOOLKIT_NODES": "4", "TOOLKIT_IMAGES": "/images"}
+    assert session.environment(given, Path("/cache")) == {"PATH": "/bin", "TOOLKIT_IMAGES": "/images", "PYTHONPYCACHEPREFIX": "/cache"}
+
+
 def test_peers_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Sequence[str | Path]] = []
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +19,16 @@ def ourselves() -> tuple[str, ...]:
     beside = Path(sys.executable).with_name("toolkit")
     found = str(beside) if beside.is_file() else shutil.which("toolkit")
     return (found,) if found else (sys.executable, "-m", "toolkit")
+
+
+def environment(given: Mapping[str, str], byte_code: Path) -> dict[str, str]:
+    """What both sides run in: no settings of Python's, and a place for byte code, which the warm-up fills.
+
+    Without it an editable checkout, or a shell with PYTHONDONTWRITEBYTECODE, would compile our code in every run and the peer's in none.
+    """
+    kept = {name: value for name, value in given.items() if not name.startswith(("PYTHON", "TOOLKIT_"))}
+    images = {name: given[name] for name in ("TOOLKIT_IMAGES", "TOOLKIT_CLUSTER_DIR") if name in given}
+    return {**kept, **images, "PYTHONPYCACHEPREFIX": str(byte_code)}
 
 
 def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Outcome]:
@@ -44,6 +54,6 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
 def _measure(name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path) -> measure.Outcome:
     comparison = comparisons.COMPARISONS[name](setting)
     progress.begin(name, f"{runs} runs and {runs} of {comparison.peer.name}")
-    outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=os.environ)
+    outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=environment(os.environ, peers.cache_directory() / "byte-code"))
     progress.end()
     return outcome
