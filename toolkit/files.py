@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import ConfigError
@@ -38,8 +40,7 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool) -> AnyModel:
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """The error for ``path``, with the line of the key where it can be found."""
-    last = error.key.replace("]", "").split(".")[-1].split("[")[0]
-    line = next((number for number, row in enumerate(text.splitlines(), 1) if last and row.split("=")[0].strip(" \"'") == last), None)
+    line = _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
     return ConfigError(
         str(error),
@@ -48,6 +49,20 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
         value=error.value,
         next_step=f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None,
     )
+
+
+def _line_of(rows: Sequence[str], key: str) -> int | None:
+    """The line of a key such as ``steps[2].packages``: its tables are looked for one after the other, then the key below them."""
+    found, number = None, 0
+    for part in re.finditer(r"(?P<name>[^.\[\]]+)(?:\[(?P<index>\d+)\])?", key):
+        name, index = re.escape(part["name"]), int(part["index"] or 0)
+        wanted = re.compile(rf"""\s*(?:\[+\s*(?:[\w-]+\.)*{name}\s*\]|["']?{name}["']?\s*=)""")
+        lines = [at for at in range(number, len(rows)) if wanted.match(rows[at])]
+        if not lines:
+            break
+        at = lines[index] if index < len(lines) else lines[0]
+        found, number = at + 1, at + 1
+    return found
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
