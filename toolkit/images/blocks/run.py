@@ -36,6 +36,7 @@ class Run(Block, frozen=True, kw_only=True):
     def piece(self) -> Piece:
         return Piece(
             name=self.name,
+            detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",
             packages=self.packages,
             build_packages=self.build_packages,
             lines=self.commands,
