@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.files import human_time
 
-SUBJECT = 9  # width of the first column: "plan", "script", "queued", "running"
+SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
+_LONG = 3.0  # seconds after which a step is announced before its end, where no terminal shows it counting
 
 
 def out(text: str = "") -> None:
@@ -80,19 +81,26 @@ def _details(error: ToolkitError, *, indent: int) -> None:
         note(" " * indent + "| " + line)
 
 
+class _Step(NamedTuple):
+    name: str
+    detail: str
+    started: float
+    expected: float | None
+    announced: bool = False
+
+
 class Steps:
-    """Shows the steps of long work: one line each, with its time; on a terminal the current one counts."""
+    """Shows the steps of long work: one line each, with its time. On a terminal the current one counts; elsewhere a long one is announced."""
 
     def __init__(self, *, width: int = 34) -> None:
         self._width = width
         self._live = sys.stderr.isatty()
-        self._current: tuple[str, str, float, float | None] | None = None
+        self._current: _Step | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
     def __enter__(self) -> Steps:
-        if self._live:
-            threading.Thread(target=self._tick, daemon=True).start()
+        threading.Thread(target=self._tick, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -102,18 +110,14 @@ class Steps:
     def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
         self.end()
         with self._lock:
-            self._current = (step, detail, time.monotonic(), expected)
-        if not self._live:
-            about = f" (about {human_time(expected)})" if expected and expected >= 5 else ""
-            note(subject(step, f"{detail} ...{about}"))
+            self._current = _Step(step, detail, time.monotonic(), expected)
 
     def end(self, outcome: str = "done") -> None:
         with self._lock:
             current, self._current = self._current, None
-        if current:
-            step, detail, started, _ = current
-            line = subject(step, f"{detail:<{self._width}} {outcome:<7} {human_time(time.monotonic() - started):>7}")
-            note(f"\r\033[K{line}" if self._live else line)
+            if current:
+                line = f"{current.detail:<{self._width}} {outcome:<7} {human_time(time.monotonic() - current.started):>7}"
+                note(("\r\033[K" if self._live else "") + subject(current.name, line))
 
     def say(self, name: str, text: str) -> None:
         with self._lock:
@@ -122,11 +126,18 @@ class Steps:
     def _tick(self) -> None:
         while not self._stop.wait(0.5):
             with self._lock:
-                if self._current:
-                    step, detail, started, expected = self._current
-                    passed = time.monotonic() - started
-                    line = subject(step, f"{detail:<{self._width}} {_bar(passed, expected)} {human_time(passed):>7}{_about(expected)}")
-                    print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+                if self._current and self._live:
+                    _count(self._current, self._width)
+                elif self._current and not self._current.announced and time.monotonic() - self._current.started > _LONG:
+                    self._current = self._current._replace(announced=True)
+                    note(subject(self._current.name, f"{self._current.detail} ...{_about(self._current.expected)}"))
+
+
+def _count(step: _Step, width: int) -> None:
+    """Draw the line of a step that is under way over itself."""
+    passed = time.monotonic() - step.started
+    line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}")
+    print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def _bar(passed: float, expected: float | None, width: int = 18) -> str:
