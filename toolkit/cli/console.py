@@ -90,7 +90,7 @@ class _Step(NamedTuple):
 
 
 class Steps:
-    """Shows the steps of long work: one line each, with its time. On a terminal the current one counts; elsewhere a long one is announced."""
+    """Shows the steps of long work, a line each, with its time. On a terminal the current one counts; elsewhere a long one is announced."""
 
     def __init__(self, *, width: int = 34) -> None:
         self._width = width

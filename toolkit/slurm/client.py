@@ -84,15 +84,22 @@ class Client:
         return found
 
     def _queued(self, ids: Sequence[int]) -> dict[int, JobState]:
-        # 22.05 prints all jobs whatever is asked for; later versions only these.
+        # 22.05 prints all jobs whatever is asked for; later versions only these, and fail for one that they do not know.
         result = self._run(["squeue", "--json", "--states=all", f"--jobs={_list(ids)}"], check=False)
         if result.ok and "{" in result.stdout:
             states = parse.jobs(result.stdout)
         else:
             states = {}
             for number in ids:
-                states |= parse.job_lines(self._run(["scontrol", "--oneliner", "show", "job", str(number)], check=False).stdout)
+                states |= parse.job_lines(self._show(number))
         return {number: state for number, state in states.items() if number in ids}
+
+    def _show(self, job_id: int) -> str:
+        """What scontrol says of a job, empty where Slurm does not know it; a Slurm that answers nothing is another matter."""
+        result = self._run(["scontrol", "--oneliner", "show", "job", str(job_id)], check=False)
+        if not result.ok and "Invalid job id" not in result.stderr:
+            raise no_slurm("Slurm gives no answer about a job", "scontrol show job", result.tail(3))
+        return result.stdout
 
     def expected_start(self, job_id: int) -> str:
         """When Slurm thinks that a waiting job starts, in its words; empty where it does not know."""
