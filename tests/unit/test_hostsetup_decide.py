@@ -101,6 +101,14 @@ def test_lacking_capabilities_matter_only_where_root_really_cannot_start_contain
     assert "CAP_SYS_RESOURCE" in action.summary
 
 
+def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there() -> None:
+    facts = machine(interrupted=True)
+    (action,) = decide(facts)
+    assert (action.kind, action.packages) == ("heal", ())
+    assert obstacle(facts, (action,), PLAIN) is None
+    assert refusal(machine(interrupted=True, root=False)).details[-1] == "as root: /opt/toolkit/bin/toolkit setup"
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "first"),
     [

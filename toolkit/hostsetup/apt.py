@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -116,27 +117,48 @@ def fetch(packages: Sequence[str | Path]) -> None:
     _apt(["--download-only", "install", *packages])
 
 
-def install(packages: Sequence[str | Path]) -> None:
+def install(packages: Sequence[str | Path], held: Sequence[int] = ()) -> None:
     """Install packages by name or file. Once dpkg works, it is waited for even after Ctrl-C.
+
+    Args:
+        packages: names, or paths of .deb files.
+        held: file descriptors that apt keeps open too: locks which hold on where we are killed and apt goes on.
 
     Raises:
         CommandFailedError: apt or dpkg failed; with the tail of what they said.
     """
-    # Heals what a power cut or kill -9 in the middle of an installation left behind; without that apt refuses to do anything.
+    _apt([*_KEEP_SETTINGS, "install", *packages], finish=True, held=held)
+
+
+def heal() -> None:
+    """Bring dpkg in order after a power cut or ``kill -9`` in the middle of an installation; apt refuses to do anything before."""
     shell.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], env=environment(), check=False)
-    _apt([*_KEEP_SETTINGS, "install", *packages], finish=True)
 
 
-def _apt(arguments: Sequence[str | Path], *, check: bool = True, finish: bool = False) -> shell.Result:
+def half_there(package: str) -> bool:
+    """Whether dpkg was cut off while it unpacked this package."""
+    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
+    return answer.stdout.strip() == "reinstreq"
+
+
+def forget(package: str) -> None:
+    """Remove a package that is only half there. apt does that by itself for packages that it can download, not for one of a file."""
+    shell.run(["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package], env=environment(), check=False)
+
+
+def _apt(arguments: Sequence[str | Path], *, check: bool = True, finish: bool = False, held: Sequence[int] = ()) -> shell.Result:
     argv = tuple(str(word) for word in ("apt-get", *_ALWAYS, *arguments))
-    process = shell.start(argv, env=environment(), stderr=subprocess.STDOUT, new_session=True)
-    try:
-        output, _ = process.communicate()
-    except BaseException:
-        if not finish:
-            os.killpg(process.pid, signal.SIGTERM)
-        process.communicate()
-        raise
+    with tempfile.TemporaryFile(mode="w+", errors="replace") as said:  # not a pipe: apt would die of it where we are killed
+        process = shell.start(argv, env=environment(), stdout=said.fileno(), stderr=subprocess.STDOUT, new_session=True, pass_fds=held)
+        try:
+            process.wait()
+        except BaseException:
+            if not finish:
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+        said.seek(0)
+        output = said.read()
     result = shell.Result(argv, process.returncode, output, "")
     if check and not result.ok:
         raise CommandFailedError(

@@ -13,6 +13,8 @@ from toolkit.quoting import shell_words
 def decide(facts: Facts) -> tuple[Action, ...]:
     """What has to be done, in order; nothing on a ready machine."""
     actions: list[Action] = []
+    if facts.interrupted:
+        actions.append(Action(kind="heal", summary="the end of an installation: one was cut off, or is at work right now"))
     if facts.missing:
         wanted = tuple(sorted({name for missing in facts.missing for name in missing.packages}))
         summary = "; ".join(f"{' '.join(missing.packages)} ({missing.purpose})" for missing in facts.missing)

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import msgspec
+
 from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.files import human_size
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, smoke
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, parts, smoke
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.look import look
 from toolkit.hostsetup.model import Action, Facts, Wishes
 from toolkit.progress import Progress
 
 _LOCK = Path("/run/toolkit-setup.lock")
-_PLACE = Path("/var/cache/toolkit-setup")  # for the time of an installation; only root can write beside it
 _FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess
 _PER_PACKAGE = 0.25  # seconds
 
@@ -36,19 +37,19 @@ def install(wishes: Wishes, progress: Progress) -> Facts:
         CommandFailedError: a step failed; what was installed before stays, and the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
-    with ended_by_term(), _alone(progress), _workplace() as place:
-        facts = look(wishes)
+    with ended_by_term(), _alone(progress) as lock, _workplace():
+        facts = _healed(look(wishes), progress)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
         if packages:
-            _packages(packages, _wants_apptainer(actions), facts, place, progress)
+            _packages(packages, _wants_apptainer(actions), facts, lock, progress)
         facts = look(wishes)
         mended = adjustments(facts)
         for action in mended:
             _adjust(action, facts, progress)
         if facts.runtime and (mended or _wants_apptainer(actions)):
             _try(facts.runtime, progress)
-        return look(wishes)
+    return look(wishes)
 
 
 def _wants_apptainer(actions: Sequence[Action]) -> bool:
@@ -56,27 +57,40 @@ def _wants_apptainer(actions: Sequence[Action]) -> bool:
 
 
 @contextmanager
-def _alone(progress: Progress) -> Iterator[None]:
-    """Two setups at a time would wait for each other within apt; better here, where it can be said."""
+def _alone(progress: Progress) -> Iterator[int]:
+    """One setup at a time. dpkg holds the lock, too: a setup that was killed is over when its dpkg is."""
     with _LOCK.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             progress.say("waits", "another toolkit setup is at work on this machine")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle.fileno()
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
-    """An empty directory; what a killed setup left in it goes away."""
-    shutil.rmtree(_PLACE, ignore_errors=True)
-    _PLACE.mkdir()
-    _PLACE.chmod(0o755)  # apt reads here as a user of its own, whatever our umask is
+def _workplace() -> Iterator[None]:
+    """``parts.WORKPLACE``, empty, for as long as this takes."""
+    shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+    parts.WORKPLACE.mkdir(parents=True)
+    parts.WORKPLACE.chmod(0o755)  # apt reads here as a user of its own, whatever our umask is
     try:
-        yield _PLACE
+        yield
     finally:
-        shutil.rmtree(_PLACE, ignore_errors=True)
+        shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+
+
+def _healed(facts: Facts, progress: Progress) -> Facts:
+    """End what an installation that was cut off has begun. An Apptainer that is only half there counts as none."""
+    if not facts.apt:
+        return facts
+    with daemons.kept_from_starting():
+        apt.heal()
+        if not apt.half_there(apptainer_debian.PACKAGE):
+            return facts
+        apt.forget(apptainer_debian.PACKAGE)
+    progress.say("healed", "an Apptainer that was only half there; it comes again")
+    return msgspec.structs.replace(facts, runtime=None)
 
 
 @contextmanager
@@ -98,7 +112,7 @@ def ended_by_term() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, directory: Path, progress: Progress) -> None:
+def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: int, progress: Progress) -> None:
     progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
     direct = apptainer and apt.candidate("apptainer") is not None
@@ -109,7 +123,7 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, director
         raise CommandFailedError(
             error.cause, place=error.place, details=(*complaints, *error.details), next_step=error.next_step
         ) from error
-    source = apptainer_debian.prepare(directory / "rolling", facts.os.codename) if apptainer and not direct else None
+    source = apptainer_debian.prepare(parts.WORKPLACE / "rolling", facts.os.codename) if apptainer and not direct else None
     progress.end()
     for line in announcement(estimate, apptainer_debian.offer(source) if source else None, facts.os.codename):
         progress.say("plan", line)
@@ -117,22 +131,26 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, director
         progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
         apt.fetch(wanted)
     fitted = _rolling(source, facts, progress) if source else ()
-    progress.begin("install", f"{estimate.new + estimate.upgraded + len(fitted)} packages", expected=4 + estimate.new * _PER_PACKAGE)
+    progress.begin("install", _counted(estimate.new + estimate.upgraded + len(fitted), "package"), expected=4 + estimate.new * _PER_PACKAGE)
     with daemons.kept_from_starting():
-        apt.install([*wanted, *fitted])
+        apt.install([*wanted, *fitted], held=(lock,))
         daemons.keep_off_at_boot(wanted)
     progress.end()
 
 
 def announcement(estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str) -> tuple[str, ...]:
     """What is about to happen, in a line or two. Pure."""
-    upgrades = f" and {estimate.upgraded} upgrades" if estimate.upgraded else ""
+    upgrades = f" and {_counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
     origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
-    first = f"{estimate.new} packages{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
+    first = f"{_counted(estimate.new, 'package')}{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
     if rolling is None:
         return (first,)
     size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
     return first, f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) -> tuple[Path, ...]:

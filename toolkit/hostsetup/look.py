@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from toolkit import shell
+from toolkit.errors import ConfigError
 from toolkit.hostsetup import apt, capabilities, fuse, parts, smoke
 from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
 from toolkit.localcluster import packages
@@ -32,6 +33,7 @@ def look(wishes: Wishes) -> Facts:
         runtime=runtime,
         runtime_offered=_offered() if runtime is None and has_apt else None,
         missing=_missing(wishes),
+        interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse.state(),
         ids=_has_ids(user),
         namespaces=root or setuid or _namespaces_allowed(),
@@ -104,8 +106,9 @@ def _namespaces_allowed() -> bool:
 
 
 def _doubtful(runtime: str) -> bool:
-    """Whether root, who lacks capabilities, would be given all of them in a container."""
+    """Whether root, who lacks capabilities, would be given all of them in a container. False also where the runtime does not tell:
+    a wrapper of the site's, or half an installation."""
     try:
         return capabilities.root_default(capabilities.configuration_file(runtime).read_text()) == "full"
-    except OSError:
+    except (OSError, ConfigError):
         return False

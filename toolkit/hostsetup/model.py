@@ -48,6 +48,7 @@ class Facts(Model, frozen=True, kw_only=True):
     Attributes:
         runtime: the path of ``apptainer`` or ``singularity``; None where neither is.
         runtime_offered: whether the package archives configured here have Apptainer; None where that is not known (no lists yet).
+        interrupted: an installation of ours was cut off, or is at work right now.
         fuse: whether every user can open ``/dev/fuse`` (images are mounted through it).
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
@@ -63,6 +64,7 @@ class Facts(Model, frozen=True, kw_only=True):
     runtime: str | None
     runtime_offered: bool | None = None
     missing: tuple[Missing, ...] = ()
+    interrupted: bool = False
     fuse: Literal["ready", "closed", "absent"] = "ready"
     ids: bool = True
     namespaces: bool = True
@@ -80,7 +82,7 @@ class Action(Model, frozen=True, kw_only=True):
         by_hand: commands that an administrator can paste instead; empty where only the toolkit knows how.
     """
 
-    kind: Literal["packages", "apptainer", "fuse", "ids", "capabilities", "namespaces"]
+    kind: Literal["heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces"]
     summary: str
     packages: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()

@@ -5,7 +5,12 @@ Needs are found by looking for programs, not for packages: a site may have them 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from toolkit.model.base import Model
+
+# There for as long as an installation takes; only root can write beside it. Left over by one that was killed.
+WORKPLACE = Path("/var/cache/toolkit-setup")
 
 RUNTIMES = ("apptainer", "singularity")
 

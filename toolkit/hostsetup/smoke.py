@@ -74,6 +74,7 @@ def _build(runtime: str, place: Path) -> Path:
     answer = shell.run([runtime, "build", "--fakeroot", image, definition], check=False, timeout=300)
     if not answer.ok or not image.exists():
         raise CommandFailedError("root cannot build an image here", place=shell_words(answer.argv), details=answer.tail())
+    image.chmod(0o644)  # whatever our umask is: an ordinary user is to run it
     return image
 
 
