@@ -262,4 +262,18 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
         origins["time"] = "Slurm's default of the partition"
     if job.job_name is None:
         origins["job_name"] = "the script's name"
+    origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in draft.environment}
+    own = len(draft.container.binds) - len(job.bind)
+    named = inputs.origins.get("bind", "job")
+    origins |= {f"bind {bind.target}": named if index >= own else "the run needs it" for index, bind in enumerate(draft.container.binds)}
+    origins.pop("env", None)
+    origins.pop("bind", None)
     return replace(draft, origins=dict(sorted(origins.items())))
+
+
+def _origin_of_variable(name: str, draft: Plan, inputs: Inputs) -> str:
+    if name in inputs.job.env:
+        return inputs.origins.get("env", "job")
+    if name in inputs.site.environment:
+        return f"site {inputs.site.name}"
+    return f"launcher {draft.launch.launcher}" if name in draft.launch.environment else "default"

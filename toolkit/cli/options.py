@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from toolkit.errors import UsageError
+from toolkit.launchers import LAUNCHERS
 from toolkit.settings import Layer
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -24,8 +25,6 @@ def _images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 def _launchers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
-    from toolkit.launchers import LAUNCHERS
-
     return [name for name in LAUNCHERS if name.startswith(incomplete)]
 
 
@@ -49,7 +48,7 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--bind", "-B", metavar="SRC:DST[:ro]", multiple=True, help="Show a directory of the host in the container; repeatable."),
     click.option("--env", metavar="K=V", multiple=True, help="Set a variable for every rank; repeatable."),
     click.option(
-        "--launcher", metavar="NAME", shell_complete=_launchers, help="How ranks are started (default torchrun): torchrun, horovod."
+        "--launcher", metavar="NAME", shell_complete=_launchers, help=f"How ranks are started (default torchrun): {', '.join(LAUNCHERS)}."
     ),
     click.option(
         "--site", metavar="NAME", shell_complete=_sites, help="The cluster (default auto: the local one if it is up, else PATH's)."

@@ -100,12 +100,9 @@ def explanation(decided: Plan) -> str:
         "partition": dict(decided.directives).get("partition", "-"),
         "time": dict(decided.directives).get("time", "-"),
         "comment": dict(decided.directives).get("comment", "-"),
-        "bind": " ".join(map(str, decided.container.binds)),
-        "env": " ".join(f"{name}={value}" for name, value in sorted(decided.environment.items())),
     }
-    other = {"bind": "working directory, run, script", "env": "toolkit, launcher, site"}
-    rows = [
-        (name, value, ", ".join(filter(None, (other.get(name), decided.origins.get(name)))) or "nobody") for name, value in values.items()
-    ]
+    rows = [(name, value, decided.origins.get(name, "nobody")) for name, value in values.items()]
+    rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
+    rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
     tasks = f"{decided.launch.ntasks_per_node} per node, {decided.launch.cpus_per_task} CPUs each"
     return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])
