@@ -1,0 +1,70 @@
+"""The README's tables, its script and its commands are those of the code.
+
+To renew the tables and the script: UPDATE_GOLDEN=1 pytest tests/unit/test_readme.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from toolkit.cli import main as cli
+from toolkit.errors import ToolkitError
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+def codes() -> str:
+    found: list[type[ToolkitError]] = []
+    waiting = [ToolkitError]
+    while waiting:
+        found.append(waiting.pop())
+        waiting.extend(found[-1].__subclasses__())
+    rows = [(error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split())) for error in found if error is not ToolkitError]
+    return "".join(f"| {code} | {text[:1].lower() + text[1:].rstrip('.')} |\n" for code, text in sorted(rows))
+
+
+def verbs() -> str:
+    return "".join(f"| `toolkit {name}` | {text} |\n" for name, (_, text) in cli.VERBS.items())
+
+
+def script() -> str:
+    return (README.parent / "tests/golden/scripts/horovod.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "content"),
+    [("| Exit code | Means |\n|---|---|\n", codes()), ("| Verb | Does |\n|---|---|\n", verbs()), ("```bash\n", script())],
+)
+def test_what_is_generated_is_up_to_date(before: str, content: str) -> None:
+    text = README.read_text()
+    start = text.index(before) + len(before)
+    if os.environ.get("UPDATE_GOLDEN"):
+        end = (
+            text.index("```\n", start) if before.startswith("```") else start + len(re.match(r"(\| (`toolkit |\d).*\n)*", text[start:])[0])
+        )  # type: ignore[index]
+        text = text[:start] + content + text[end:]
+        README.write_text(text)
+    assert text[start:].startswith(content)
+
+
+def commands() -> list[str]:
+    lines = re.findall(r"^    ((?:\.venv/bin/)?toolkit [^#\n]*)", README.read_text(), re.MULTILINE)
+    return [*lines, *re.findall(r"`(toolkit [^`]*)`", README.read_text())]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_readme_is_one(line: str) -> None:
+    """Its verb and its options exist; what they do is tested elsewhere."""
+    words = [word for word in shlex.split(line)[1:] if word != "..."]
+    command = cli.cli.get_command(cli.click.Context(cli.cli), words[0]) if words and not words[0].startswith("-") else cli.cli
+    assert command is not None, line
+    while isinstance(command, cli.click.Group) and len(words) > 1 and words[1] in command.commands:
+        command, words = command.commands[words[1]], words[1:]
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    own = words[: next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))]
+    assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line
