@@ -62,9 +62,9 @@ class UsageError(ToolkitError):
 
 
 class PlanError(ToolkitError):
-    """The job could not run on the site, for the reasons in ``findings``.
+    """The job could not run on the site, for reasons of several kinds.
 
-    Where all of them are of one kind, the exit code is theirs; else it is 65.
+    They are in ``findings``. Where all of them are of one kind, the exit code is theirs.
     """
 
     exit_code, kind = 65, "plan"

@@ -10,6 +10,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from toolkit.cli import main as cli
@@ -25,7 +26,7 @@ def codes() -> str:
         found.append(waiting.pop())
         waiting.extend(found[-1].__subclasses__())
     rows = [(error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split())) for error in found if error is not ToolkitError]
-    return "".join(f"| {code} | {text[:1].lower() + text[1:].rstrip('.')} |\n" for code, text in sorted(rows))
+    return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
 
 
 def verbs() -> str:
@@ -61,9 +62,9 @@ def commands() -> list[str]:
 def test_every_command_of_the_readme_is_one(line: str) -> None:
     """Its verb and its options exist; what they do is tested elsewhere."""
     words = [word for word in shlex.split(line)[1:] if word != "..."]
-    command = cli.cli.get_command(cli.click.Context(cli.cli), words[0]) if words and not words[0].startswith("-") else cli.cli
+    command = cli.cli.get_command(click.Context(cli.cli), words[0]) if words and not words[0].startswith("-") else cli.cli
     assert command is not None, line
-    while isinstance(command, cli.click.Group) and len(words) > 1 and words[1] in command.commands:
+    while isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
         command, words = command.commands[words[1]], words[1:]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
     own = words[: next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))]
