@@ -54,6 +54,10 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
 def _measure(name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path) -> measure.Outcome:
     comparison = comparisons.COMPARISONS[name](setting)
     progress.begin(name, f"{runs} runs and {runs} of {comparison.peer.name}")
-    outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=environment(os.environ, peers.cache_directory() / "byte-code"))
+    try:
+        outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=environment(os.environ, peers.cache_directory() / "byte-code"))
+    except BaseException:
+        progress.end("stopped")
+        raise
     progress.end()
     return outcome
