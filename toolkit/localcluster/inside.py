@@ -14,7 +14,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.localcluster import database
-from toolkit.localcluster.config import LOGIN, LOGIN_ADDRESS
+from toolkit.localcluster.config import LOGIN, LOGIN_ADDRESS, NODE_PORT
 from toolkit.localcluster.failure import StartError
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.plan import Plan, Power
@@ -155,7 +155,26 @@ class Inside:
         if self.power[name] == "off":
             raise StartError(f"{name} is switched off; `start` it first")
         self._must("ip", "link", "set", self.nodes[name].link, "up" if plugged else "down")
+        if plugged and self.power[name] == "cut":
+            self.await_slurmd(name)  # what it says would be lost while the cable settles
+            self._register(name)
         self.power[name] = "on" if plugged else "cut"
+
+    def _register(self, name: str) -> None:
+        """Have a node's slurmd report to the controller, through the first process of the node."""
+        pid = self._boxes[name].pid
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), signal.SIGHUP)
+
+    def await_slurmd(self, name: str, timeout: float = 20) -> None:
+        """Until the daemon of a node that was switched on takes connections; Slurm may not have missed it."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                socket.create_connection((self.nodes[name].address, NODE_PORT), timeout=1).close()
+                return
+            time.sleep(0.05)
+        raise StartError(f"slurmd of {name} did not start; see {self.paths.log_of(f'slurmd.{name}')}")
 
     def reap(self) -> tuple[str, ...]:
         """Take in every process that has ended, also orphans; the names of the daemons among them."""

@@ -40,7 +40,10 @@ unprivileged=()
 # Not exec: a first process must take in the orphans of its node, which slurmd does not and bash does.
 cd /
 "${unprivileged[@]}" slurmd -D -N "$name" >"$directory/log/slurmd.$name.out" 2>&1 &
+slurmd=$!
+# Sent when the cable is back in: slurmd registers at once, and not when the controller next looks for it.
+trap 'kill -HUP "$slurmd" || :' HUP
 while :; do
     sleep 1000 &
-    wait $!
+    wait $! || :
 done

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from toolkit import shell
 from toolkit.errors import ClusterError, UsageError
 from toolkit.localcluster.access import access, must_run
 from toolkit.localcluster.control import ask
@@ -61,8 +60,3 @@ def _await(paths: Paths, prefix: Sequence[str], node: str, *, back: bool) -> Nod
         f"Slurm calls {node} {state.state} after {NOTICED_WITHIN:g} s" + (f": {state.reason}" if state.reason else ""),
         next_step=f"see {paths.log_of('slurmctld')}",
     )
-
-
-def resume(prefix: Sequence[str], node: str) -> bool:
-    """Ask the controller to look at a node now and not at its next round."""
-    return shell.run((*prefix, "scontrol", "update", f"NodeName={node}", "State=RESUME"), check=False, timeout=30).ok

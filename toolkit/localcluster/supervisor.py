@@ -27,8 +27,9 @@ _kept = threading.Event()
 
 def main(directory: Path) -> int:
     """Never returns but after a failure: with exit code 1."""
-    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(ignored, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        # A handler that does nothing, and not SIG_IGN, which daemons and jobs would inherit.
+        signal.signal(number, lambda *_: None)
     threading.Thread(target=_end_unless_kept, daemon=True).start()
     paths = Paths(directory.name, directory)
     inside = Inside(paths, read_json(paths.plan, Plan))
@@ -107,6 +108,7 @@ def _act(inside: Inside, request: Request) -> None:
         inside.switch_off(request.node)
     elif request.verb == "start":
         inside.switch_on(request.node)
+        inside.await_slurmd(request.node)
 
 
 if __name__ == "__main__":
