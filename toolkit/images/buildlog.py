@@ -77,6 +77,7 @@ class Reader:
             return "step"
         if line.startswith("INFO:") and (_TESTS in line or _PACKING in line):
             self.step, self.command = ("checks" if _TESTS in line else "pack"), ""
+            self.tail.clear()
             return "step"
         if line.startswith("+ ") and self.step not in ("base", "checks", "pack"):
             self.command = line[2:]

@@ -22,35 +22,36 @@ _PATIENCE = 30.0  # seconds until it gives up on a process that does not die: on
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process below ``root``, by process id."""
-    children: dict[int, list[int]] = {}
+def descendants(root: int) -> dict[int, bool]:
+    """Every process below ``root``, by process id, and whether it lives (True) or waits for its parent to take note of its end."""
+    children: dict[int, dict[int, bool]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 state, parent = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[:2]
             except (OSError, ValueError):
                 continue  # it has ended meanwhile
-            children.setdefault(int(parent), []).append(int(entry.name) * (1 if state not in "ZX" else -1))
-    found, waiting = [], [root]
+            children.setdefault(int(parent), {})[int(entry.name)] = state not in "ZX"
+    found: dict[int, bool] = {}
+    waiting = [root]
     while waiting:
-        for pid in children.get(waiting.pop(), ()):
-            waiting.append(abs(pid))
-            found += [pid] if pid > 0 else []
+        below = children.get(waiting.pop(), {})
+        found |= below
+        waiting += below
     return found
 
 
 def _kill_descendants() -> None:
+    """Until there is nothing left, not even a dead process: one that began while we looked may hide behind its parent's end."""
     until = time.monotonic() + _PATIENCE
-    while (alive := descendants(os.getpid())) and time.monotonic() < until:
-        for pid in alive:
+    while (found := descendants(os.getpid())) and time.monotonic() < until:
+        for pid in (pid for pid, lives in found.items() if lives):
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue  # it has ended, or it is a setuid helper that ends by itself
         _reap()
-        time.sleep(0.02)
-    _reap()
+        time.sleep(0.01)
 
 
 def _reap() -> None:

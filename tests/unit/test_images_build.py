@@ -1,0 +1,262 @@
+"""What a build is made of, each part alone: its log, its lock, its directories, its guard."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from toolkit import shell
+from toolkit.errors import BusyError, ForbiddenError, NoSpaceError
+from toolkit.images.builders import privilege, workspace
+from toolkit.images.builders.guard import descendants
+from toolkit.images.builders.lock import held
+from toolkit.images.builders.remove import remove, subordinate_range
+from toolkit.images.buildlog import Reader
+from toolkit.model.image import Check
+from toolkit.model.recipe import Space
+from toolkit.progress import Silent
+
+LOG = """\
+INFO:    Starting build...
++ echo ==> apt: zip
+==> apt: zip
++ apt-get -qq update
+==> pip: this was said by a program, and it is not the turn of pip
++ apt-get -qq -y install zip
++ echo ==> greet: 1 command
+==> greet: 1 command
+==> pip: torch 2.13.0
++ pip install torch==2.13.0
+ERROR: No matching distribution found for torch==2.13.0
+"""
+CHECKS = """\
+==> clean: x
+INFO:    Running testscript
+toolkit-fact: framework torch 2.13.0+cpu
+toolkit-check: imports passed: torch 2.13.0+cpu
+toolkit-fact: mpi pmix
+toolkit-check: ranks-gloo failed: [0]<stdout>:the sum is wrong: 1
+INFO:    Creating SIF file...
+INFO:    Non-gzip squashfs compression might not work with some installations
+"""
+
+
+def fed(reader: Reader, text: str) -> list[tuple[str, str]]:
+    """The events of a log, each with the step it was in."""
+    return [(event, reader.step) for line in text.splitlines() if (event := reader.feed(line))]
+
+
+def test_a_log_tells_the_step_the_command_and_the_end() -> None:
+    reader = Reader(["apt", "greet", "pip", "clean"])
+    assert fed(reader, LOG) == [("step", "apt"), ("step", "greet"), ("step", "pip")]
+    assert reader.command == "pip install torch==2.13.0"
+    assert list(reader.tail)[-1].startswith("ERROR: No matching")
+    assert not reader.no_space
+
+
+def test_a_log_tells_what_the_checks_said() -> None:
+    reader = Reader(["clean"])
+    assert fed(reader, CHECKS) == [("step", "clean"), ("step", "checks"), ("check", "checks"), ("check", "checks"), ("step", "pack")]
+    assert reader.results.frameworks == {"torch": "2.13.0+cpu"}
+    assert reader.results.mpi == ["pmix"]
+    assert reader.results.failed == [Check(name="ranks-gloo", passed=False, detail="the sum is wrong: 1")]
+    assert list(reader.tail) == []
+
+
+def test_results_are_believed_from_the_checks_alone() -> None:
+    reader = Reader(["run"])
+    fed(reader, "==> run: x\ntoolkit-check: imports passed: a lie\n")
+    assert reader.results.checks == []
+
+
+def test_a_full_disk_is_recognised() -> None:
+    reader = Reader(["run"])
+    fed(reader, "==> run: x\ncp: error writing 'y': No space left on device\n")
+    assert reader.no_space
+
+
+class Said(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, subject: str, text: str) -> None:
+        self.lines.append(f"{subject} {text}")
+
+
+def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
+    with held(tmp_path, "x", wait=True, progress=Silent()):
+        with (
+            pytest.raises(BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"),
+            held(tmp_path, "x", wait=False, progress=Silent()),
+        ):
+            pass
+        with held(tmp_path, "y", wait=False, progress=Silent()):
+            pass
+    with held(tmp_path, "x", wait=False, progress=Silent()):
+        pass
+
+
+def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
+    holder = subprocess.Popen(["flock", str(tmp_path / ".x.lock"), "sleep", "0.7"])
+    while not (tmp_path / ".x.lock").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    said = Said()
+    with held(tmp_path, "x", wait=True, progress=said):
+        pass
+    assert said.lines == ["waiting x is being built by another process"]
+    assert holder.wait() == 0
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "{}", '{"pid": 1, "host": "a", "since": 3}', "[]", "null", "\udcff"])
+def test_a_lock_signed_by_nobody_knows_whom(tmp_path: Path, text: str) -> None:
+    lock = tmp_path / ".x.lock"
+    lock.write_bytes(text.encode(errors="surrogateescape"))
+    with lock.open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="by another process"), held(tmp_path, "x", wait=False, progress=Silent()):
+            pass
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_space_on_one_disk_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 3_000_000_000))
+    workspace.require_space(tmp_path, Space(image=1000, build=2000))
+    with pytest.raises(NoSpaceError, match=r"needs 3.0 GB in .*; 3.0 GB are free") as caught:
+        workspace.require_space(tmp_path, Space(image=1001, build=2000))
+    assert caught.value.exit_code == 73
+
+
+def test_a_workspace_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, scratch = tmp_path / "images", tmp_path / "scratch"
+    images.mkdir()
+    scratch.mkdir()
+    monkeypatch.setenv(workspace.TMP_VARIABLE, str(scratch))
+    with workspace.workspace(images) as place:
+        assert (place.output.parent, place.scratch.parent) == (images, scratch)
+        assert {path.stat().st_mode & 0o777 for path in place.directories} == {0o700}
+        (place.scratch / "deep/er").mkdir(parents=True)
+        (place.scratch / "deep").chmod(0o500)
+    assert list(scratch.iterdir()) == []
+    assert [path.name for path in images.iterdir()] == [".builds.lock"]
+
+
+def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
+    dead = tmp_path / ".toolkit-build-dead"
+    (dead / "rootfs").mkdir(parents=True)
+    with workspace.workspace(tmp_path) as first:
+        assert not dead.exists()
+        with workspace.workspace(tmp_path) as second:
+            assert first.output.exists()
+            assert first.output != second.output
+
+
+FULL, LAST = "000001ffffffffff", 40
+
+
+@pytest.mark.parametrize(
+    ("mask", "full"), [(FULL, True), ("000001fffeffffff", False), ("0000000000000000", False), ("000003ffffffffff", True)]
+)
+def test_all_capabilities_are_all_that_the_kernel_knows(mask: str, full: bool) -> None:
+    assert privilege.has_all_capabilities(f"Name:\tx\nCapInh:\t0\nCapEff:\t{mask}\n", LAST) is full
+
+
+def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
+    monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(ForbiddenError, match="is not set up here") as caught:
+        privilege.way(root=False)
+    assert (caught.value.next_step or "").startswith("ask the administrator to run: apptainer config fakeroot --add ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{uid}:100000:65536\n", (100000, 65536)),
+        ("{name}:100000:65536\n", (100000, 65536)),
+        ("other:1:2\n# a comment\n\n{name}:3:4:5\n{name}:100000:65536\n", (100000, 65536)),
+        ("other:100000:65536\n", None),
+        ("", None),
+    ],
+)
+def test_subordinate_ids_are_by_name_or_number(tmp_path: Path, text: str, expected: tuple[int, int] | None) -> None:
+    import pwd
+
+    file = tmp_path / "subuid"
+    file.write_text(text.format(uid=os.getuid(), name=pwd.getpwuid(os.getuid()).pw_name))
+    assert subordinate_range(file) == expected
+    assert subordinate_range(tmp_path / "missing") is None
+
+
+def test_removing_what_is_not_there(tmp_path: Path) -> None:
+    assert remove(tmp_path / "missing")
+
+
+# A build that starts helpers in sessions of their own, which outlive their parents and ignore every polite signal.
+_STUBBORN = """
+trap '' TERM INT HUP
+setsid sh -c 'trap "" TERM INT HUP; (setsid sleep 1000 & echo $! > b); echo $$ > a; sleep 1000' &
+while ! test -s a -a -s b; do sleep 0.01; done
+echo ready
+sleep 1000
+"""
+
+
+def guarded(script: str, tmp_path: Path, *directories: Path) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "toolkit.images.builders.guard", *map(str, directories), "--", "sh", "-c", script]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, text=True, start_new_session=True)
+
+
+@pytest.mark.parametrize("way", ["pipe", "term"])
+def test_the_guard_ends_everything_when_the_tool_is_gone(tmp_path: Path, way: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    process = guarded(_STUBBORN, tmp_path, work)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    below = descendants(process.pid)
+    named = [int((tmp_path / name).read_text()) for name in ("a", "b")]
+    assert set(named) <= set(below)
+    if way == "pipe":
+        process.stdin.close()
+    else:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 137
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+    assert not work.exists()
+    process.stdout.close()
+    process.stdin.close()
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("sleep 1000 & exit 5", 5)])
+def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(tmp_path: Path, script: str, code: int) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    process = guarded(script, tmp_path, work)
+    assert process.stdout is not None
+    assert process.stdout.read() == ""  # ends only when nobody has the pipe any more
+    assert process.wait(20) == code
+    assert work.exists()
+    process.communicate()
+
+
+def test_the_guard_misses_nobody_who_begins_while_it_looks(tmp_path: Path) -> None:
+    """The tool is gone before the program has begun, and the program leaves a child behind at once."""
+    for _ in range(10):
+        process = guarded("sleep 1000 & exit 5", tmp_path)
+        process.communicate(timeout=20)
+        assert process.returncode in (5, 137)

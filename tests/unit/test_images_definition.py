@@ -1,0 +1,111 @@
+"""Definitions: whole files, the same bytes for the same recipe, and nothing of a recipe that breaks out of its place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import HOSTILE
+from toolkit import __version__
+from toolkit.images import definition, library
+from toolkit.images.blocks.pip import Pip
+from toolkit.images.recipes import Resolved, resolve
+from toolkit.images.words import plain, word
+from toolkit.model.base import BadDataError
+from toolkit.model.recipe import Recipe
+
+GOLDEN = Path(__file__).parents[1] / "golden/images"
+REFUSED = [text for text in HOSTILE if not text.isprintable()]
+BRACES = ("{{ mirror }}", "{{{{", "}}}", "a{{b}}c", "{{{x}}}", "'{{'")
+
+
+def test_a_definition_is_the_golden_file() -> None:
+    rendered = library.rendered(library.load(str(GOLDEN / "small.toml")))
+    assert rendered.replace(f"toolkit.version {__version__}\n", "toolkit.version VERSION\n") == (GOLDEN / "small.def").read_text()
+
+
+def test_the_committed_definitions_are_what_their_recipes_render_to() -> None:
+    for path in (library.recipe_path("pytorch_cpu").parent).glob("*.toml"):
+        assert library.definition_path(path.stem).read_text() == library.rendered(library.load(path.stem))
+
+
+def test_a_definition_names_no_machine() -> None:
+    text = library.rendered(library.load("pytorch_cpu"))
+    assert re.findall(r"https?://[^\s/]+", text) == ["https://download.pytorch.org"]
+
+
+def test_no_check_holds_what_a_definition_cannot() -> None:
+    for name, text in library.scripts().items():
+        assert "{{" not in text, name
+        assert "}}" not in text, name
+        assert not re.search(r"^(%|END-OF-FILE$)", text, re.MULTILINE), name
+
+
+def recipe(*packages: str, summary: str = "x") -> Resolved:
+    steps = ({"block": "python"}, {"block": "pip", "packages": list(packages)})
+    return resolve("x", Recipe(summary=summary, base={"kind": "debootstrap", "release": "bookworm"}, steps=steps))
+
+
+def test_the_hash_follows_the_contents_and_not_the_version() -> None:
+    scripts = library.scripts()
+    one, other = recipe("a"), recipe("b")
+    assert definition.recipe_hash(one, scripts) == definition.recipe_hash(one, scripts)
+    assert definition.recipe_hash(one, scripts) != definition.recipe_hash(other, scripts)
+    changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
+    assert definition.recipe_hash(one, scripts) != definition.recipe_hash(one, changed)
+    old, new = definition.render(one, scripts, "1.0"), definition.render(one, scripts, "2.0")
+    assert old.replace("toolkit.version 1.0", "toolkit.version 2.0") == new
+
+
+def substituted(text: str) -> str:
+    """What Apptainer does to a definition first, were it told an argument of every name."""
+    return re.sub(r"\{\{\s*(\w+)\s*\}\}", "REPLACED", text)
+
+
+def arrives(line: str, tmp_path: Path) -> list[str]:
+    """What the arguments of `pip` are when a shell runs a line of %post."""
+    said = tmp_path / "said"
+    script = f'pip() {{ printf "%s\\0" "$@" > {said}; }}\n{line}\n'
+    subprocess.run(["sh", "-ec", script], check=True, cwd=tmp_path)
+    return said.read_text().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("text", [*(text for text in HOSTILE if text not in REFUSED and not text.startswith("-")), *BRACES])
+def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> None:
+    rendered = substituted(definition.render(recipe(text), library.scripts(), "1.0"))
+    line = next(line for line in rendered.splitlines() if line.startswith("    pip install"))
+    assert arrives(line, tmp_path) == ["install", "--no-compile", text]
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("text", [*REFUSED, "two\nlines", "\n%post\nreboot", "a\0b", "\u2028", "--option"])
+def test_or_is_refused(text: str) -> None:
+    with pytest.raises(BadDataError):
+        recipe(text)
+
+
+@pytest.mark.parametrize("text", [*(text for text in HOSTILE if text not in REFUSED), *BRACES])
+def test_a_summary_stays_a_comment(text: str) -> None:
+    rendered = definition.render(recipe("a", summary=text), library.scripts(), "1.0")
+    assert rendered.startswith("# x: ")
+    assert substituted(rendered) == rendered.replace("{{ mirror }}", "REPLACED")
+    calm = definition.render(recipe("a"), library.scripts(), "1.0")
+    hashes = re.compile("recipe-hash .*")
+    assert hashes.sub("", rendered).splitlines()[1:] == hashes.sub("", calm).splitlines()[1:]
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *BRACES])
+def test_words_have_no_braces_in_a_row(text: str) -> None:
+    for written in (word(text), plain(text)):
+        assert "{{" not in written
+        assert "}}" not in written
+
+
+def test_an_index_is_asked_second() -> None:
+    line = Pip(packages=("torch==2.13.0+cpu",), index="https://example.org/whl").piece().lines[0]
+    first, second = line.split(" || ")
+    assert "example.org" not in first
+    assert "--extra-index-url https://example.org/whl" in second

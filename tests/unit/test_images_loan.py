@@ -1,0 +1,117 @@
+"""What a build borrows from its machine: pip's configuration, certificates and mirrors, translated; and no password in a log."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from toolkit.images.host import mirrors
+from toolkit.images.loan import Bind, bind_option, borrow, pip_settings, secrets, without
+
+LISTING = """\
+:env:.find-links='/srv/wheels'
+:env:.disable-pip-version-check='1'
+global.find-links='/elsewhere'
+global.extra-index-url='file:///srv/index/simple https://user:s3cret@pypi.example.org/simple'
+global.cert='/etc/ssl/site.crt'
+install.timeout='60'
+global.timeout='15'
+download.timeout='1'
+install.user='true'
+:env:.proxy='http://proxy.example.org:3128'
+"""
+
+
+def test_pips_settings_have_its_precedence() -> None:
+    assert pip_settings(LISTING) == {
+        "cert": "/etc/ssl/site.crt",
+        "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
+        "find-links": "/srv/wheels",
+        "proxy": "http://proxy.example.org:3128",
+        "timeout": "60",
+    }
+
+
+@pytest.mark.parametrize("listing", ["", "nonsense\n", "global.\n", "a.b.c='x'\n"])
+def test_a_listing_of_nothing(listing: str) -> None:
+    assert pip_settings(listing) == {}
+    assert borrow({}) == borrow(pip_settings(listing))
+
+
+def test_local_places_are_bound_and_renamed() -> None:
+    loan = borrow(pip_settings(LISTING), certificates="/etc/ssl/site.crt")
+    assert loan.files["pip.conf"] == (
+        "[global]\n"
+        "extra-index-url = file:///mnt/extra-index-url/0/simple\n"
+        "    https://user:s3cret@pypi.example.org/simple\n"
+        "find-links = /mnt/find-links/1\n"
+        "proxy = http://proxy.example.org:3128\n"
+        "timeout = 60\n"
+        "cert = /mnt/ca-certificates.crt\n"
+    )
+    assert loan.binds == (
+        Bind(source="/srv/index", target="extra-index-url/0"),
+        Bind(source="/srv/wheels", target="find-links/1"),
+        Bind(source="/etc/ssl/site.crt", target="ca-certificates.crt"),
+    )
+
+
+def test_a_place_at_the_root_and_one_with_blanks() -> None:
+    loan = borrow({"index-url": "file:///simple", "find-links": "file:///my%20wheels"})
+    assert loan.binds[0].source == "/"
+    assert loan.binds[1].source == "/my wheels"
+    assert "find-links = file:///mnt/find-links/1\n" in loan.files["pip.conf"]
+
+
+def test_only_how_apt_reaches_its_archives_is_taken() -> None:
+    dump = [
+        'Acquire::http::Proxy "http://proxy.example.org:3128";',
+        'Acquire::https::Proxy::deb.example.org "DIRECT";',
+        'Acquire::https::Verify-Peer "false";',
+        'APT::Install-Recommends "1";',
+        'Dir "/";',
+        'DPkg::Post-Invoke:: "rm -f /var/cache/apt/archives/*.deb || true";',
+    ]
+    loan = borrow({}, apt=dump, certificates="/c.crt")
+    assert loan.files["apt.conf"].splitlines() == [*dump[:3], 'Acquire::https::CaInfo "/mnt/ca-certificates.crt";']
+    assert "apt.conf" not in borrow({}, apt=dump[3:]).files
+
+
+def test_the_mirror_is_debians_own() -> None:
+    listing = (
+        "Google|main|stable|stable|https://packages.example.com/apt\n"
+        "Debian|contrib|trixie|trixie|https://contrib.example.org/debian\n"
+        "Debian|main|bookworm-security|bookworm-security|https://sec.example.org/debian-security\n"
+        "Debian|main|bookworm|stable|https://one.example.org/debian\n"
+        "Debian|main|bookworm|stable|https://two.example.org/debian\n"
+        "Debian|main|trixie|trixie|mirror+file:/etc/mirrors\n"
+        "Ubuntu|main|noble|noble|https://ubuntu.example.org/ubuntu\n"
+        "\n"
+        "broken line\n"
+    )
+    assert mirrors(listing) == {
+        "bookworm-security": "https://sec.example.org/debian-security",
+        "bookworm": "https://one.example.org/debian",
+    }
+
+
+def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
+    assert mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {"bookworm": "https://one.example.org/debian"}
+    assert mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
+
+
+def test_no_password_reaches_a_log() -> None:
+    texts = ["a https://user:p%40ss@host/simple b", "http://0123456789abcdef@host", "https://git@host", "https://host/x@y"]
+    found = secrets(texts)
+    assert set(found) == {"p%40ss", "p@ss", "0123456789abcdef"}
+    assert (
+        without(found, "Looking in indexes: https://user:p%40ss@host/simple, p@ss")
+        == "Looking in indexes: https://user:****@host/simple, ****"
+    )
+
+
+@pytest.mark.parametrize("path", ["/plain", "/with,comma", '/with "quotes"', "/with:colon", "/with blank"])
+def test_any_path_can_be_bound(path: str) -> None:
+    fields = next(csv.reader([bind_option(path, "/mnt/x")]))
+    assert fields == ["type=bind", f"source={path}", "destination=/mnt/x", "ro"]

@@ -1,0 +1,200 @@
+"""The store: only whole images are found, whatever a crash has left, and what is not found says what is near."""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ImageMissingError, UnknownImageError
+from toolkit.images import sif, store
+from toolkit.model.base import to_json
+from toolkit.model.image import Manifest
+
+ID, OTHER = "0123456789abcdef" * 2, "f" * 32
+
+
+def fake_sif(path: Path, sif_id: str = ID, *, size: int = 4096, cut: int = 0) -> Path:
+    """A file with the head of a SIF."""
+    head = bytearray(sif.HEADER_SIZE)
+    head[32:42] = b"SIF_MAGIC\0"
+    head[48:64] = bytes.fromhex(sif_id)
+    struct.pack_into("<qq", head, 112, 1024, size - 1024)
+    path.write_bytes(bytes(head) + b"\0" * (size - len(head) - cut))
+    return path
+
+
+def manifest(name: str, sif_id: str = ID, size: int = 4096) -> Manifest:
+    return Manifest(name=name, sif_id=sif_id, size=size, recipe_hash="r", built="2026-01-01T00:00:00+00:00", mpi=("pmix",))
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "images"
+    directory.mkdir()
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(directory))
+    monkeypatch.chdir(tmp_path)
+    return directory
+
+
+def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID, manifest_id: str | None = None) -> None:
+    fake_sif(images / f"{name}.sif", sif_id)
+    (images / f"{name}.json").write_text(to_json(manifest(name, manifest_id or sif_id)))
+
+
+def test_the_directory_is_told_or_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLKIT_IMAGES", raising=False)
+    assert store.images_directory() == Path.home() / ".local/share/toolkit/images"
+    monkeypatch.setenv("TOOLKIT_IMAGES", "relative")
+    assert store.images_directory().is_absolute()
+
+
+@pytest.mark.parametrize("name", ["pytorch_cpu", "pytorch_cpu.sif", "images/pytorch_cpu.sif"])
+def test_an_image_is_found_by_name_and_by_path(images: Path, name: str) -> None:
+    put(images)
+    found = store.find(name)
+    assert (found.name, found.path) == ("pytorch_cpu", str(images / "pytorch_cpu.sif"))
+    assert found.manifest == manifest("pytorch_cpu")
+
+
+def test_names_may_hold_colons_and_blanks(images: Path, tmp_path: Path) -> None:
+    del images
+    fake_sif(tmp_path / "pytorch:25.12-py3.sif")
+    fake_sif(tmp_path / "my image.sif")
+    for name in ("pytorch:25.12-py3.sif", "./pytorch:25.12-py3.sif", "my image.sif"):
+        found = store.find(name)
+        assert found.path == str(tmp_path / name.removeprefix("./"))
+        assert found.manifest is None
+
+
+def test_directories_of_the_site_come_after_ones_own(images: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    put(images, "a")
+    fake_sif(site / "a.sif", OTHER)
+    fake_sif(site / "b.sif", OTHER)
+    missing = tmp_path / "missing"
+    assert store.find("a", (missing, site)).path == str(images / "a.sif")
+    assert store.find("b", (missing, site)) == store.FoundImage(name="b", path=str(site / "b.sif"))
+
+
+def test_a_recipe_that_is_not_built(images: Path) -> None:
+    del images
+    with pytest.raises(ImageMissingError) as caught:
+        store.find("pytorch_cpu")
+    assert caught.value.next_step == "toolkit image build pytorch_cpu"
+
+
+def test_an_unknown_image_names_the_nearest_of_all(images: Path, tmp_path: Path) -> None:
+    put(images, "mine_2024")
+    fake_sif(tmp_path / "theirs_2023.sif")
+    for name, close in (("pytorch_cpuu", "pytorch_cpu"), ("mine_2025", "mine_2024"), ("theirs_2024", "theirs_2023")):
+        with pytest.raises(UnknownImageError) as caught:
+            store.find(name, (tmp_path,))
+        assert caught.value.close == close
+        assert caught.value.next_step == "toolkit image list"
+
+
+@pytest.mark.parametrize("name", ["missing/x.sif", "/missing.sif", "../x", "", ".", "/"])
+def test_a_path_where_nothing_is(images: Path, name: str) -> None:
+    del images
+    with pytest.raises((UnknownImageError, ImageMissingError)):
+        store.find(name)
+
+
+def test_a_file_that_is_no_image(tmp_path: Path, images: Path) -> None:
+    del images
+    (tmp_path / "script.sif").write_text("#!/bin/sh\n")
+    (tmp_path / "long.sif").write_bytes(b"\0" * 5000)
+    for name in ("script.sif", "long.sif"):
+        with pytest.raises(ImageMissingError, match="no image"):
+            store.find(name)
+
+
+def test_an_image_that_is_cut_off(images: Path) -> None:
+    put(images)
+    fake_sif(images / "pytorch_cpu.sif", cut=1)
+    with pytest.raises(ImageMissingError, match="cut off"):
+        store.find("pytorch_cpu")
+
+
+@pytest.mark.parametrize("case", ["no manifest", "another's manifest", "another size", "half a manifest"])
+def test_a_file_without_its_manifest_is_not_whole(images: Path, case: str) -> None:
+    put(images)
+    path = images / "pytorch_cpu.json"
+    if case == "no manifest":
+        path.unlink()
+    elif case == "another's manifest":
+        path.write_text(to_json(manifest("pytorch_cpu", OTHER)))
+    elif case == "another size":
+        path.write_text(to_json(manifest("pytorch_cpu", size=4095)))
+    else:
+        path.write_text(path.read_text()[:50])
+    with pytest.raises(ImageMissingError, match="not whole") as caught:
+        store.find("pytorch_cpu")
+    assert caught.value.next_step == "toolkit image build pytorch_cpu"
+
+
+def test_publishing_replaces_the_file_and_the_manifest(images: Path, tmp_path: Path) -> None:
+    put(images, "x", OTHER)
+    built = fake_sif(tmp_path / "built.sif")
+    path = store.publish(built, manifest("x"), images)
+    assert store.find("x").manifest == manifest("x")
+    assert sorted(file.name for file in images.iterdir()) == ["x.json", "x.sif"]
+    assert path == images / "x.sif"
+    assert not built.exists()
+
+
+class Killed(BaseException):
+    """Ends everything, as kill -9 does: nothing is tidied up."""
+
+
+@pytest.mark.parametrize("survived", range(8))
+@pytest.mark.parametrize("before", [True, False])
+def test_there_is_no_moment_without_a_whole_image(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int, before: bool
+) -> None:
+    """Stop `publish` at each of its steps on the file system: the old image or the new one is there, and the next build tidies up."""
+    if before:
+        put(images, "x", OTHER)
+    built = fake_sif(tmp_path / "built.sif")
+    left = survived
+
+    def counted(real: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return real(*arguments, **options)  # type: ignore[operator]
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for target, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
+            patched.setattr(target, name, counted(getattr(target, name)))
+        with suppress(Killed):
+            store.publish(built, manifest("x"), images)
+    try:
+        found = store.find("x")
+    except (UnknownImageError, ImageMissingError):
+        assert not before
+        assert not (images / "x.sif").exists()
+    else:
+        assert found.manifest is not None
+        assert found.manifest.sif_id in ((OTHER, ID) if before else (ID,))
+    again = fake_sif(tmp_path / "again.sif", "a" * 32)
+    store.publish(again, manifest("x", "a" * 32), images)
+    assert store.find("x").manifest == manifest("x", "a" * 32)
+    assert [file.name for file in images.glob(".x.*.json")] == []
+
+
+def test_a_name_that_begins_like_another_keeps_its_manifests(images: Path, tmp_path: Path) -> None:
+    """`x` and `x.y` are different images: publishing the first leaves what is announced of the second."""
+    announced = images / f".x.y.{ID}.json"
+    announced.write_text(to_json(manifest("x.y")))
+    store.publish(fake_sif(tmp_path / "built.sif", OTHER), manifest("x", OTHER), images)
+    assert announced.exists()
