@@ -13,6 +13,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs
+from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
@@ -78,16 +79,10 @@ def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
 def show_outcome(outcome: Outcome, paths: Paths) -> None:
     """The last lines of a run: how it ended, where the ranks were, what to do next."""
     word = "done" if outcome.kind == "ok" else outcome.kind
-    message = outcome.message or results(outcome)
+    message = outcome.message or headline(outcome.results)
     console.note(console.subject(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}"))
     if outcome.ranks:
         places = "   ".join(f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items())
         console.note(console.subject("", places))
     directory = os.path.relpath(paths.directory)
     console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))
-
-
-def results(outcome: Outcome, *, most: int = 3) -> str:
-    """The first few results for one line: ``accuracy 0.961  loss 0.029``; all are in outcome.json."""
-    shown = list(outcome.results.items())[:most]
-    return "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown)

@@ -22,6 +22,7 @@ class JobState(Model, frozen=True, kw_only=True):
         nodes: host list as Slurm writes it: ``nid[001-002]``.
         exit_code: of the batch script.
         signal: that ended the batch script; 0: none.
+        log: file that the batch shell writes to; empty where it was not told.
     """
 
     job_id: int
@@ -34,6 +35,7 @@ class JobState(Model, frozen=True, kw_only=True):
     signal: int = 0
     start: int = 0
     end: int = 0
+    log: str = ""
 
     @property
     def ended(self) -> bool:

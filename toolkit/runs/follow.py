@@ -55,7 +55,7 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
     state: JobState | None = None
     while True:
         try:
-            new = _state(client, job_id)
+            new = _state(client, paths, job_id)
             heard = time.monotonic()
             if state is None or (new.state, new.reason) != (state.state, state.reason):
                 yield Changed(new, client.expected_start(job_id) if new.state == "PENDING" else "")
@@ -76,9 +76,14 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
     yield finish(client, paths, plan, state)
 
 
-def _state(client: Client, job_id: int) -> JobState:
+def is_of(state: JobState, paths: Paths) -> bool:
+    """Whether a job is this run's. A local cluster that was made anew counts its jobs from 1 again, and another run has the number."""
+    return not state.log or state.log.startswith(str(paths.logs).split("%")[0])
+
+
+def _state(client: Client, paths: Paths, job_id: int) -> JobState:
     found = client.jobs([job_id])
-    if job_id not in found:
+    if job_id not in found or not is_of(found[job_id], paths):
         raise JobLostError(
             f"Slurm does not know job {job_id} any more, and keeps no accounts", next_step="the logs tell what it did: toolkit logs"
         )

@@ -10,6 +10,7 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.site import Access
 from toolkit.runs import follow
+from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
 
@@ -44,6 +45,8 @@ def current(paths: Paths) -> tuple[JobState | None, Outcome | None]:
         return None, outcome
     client = client_of(submission)
     state = client.jobs([submission.job_id]).get(submission.job_id)
+    if state is not None and not follow.is_of(state, paths):
+        return None, None
     if state is not None and state.ended:
         return state, follow.finish(client, paths, follow.read_plan(paths), state)
     return state, None
@@ -57,8 +60,8 @@ def of(paths: Paths) -> Status:
     """
     state, outcome = current(paths)
     if outcome is not None:
-        results = "  ".join(f"{key} {value:.4g}" for key, value in outcome.results.items() if isinstance(value, float))
-        return _row(paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, outcome.message or results)
+        message = outcome.message or headline(outcome.results)
+        return _row(paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message)
     if state is not None:
         seconds = max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
         return _row(paths, state.state, seconds, None, state.nodes, state.reason)

@@ -118,6 +118,7 @@ def _job(data: Mapping[str, Any]) -> JobState:
         signal=signal,
         start=_value(data.get("start_time", times.get("start"))),
         end=_value(data.get("end_time", times.get("end"))),
+        log=str(data.get("standard_output") or ""),
     )
 
 
@@ -167,5 +168,6 @@ def job_lines(text: str) -> dict[int, JobState]:
             partition=values.get("Partition", ""),
             exit_code=int(code),
             signal=int(signal or 0),
+            log=values.get("StdOut", ""),
         )
     return found
