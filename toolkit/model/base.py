@@ -111,9 +111,15 @@ def toml(text: str) -> dict[str, object]:
     return data
 
 
-def to_json(data: object, *, indent: int = 2) -> str:
-    """Any model as JSON, keys in the order of the model, ended by a newline; equal data gives equal bytes."""
-    return msgspec.json.format(msgspec.json.encode(data, order="deterministic"), indent=indent).decode() + "\n"
+def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
+    """Any model as JSON, fields in the order of the model, ended by a newline.
+
+    Args:
+        data: a model.
+        indent: spaces for each level.
+        sort: put the keys of dicts in order, so that equal data gives equal bytes.
+    """
+    return msgspec.json.format(msgspec.json.encode(data, order="deterministic" if sort else None), indent=indent).decode() + "\n"
 
 
 def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:

@@ -104,7 +104,7 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
     """Work out how an ended job came out, and write it into the run's directory."""
     unwell = client.unwell_nodes(state.nodes) if state.nodes and state.state != "COMPLETED" else {}
     came_out = outcome(plan, state, all_lines(paths, plan, state.job_id), unwell)
-    write_atomically(paths.outcome, to_json(came_out))
+    write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
     return came_out
 
 
