@@ -20,7 +20,6 @@ def held(paths: Paths) -> Iterator[None]:
         BusyError: another `toolkit cluster up` or `down` holds it.
         ForbiddenError: the directory cannot be made or written.
     """
-    above = _missing_above(paths.directory)
     try:
         handle = _take(paths)
     except PermissionError as error:
@@ -34,15 +33,12 @@ def held(paths: Paths) -> Iterator[None]:
     finally:
         if not any(entry.name != paths.lock.name for entry in paths.directory.iterdir()):
             paths.lock.unlink(missing_ok=True)
-            for directory in (paths.directory, *above):
-                with contextlib.suppress(OSError):
-                    directory.rmdir()
+            with contextlib.suppress(OSError):  # the directories above go too, where they are ours by name, and empty
+                paths.directory.rmdir()
+                if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
+                    paths.directory.parent.rmdir()
+                    paths.directory.parent.parent.rmdir()
         os.close(handle)
-
-
-def _missing_above(directory: Path) -> tuple[Path, ...]:
-    """The directories above that will be made with it, and shall go with it where it does not stay."""
-    return tuple(parent for parent in directory.parents if not parent.exists())
 
 
 def _take(paths: Paths) -> int:

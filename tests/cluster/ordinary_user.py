@@ -1,0 +1,104 @@
+"""An ordinary user who can run the toolkit, also where the checkout and its Python are in directories that only root can enter."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "rich", "markdown_it", "mdurl", "pygments", "spython", "tomli")
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_NOT_NEEDED = shutil.ignore_patterns(
+    "site-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter", "ensurepip", "lib2to3"
+)
+
+
+@dataclass(frozen=True)
+class User:
+    """A user, and how the toolkit is run as this one.
+
+    Attributes:
+        name: of the user.
+        home: their home directory.
+        become: words before a command, () if we are this user.
+        python: an interpreter that they can run.
+        env: what this interpreter needs in the environment.
+    """
+
+    name: str
+    home: Path
+    become: tuple[str, ...]
+    python: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *words: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Any command, in the user's home, with an environment as after a login."""
+        settings = {
+            "HOME": str(self.home),
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+        return subprocess.run(
+            (*self.become, *words),
+            cwd=self.home,
+            env={**settings, **self.env, **(env or {})},
+            timeout=timeout,
+            text=True,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def toolkit(self, *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """`toolkit ARGUMENTS`."""
+        return self.run(self.python, "-m", "toolkit", *arguments, timeout=timeout, env=env)
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[User]:
+    """A new user if we are root, gone at the end; else ourselves."""
+    if os.geteuid() != 0:
+        yield User(getpass.getuser(), Path.home(), (), sys.executable)
+        return
+    name = f"tk{os.getpid()}"
+    home = Path("/home", name)
+    subprocess.run(("/usr/sbin/useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", name), check=True)
+    try:
+        yield _equipped(User(name, home, ("/usr/sbin/runuser", "-u", name, "--"), sys.executable))
+    finally:
+        subprocess.run(("/usr/sbin/userdel", name), check=True)
+        shutil.rmtree(home)
+
+
+def _equipped(user: User) -> User:
+    with contextlib.suppress(OSError):
+        if user.toolkit("--version").returncode == 0:
+            return user
+    place = user.home / "py"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (place / "bin").mkdir(parents=True)
+    shutil.copy2(Path(sys.base_prefix, "bin", version), place / "bin" / version)
+    shutil.copytree(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}), place / "lib" / version, ignore=_NOT_NEEDED)
+    for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
+        shutil.copy2(library, place / "lib")
+    packages = place / "packages"
+    site = Path(sysconfig.get_path("purelib"))
+    for package in _PACKAGES:
+        if (site / package).is_dir():
+            shutil.copytree(site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("toolkit", "recipes", "containers", "jobs"):
+        shutil.copytree(_CHECKOUT / part, packages / part, ignore=shutil.ignore_patterns("__pycache__", "runs", "*.sif"))
+    env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    equipped = User(user.name, user.home, user.become, str(place / "bin" / version), env)
+    said = equipped.toolkit("--version")
+    assert said.returncode == 0, said.stderr
+    return equipped
