@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.files import read_toml
 from toolkit.model.base import toml
+from toolkit.model.job import Job
 from toolkit.resources import shipped
 
 EXERCISES = ("digits-ddp", "digits-horovod")
@@ -43,6 +45,7 @@ def test_a_folder_has_its_three_files(folder: Path) -> None:
 def test_the_job_file_has_known_keys_and_names_what_is_there(folder: Path) -> None:
     job = toml((folder / "job.toml").read_text(encoding="utf-8"))
     assert set(job) <= KEYS
+    assert read_toml(folder / "job.toml", Job).summary
     assert (folder / str(job["script"])).is_file()
     assert (shipped("recipes") / f"{job['image']}.toml").is_file()
     assert job["launcher"] == {"digits-ddp": "torchrun", "digits-horovod": "horovod"}[folder.name]
