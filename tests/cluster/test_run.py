@@ -99,15 +99,16 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     assert "failed" in done.stderr
 
 
-def test_hostile_words_reach_the_rank_byte_for_byte(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
+def test_hostile_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     work = shared_dir / "it's $(touch pwned) `x` 한글"
     work.mkdir()
     (work / "tell me;.py").write_text(TELLING)
     (work / "my data").mkdir()
-    words = [*HOSTILE, *MULTILINE, ""]
+    words = [*HOSTILE, *MULTILINE, "", "--", "--help"]
     options = [option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")]
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", "horovod", "--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g'),
+        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g'),
         *("--bind", "my data:/mnt/my data:ro", *options, "tell me;.py", *words),
         cwd=work,
         timeout=120,
