@@ -175,7 +175,7 @@ class _Run:
         )
         self._begin("base")
         try:
-            with self._log.open("w", encoding="utf-8") as stream:
+            with self._log.open("w", buffering=1, encoding="utf-8") as stream:  # line by line, for who watches it
                 for line in process.stdout or ():
                     self._take(without(self._secret, line), stream.write, process.pid)
             return process.wait()

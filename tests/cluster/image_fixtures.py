@@ -1,0 +1,226 @@
+"""Fixtures about images: the real one, built once per machine, and tiny ones that are built in a second."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+USER = "toolkit-image-test"
+_PROGRAMS = ("sh", "cat", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
+# Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given.
+_FAKES = {
+    "pip": 'printf "%s\\0" "$@" >> /said',
+    "python3": 'echo "stand-in for python3"',
+    "apt-get": "true",
+    "apt-mark": 'echo "$1"',
+}
+
+
+@pytest.fixture(scope="session")
+def pytorch_image() -> Path:
+    """The real image, in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
+    built = subprocess.run(
+        [sys.executable, "-m", "toolkit", "image", "build", "pytorch_cpu"], capture_output=True, text=True, check=False, timeout=3600
+    )
+    if built.returncode != 0:
+        pytest.fail(f"toolkit image build pytorch_cpu ended with {built.returncode}:\n{built.stderr}")
+    return Path(built.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def tiny_base() -> Iterator[str]:
+    """A directory with a handful of this machine's programs: the smallest thing that Apptainer can begin with, readable by every user."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-base-", dir="/var/tmp") as name:
+        base = Path(name)
+        base.chmod(0o755)
+        for directory in (
+            "bin",
+            "etc/dpkg/dpkg.cfg.d",
+            "etc/apt",
+            "proc",
+            "sys",
+            "dev",
+            "tmp",
+            "root",
+            "home",
+            "mnt",
+            "opt",
+            "var/tmp",
+            "var/log",
+        ):
+            (base / directory).mkdir(parents=True)
+        for program in _PROGRAMS:
+            _copy_program(program, base)
+        for program, script in _FAKES.items():
+            (base / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+            (base / "bin" / program).chmod(0o755)
+        (base / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        (base / "etc/group").write_text("root:x:0:\n")
+        for empty in ("resolv.conf", "hosts"):
+            (base / "etc" / empty).touch()
+        yield name
+
+
+def _copy_program(program: str, base: Path) -> None:
+    found = shutil.which(program, path="/usr/bin:/bin")
+    assert found, program
+    shutil.copy(found, base / "bin" / program)
+    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", found], capture_output=True, text=True, check=True).stdout):
+        target = base / library.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            shutil.copy(Path(library).resolve(), target)
+
+
+@dataclass
+class Tiny:
+    """Builds tiny images in a store of its own, as this user or another."""
+
+    place: Path
+    base: str
+    become: tuple[str, ...] = ()
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def images(self) -> Path:
+        return self.place / "images"
+
+    def recipe(self, *commands: str, checks: str = "", more: str = "", name: str = "tiny") -> Path:
+        """Write a recipe with one step, called `act`."""
+        path = self.place / f"{name}.toml"
+        lines = "".join(f"    {_quoted(command)},\n" for command in commands)
+        path.write_text(
+            f'summary = "tiny"\n[base]\nkind = "localimage"\npath = "{self.base}"\n[space]\nimage = 10\nbuild = 50\n'
+            f'[[steps]]\nblock = "run"\nname = "act"\ncommands = [\n{lines}]\nchecks = {{{checks}}}\n{more}'
+        )
+        return path
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "TOOLKIT_IMAGES": str(self.images), "HOME": str(self.place), "PYTHONDONTWRITEBYTECODE": "1", **self.extra}
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """`toolkit image ...` in a session of its own."""
+        return subprocess.Popen(
+            [*self.become, sys.executable, "-m", "toolkit", "image", *map(str, arguments)],
+            env=self.environment(),
+            cwd=self.place,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        stdout, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def inside(self, *argv: str) -> str:
+        """What a program in the image says."""
+        command = [*self.become, "apptainer", "--silent", "exec", "--containall", str(self.images / "tiny.sif"), *argv]
+        return subprocess.run(command, env=self.environment(), cwd="/", capture_output=True, text=True, check=True).stdout
+
+    def started(self, *arguments: object, until: str) -> subprocess.Popen[str]:
+        """A build that has come to where its log says `until`."""
+        process = self.start("build", *arguments)
+        log = self.images / "tiny.failed.log"
+        wait_for(lambda: log.exists() and until in log.read_text(errors="replace"), f"{until!r} in the log")
+        return process
+
+    def processes(self) -> list[str]:
+        """The command lines of whatever still works for this store, or in its images."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                line, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue  # it has ended meanwhile
+            if str(self.place).encode() in line + environment and int(entry.name) != os.getpid():
+                found.append(line.replace(b"\0", b" ").decode(errors="replace"))
+        return found
+
+    def mounts(self) -> list[str]:
+        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.place) in line]
+
+    def left(self) -> list[str]:
+        """What a store holds that is no image and no lock."""
+        return sorted(path.name for path in self.images.iterdir() if path.suffix != ".lock")
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60) -> None:
+    """Until a condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def tiny(tiny_base: str) -> Iterator[Tiny]:
+    """A store of its own, as the user who runs the tests."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
+        yield from _tidied(Tiny(Path(name), tiny_base))
+
+
+def _tidied(store: Tiny) -> Iterator[Tiny]:
+    store.images.mkdir(parents=True)
+    try:
+        yield store
+    finally:
+        for entry in Path("/proc").glob("[0-9]*"):  # nothing of a failed test goes on
+            try:
+                if str(store.place).encode() in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except OSError:
+                continue
+
+
+@pytest.fixture(scope="session")
+def image_user() -> Iterator[str]:
+    """The name of an ordinary user who may build images; made for the tests where root runs them."""
+    if os.geteuid() != 0:
+        yield pwd.getpwuid(os.geteuid()).pw_name
+        return
+    subprocess.run(["useradd", "--no-create-home", "--home-dir", "/nonexistent", USER], check=True)
+    try:
+        subprocess.run(["apptainer", "config", "fakeroot", "--add", USER], check=True)
+        yield USER
+    finally:
+        subprocess.run(["apptainer", "config", "fakeroot", "--remove", USER], check=False)
+        subprocess.run(["userdel", USER], check=False)
+
+
+@pytest.fixture
+def users_tiny(tiny_base: str, image_user: str) -> Iterator[Tiny]:
+    """As `tiny`, for an ordinary user, who may also read everything: the checkout may lie where only root can enter."""
+    become: tuple[str, ...] = ()
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
+        place = Path(name)
+        if os.geteuid() == 0:
+            read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+            become = ("setpriv", "--reuid", image_user, "--regid", image_user, "--init-groups", *read)
+            shutil.chown(place, image_user, image_user)
+        store = Tiny(place, tiny_base, become)
+        for made in _tidied(store):
+            if become:
+                shutil.chown(store.images, image_user, image_user)
+            yield made

@@ -1,0 +1,306 @@
+"""`toolkit image` with the real Apptainer: what is built, what is kept, and what is left when a build fails or is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.hostile import HOSTILE
+
+SLOW = ("echo begun > /begun", "mkdir /deep /deep/er", "sleep 300")
+BUILT = ["tiny.json", "tiny.log", "tiny.sif"]
+
+
+def manifest(store: Tiny) -> dict[str, object]:
+    found: dict[str, object] = json.loads((store.images / "tiny.json").read_text())
+    return found
+
+
+def nothing_runs(store: Tiny) -> None:
+    wait_for(lambda: not store.processes(), f"the end of {store.processes()}", seconds=30)
+    assert store.mounts() == []
+
+
+def test_a_build_makes_an_image_its_manifest_and_its_log(tiny: Tiny) -> None:
+    recipe = tiny.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
+    done = tiny.run("build", recipe)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tiny.images / "tiny.sif")
+    assert tiny.left() == BUILT
+    assert tiny.inside("/bin/cat", "/greeting") == "hello\n"
+    known = manifest(tiny)
+    assert known["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
+    assert known["size"] == (tiny.images / "tiny.sif").stat().st_size
+    assert set(known["seconds"]) == {"base", "act", "clean", "checks", "pack"}  # type: ignore[call-overload]
+    for step in ("base", "act", "clean", "checks", "pack"):
+        assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
+    nothing_runs(tiny)
+
+
+def test_what_has_not_changed_is_kept_and_what_has_is_built(tiny: Tiny) -> None:
+    recipe = tiny.recipe("echo one > /greeting")
+    assert tiny.run("build", recipe).returncode == 0
+    first = manifest(tiny)
+    again = tiny.run("build", recipe, "--json")
+    assert json.loads(again.stdout)["kept"] is True
+    assert manifest(tiny) == first
+    tiny.recipe("echo two > /greeting")
+    changed = tiny.run("build", recipe, "--json")
+    assert json.loads(changed.stdout)["kept"] is False
+    assert tiny.inside("/bin/cat", "/greeting") == "two\n"
+    assert json.loads(tiny.run("build", recipe, "--force", "--json").stdout)["kept"] is False
+    assert tiny.left() == BUILT
+
+
+def test_an_image_whose_file_was_damaged_is_built_again(tiny: Tiny) -> None:
+    recipe = tiny.recipe("true")
+    assert tiny.run("build", recipe).returncode == 0
+    os.truncate(tiny.images / "tiny.sif", 5000)
+    assert tiny.run("path", "tiny").returncode == 68
+    assert json.loads(tiny.run("build", recipe, "--json").stdout)["kept"] is False
+    assert tiny.run("path", "tiny").stdout.strip() == str(tiny.images / "tiny.sif")
+
+
+def test_a_failed_step_is_named_with_its_command_and_the_tail(tiny: Tiny) -> None:
+    done = tiny.run("build", tiny.recipe("echo before", "cat /missing/file", "echo after"))
+    assert done.returncode == 74
+    assert "the step act failed" in done.stderr
+    assert "command: cat /missing/file" in done.stderr
+    assert "| cat: /missing/file: No such file or directory" in done.stderr
+    assert "after" not in re.sub("failed after", "", done.stderr)
+    log = tiny.images / "tiny.failed.log"
+    assert str(log) in done.stderr
+    assert "+ echo before" in log.read_text()
+    assert tiny.left() == ["tiny.failed.log"]
+    nothing_runs(tiny)
+
+
+def test_a_failed_build_keeps_the_image_from_before(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("echo one > /greeting")).returncode == 0
+    first = manifest(tiny)
+    assert tiny.run("build", tiny.recipe("exit 3")).returncode == 74
+    assert manifest(tiny) == first
+    assert tiny.inside("/bin/cat", "/greeting") == "one\n"
+
+
+def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
+    checks = 'good = "echo fine", bad = "echo the sum is wrong; exit 1"'
+    done = tiny.run("build", tiny.recipe("true", checks=checks))
+    assert done.returncode == 74
+    assert "did not pass 1 of 2 checks" in done.stderr
+    assert "| bad: the sum is wrong" in done.stderr
+    assert tiny.left() == ["tiny.failed.log"]
+
+
+def test_the_checks_can_be_run_again(tiny: Tiny) -> None:
+    recipe = tiny.recipe("echo hello > /greeting", checks='greeting = "cat /greeting", home = "! test -e $HOME/anything"')
+    assert tiny.run("build", recipe).returncode == 0
+    done = tiny.run("check", "tiny", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(check["name"], check["passed"]) for check in json.loads(done.stdout)] == [("greeting", True), ("home", True)]
+    assert tiny.run("check", str(tiny.images / "tiny.sif")).returncode == 0
+
+
+# A kill in the base, in a step and while the file is written; the last is the longest of a large image.
+@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) -> None:
+    recipe = tiny.recipe(*SLOW)
+    process = tiny.started(recipe, until="+ sleep 300")
+    assert any("sleep 300" in line for line in tiny.processes())
+    process.send_signal(signal_sent)
+    process.communicate(timeout=30)
+    nothing_runs(tiny)
+    wait_for(lambda: tiny.left() == ["tiny.failed.log"], "the work directory to go")
+    assert tiny.run("path", "tiny").returncode == 67
+    tiny.recipe("true")
+    assert tiny.run("build", recipe).returncode == 0
+    assert tiny.left() == BUILT
+
+
+def test_builds_killed_at_any_moment_leave_nothing_that_looks_whole(tiny: Tiny) -> None:
+    """Kill one build after the other, each a little later, until one gets through."""
+    recipe = tiny.recipe("true", checks='fine = "true"')
+    assert tiny.run("build", recipe).returncode == 0
+    for number in range(40):
+        before = manifest(tiny)["sif_id"]
+        tiny.recipe(f"echo {number} > /number", checks='fine = "true"')
+        process = tiny.start("build", recipe)
+        time.sleep(0.1 + 0.08 * number)
+        process.kill()
+        process.communicate(timeout=30)
+        nothing_runs(tiny)
+        found = tiny.run("path", "tiny")
+        assert found.returncode == 0, found.stderr
+        assert tiny.inside("/bin/true") == ""
+        if manifest(tiny)["sif_id"] != before:
+            break
+    else:
+        pytest.fail("no build got through")
+    assert tiny.run("build", recipe).returncode == 0
+    assert [name for name in tiny.left() if name not in ("tiny.failed.log", *BUILT)] == []
+
+
+def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny: Tiny) -> None:
+    recipe = tiny.recipe(*SLOW)
+    process = tiny.started(recipe, until="+ sleep 300")
+    guards = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _guards(path, tiny)]
+    assert len(guards) == 1
+    os.kill(guards[0], signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=30)
+    assert any(name.startswith(".toolkit-build-") for name in tiny.left())
+    tiny.recipe("true")
+    assert tiny.run("build", recipe).returncode == 0
+    assert tiny.left() == BUILT
+
+
+def _guards(path: Path, store: Tiny) -> bool:
+    try:
+        line = path.read_bytes()
+    except OSError:
+        return False
+    return b"images.builders.guard\0" in line and str(store.place).encode() in line
+
+
+def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
+    process = tiny.started(tiny.recipe(*SLOW), until="+ sleep 300")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert re.search(r"^act .* stopped", stderr, re.MULTILINE), stderr
+    assert f"the image is not there; left: {tiny.images / 'tiny.failed.log'}" in stderr
+    assert "Traceback" not in stderr
+    assert tiny.left() == ["tiny.failed.log"]
+    nothing_runs(tiny)
+
+
+def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
+    recipe = tiny.recipe("echo begun", "sleep 2")
+    first = tiny.started(recipe, until="+ sleep 2")
+    refused = tiny.run("build", recipe, "--no-wait")
+    assert refused.returncode == 75
+    assert re.search(rf"is being built by process {first.pid} on \S+, for 0:0\d", refused.stderr)
+    second = tiny.run("build", recipe, "--json")
+    assert first.wait(30) == 0
+    assert f"waiting  tiny is being built by process {first.pid}" in second.stderr
+    assert json.loads(second.stdout)["kept"] is True
+    first.communicate()
+
+
+def test_two_images_are_built_at_once(tiny: Tiny) -> None:
+    first = tiny.started(tiny.recipe("sleep 1"), until="+ sleep 1")
+    other = tiny.run("build", tiny.recipe("true", name="other"), "--no-wait")
+    assert other.returncode == 0, other.stderr
+    assert first.wait(30) == 0
+    first.communicate()
+    assert tiny.left() == ["other.json", "other.log", "other.sif", *BUILT]
+
+
+def test_space_is_looked_at_first(tiny: Tiny) -> None:
+    recipe = tiny.recipe("true")
+    recipe.write_text(recipe.read_text().replace("build = 50", "build = 1_000_000_000"))
+    done = tiny.run("build", recipe)
+    assert done.returncode == 73
+    assert str(tiny.images) in done.stderr
+    assert tiny.left() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
+def test_a_disk_that_fills_up_is_said_to_be_full(tiny: Tiny) -> None:
+    small = tiny.place / "small"
+    small.mkdir()
+    tiny.extra["TOOLKIT_BUILD_TMP"] = str(small)
+    recipe = tiny.recipe("while true; do cat /bin/sh >> /large; done")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", str(small)], check=True)
+    try:
+        done = tiny.run("build", recipe)
+        assert done.returncode == 73, done.stderr
+        assert "full in the step act" in done.stderr
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert tiny.left() == ["tiny.failed.log"]
+
+
+def test_values_reach_the_shell_byte_for_byte(tiny: Tiny) -> None:
+    """Every hostile string as a requirement of pip, through Apptainer's own parser and %post's own shell."""
+    texts = [text for text in (*HOSTILE, "{{ mirror }}", "{{{x}}}", "%post", "# %post") if text.isprintable() and not text.startswith("-")]
+    listed = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    more = f'[[steps]]\nblock = "python"\n[[steps]]\nblock = "pip"\npackages = [{listed}]\n'
+    done = tiny.run("build", tiny.recipe("true", more=more))
+    assert done.returncode == 0, done.stderr
+    assert tiny.inside("/bin/cat", "/said").split("\0")[:-1] == ["install", "--no-compile", *texts]
+    assert "pwned" not in tiny.inside("/bin/find", "/", "-xdev", "-name", "pwned")
+
+
+def test_what_the_host_lends_is_there_in_the_build_and_not_in_the_image(tiny: Tiny) -> None:
+    wheels = tiny.place / "wheels, and more"
+    wheels.mkdir()
+    (wheels / "x.whl").touch()
+    tiny.extra |= {
+        "PIP_FIND_LINKS": f"file://{str(wheels).replace(' ', '%20')}",
+        "PIP_INDEX_URL": "https://reader:t0psecret@packages.example.org/simple",
+        "APPTAINER_BIND": f"{wheels}:/leaked",
+        "APPTAINERENV_LEAKED": "yes",
+        "LEAKED": "yes",
+    }
+    done = tiny.run("build", tiny.recipe("cat /mnt/pip.conf", "find /mnt -name '*.whl'", "ls -d /leaked || true", "env"))
+    assert done.returncode == 0, done.stderr
+    log = (tiny.images / "tiny.log").read_text()
+    assert re.search(r"^/mnt/find-links/\d+/x.whl$", log, re.MULTILINE)
+    assert "https://reader:****@packages.example.org/simple" in log
+    assert "t0psecret" not in log
+    assert "cannot access '/leaked'" in log
+    assert "LEAKED" not in log
+    assert tiny.inside("/bin/find", "/mnt") == "/mnt\n"
+    strings = (tiny.images / "tiny.sif").read_bytes()
+    assert b"packages.example.org" not in strings
+    assert b"t0psecret" not in strings
+
+
+def test_nothing_of_it_is_in_the_home(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    assert sorted(path.name for path in tiny.place.iterdir()) == ["images", "tiny.toml"]
+
+
+def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
+    recipe = users_tiny.recipe("echo hello > /greeting", "id", checks='greeting = "cat /greeting"')
+    done = users_tiny.run("build", recipe)
+    assert done.returncode == 0, done.stderr
+    assert "uid=0(root)" in (users_tiny.images / "tiny.log").read_text()
+    assert users_tiny.left() == BUILT
+    assert users_tiny.run("check", "tiny").returncode == 0
+    nothing_runs(users_tiny)
+
+
+def test_a_build_of_an_ordinary_user_that_is_killed_leaves_nothing(users_tiny: Tiny) -> None:
+    """Directories of the build belong to subordinate ids, which the user alone could not remove."""
+    recipe = users_tiny.recipe("mkdir -p /owned/deep", "chown -R 33:33 /owned", *SLOW)
+    process = users_tiny.started(recipe, until="+ sleep 300")
+    process.kill()
+    process.communicate(timeout=30)
+    nothing_runs(users_tiny)
+    wait_for(lambda: users_tiny.left() == ["tiny.failed.log"], "the work directory to go")
+    users_tiny.recipe("true")
+    assert users_tiny.run("build", recipe).returncode == 0
+
+
+def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:
+    assert tiny.run("render", "--all", "--check").returncode == 0
+    recipe = tiny.recipe("true")
+    assert tiny.run("render", recipe, "--write").returncode == 0
+    assert tiny.run("render", recipe, "--check").returncode == 0
+    tiny.recipe("echo other")
+    wrong = tiny.run("render", recipe, "--check")
+    assert wrong.returncode == 78
+    assert "| -    true" in wrong.stderr
+    assert "| +    echo other" in wrong.stderr
+    assert tiny.run("render", recipe).stdout != (tiny.place / "tiny.def").read_text()

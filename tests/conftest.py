@@ -1,0 +1,5 @@
+"""Fixtures for every test live beside what they are about; here they are only named."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.cluster.image_fixtures"]
