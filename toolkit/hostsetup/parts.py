@@ -61,8 +61,10 @@ TESTS = Part(
     needs=(
         Need(program="git", package="git"),
         Need(program="make", package="make"),
+        Need(program="runuser", package="util-linux"),
         Need(program="setpriv", package="util-linux"),
         Need(program="shellcheck", package="shellcheck"),
+        Need(program="useradd", package="passwd"),
     ),
 )
 
