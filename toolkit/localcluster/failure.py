@@ -19,14 +19,17 @@ class StartError(ClusterError):
 
 
 def tails(logs: Iterable[Path]) -> tuple[str, ...]:
-    """The last lines of each log that has any, under its name."""
-    found: list[str] = []
+    """The last lines of each log that has any, under its name; ``x.out`` only where ``x.log`` has none, as it says the same."""
+    found: dict[Path, list[str]] = {}
     for log in logs:
-        try:
-            rows = log.read_text(errors="replace").split("\n")
-        except OSError:
-            continue
-        rows = [row for row in rows if row.strip()]
-        if rows:
-            found += [f"{log.name}:", *rows[-LINES:]]
-    return tuple(found)
+        rows = _rows(log)
+        if rows and log.with_suffix(".log") not in found:
+            found[log] = [f"{log.name}:", *rows[-LINES:]]
+    return tuple(row for rows in found.values() for row in rows)
+
+
+def _rows(log: Path) -> list[str]:
+    try:
+        return [row for row in log.read_text(errors="replace").split("\n") if row.strip()]
+    except OSError:
+        return []

@@ -31,13 +31,13 @@ def held(paths: Paths) -> Iterator[None]:
     try:
         yield
     finally:
-        if not any(entry.name != paths.lock.name for entry in paths.directory.iterdir()):
-            paths.lock.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the directories above go too, where they are ours by name, and empty
-                paths.directory.rmdir()
-                if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
-                    paths.directory.parent.rmdir()
-                    paths.directory.parent.parent.rmdir()
+        # Whoever has opened it meanwhile sees that it is not at its place any more, and makes a new one.
+        paths.lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty; the directories above go too, where they are ours by name
+            paths.directory.rmdir()
+            if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
+                paths.directory.parent.rmdir()
+                paths.directory.parent.parent.rmdir()
         os.close(handle)
 
 
