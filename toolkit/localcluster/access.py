@@ -75,7 +75,7 @@ def up_command(paths: Paths) -> str:
 
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """The words before a command that bring it to where process ``pid`` of the cluster is; also for a node's first process."""
-    settings = ("env", "-C", cwd or _here(), f"SLURM_CONF={paths.conf}", *_path())
+    settings = ("env", "-C", cwd or here(), f"SLURM_CONF={paths.conf}", *_path())
     if processes.inside(paths):
         return settings
     as_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
@@ -87,7 +87,12 @@ def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     )
 
 
-def _here() -> str:
+def here() -> str:
+    """The current directory.
+
+    Raises:
+        BindMissingError: it was removed.
+    """
     try:
         return str(Path.cwd())
     except FileNotFoundError as error:

@@ -13,7 +13,7 @@ from toolkit.errors import ClusterError, NeedsInstallError, UsageError
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
 from toolkit.localcluster.control import ask
-from toolkit.localcluster.paths import Paths, below_private, paths_of
+from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.plan import Request
 from toolkit.resources import package_directory
 
@@ -26,7 +26,7 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
     Raises:
         SlurmUnreachableError: the cluster is not up.
         UsageError: it has no such node.
-        ClusterError: the node is switched off.
+        ClusterError: the node is switched off, or we are in the cluster ourselves.
     """
     paths = paths_of(name)
     started = must_run(paths)
@@ -50,10 +50,14 @@ def interactive() -> tuple[str, ...]:
 
 def _sees(directory: str, shared: tuple[str, ...]) -> bool:
     within = any(directory == other or directory.startswith(other + "/") for other in shared)
-    return within or directory == "/tmp" or not below_private(directory)
+    return within or directory in PRIVATE or not below_private(directory)
 
 
 def _node(paths: Paths, node: str) -> int:
+    if processes.inside(paths):
+        raise ClusterError(
+            "this shell is in the cluster, from where no node can be entered", next_step="leave it, or: srun -w NODE --pty bash"
+        )
     power = ask(paths, Request()).nodes
     if node not in power:
         raise UsageError(f"cluster {paths.name} has no node {node!r}", place="--node", choices=power, value=node)

@@ -112,7 +112,11 @@ def _kill(pid: int, paths: Paths) -> None:
     """Kill a process of ours, through a handle that cannot come to mean another process in between."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel before 5.3
+        if is_supervisor(pid, paths):
+            os.kill(pid, signal.SIGKILL)
         return
     try:
         if is_supervisor(pid, paths):

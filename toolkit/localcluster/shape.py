@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 
+from toolkit.files import human_size
 from toolkit.model.base import BadDataError, Model
 from toolkit.slurm import hostlist
 
@@ -150,6 +151,18 @@ def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
     if any(partition.default for partition in found):
         return found
     return (replace(found[0], default=True), *found[1:])
+
+
+def summary(shape: Shape) -> str:
+    """One line for people: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
+    groups = "; ".join(
+        f"{group.names}: {group.cpus} CPUs, {human_size(group.memory * 1e6)}"
+        + (f", {group.gpus} {group.gpu_type or ''} GPUs".replace("  ", " ") if group.gpus else "")
+        for group in shape.nodes
+    )
+    partitions = ", ".join(partition.name for partition in partitions_of(shape))
+    extras = (f", {len(shape.extra)} lines of slurm.conf" if shape.extra else "") + (", accounting" if shape.accounting else "")
+    return f"{groups}; partitions {partitions}{extras}"
 
 
 def check(shape: Shape) -> Shape:

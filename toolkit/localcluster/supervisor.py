@@ -96,6 +96,8 @@ def _answer(inside: Inside, line: str) -> Reply:
         return Reply(failed=str(error))
     except ToolkitError as error:
         return Reply(failed=error.cause, details=error.details)
+    except Exception as error:  # whatever it was, the cluster dies if we do
+        return Reply(failed=repr(error))
     return Reply(nodes=inside.power, daemons=dict.fromkeys(inside.daemons, True))
 
 

@@ -20,7 +20,7 @@ from toolkit.localcluster.failure import StartError, tails
 from toolkit.localcluster.lock import held
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.plan import KEEP, Plan
-from toolkit.localcluster.shape import Shape, all_nodes
+from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
 from toolkit.model.base import to_json
 from toolkit.progress import Progress
@@ -54,6 +54,7 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
             return False
         _remove_left_over(paths)
         plan = Plan(name=name, shape=shape, shared=shared, user=pwd.getpwuid(os.geteuid()).pw_name, as_user=os.geteuid() != 0)
+        progress.say("cluster", f"{name}: {summary(shape)}")
         try:
             _write_files(paths, plan)
             _start(paths, plan, progress)
@@ -71,10 +72,14 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
 def _explained(error: BaseException) -> BaseException:
     if not isinstance(error, StartError):
         return error
+    details = (*error.details, *tails(error.logs))
+    forbidden = any("unshare failed" in line or "Operation not permitted" in line for line in details)
     return ClusterError(
         f"the local cluster did not start: {error.cause}",
-        details=(*error.details, *tails(error.logs)),
-        next_step="nothing of it was left behind; toolkit cluster up --help",
+        details=details,
+        next_step="namespaces are not permitted here: run as root, or in a container with --privileged"
+        if forbidden
+        else "nothing of it was left behind; change what the log complains about, then up again",
     )
 
 
@@ -82,7 +87,8 @@ def _same_or_error(paths: Paths, shape: Shape, shared: tuple[str, ...], asked: t
     plan = read_json(paths.plan, Plan)
     next_step = f"toolkit cluster down --name {paths.name}, then up again"
     if plan.shape != shape:
-        raise ClusterError(f"cluster {paths.name} is up in another shape", next_step=next_step, place=str(paths.plan))
+        both = (f"is up     {summary(plan.shape)}", f"asked for {summary(shape)}")
+        raise ClusterError(f"cluster {paths.name} is up in another shape", next_step=next_step, details=both)
     missing = [directory for directory in shared if directory not in plan.shared and not _within(directory, plan.shared)]
     wanted = [directory for directory in missing if directory in {os.path.realpath(path) for path in asked}]
     if wanted:
@@ -107,7 +113,7 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
         if os.path.realpath(directory) in PRIVATE:
             raise UsageError(f"each node has its own {directory}; share a directory below it", place="--share")
     package = package_directory("")
-    own = (Path.home(), Path.cwd(), paths.directory, package, shipped("jobs"), shipped("recipes"))
+    own = (Path.home(), access.here(), paths.directory, package, shipped("jobs"), shipped("recipes"))
     found = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
     below = [directory for directory in found if below_private(directory)]
     return tuple(directory for directory in below if not _within(directory, below))

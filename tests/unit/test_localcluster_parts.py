@@ -1,0 +1,154 @@
+"""The parts of the local cluster that need no Slurm: where it lies, whose process is whose, one at a time, what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
+from toolkit.localcluster import lock, packages, processes
+from toolkit.localcluster.access import access, default_name, prefix
+from toolkit.localcluster.failure import tails
+from toolkit.localcluster.paths import Paths, below_private, paths_of
+from toolkit.localcluster.up import shared_directories
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths("local", tmp_path / "local")
+
+
+def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLKIT_CLUSTER_DIR", raising=False)
+    monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert paths_of(default_name()).directory == Path("/home/ada/.local/state/toolkit/clusters/local")
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", "/var/c")
+    monkeypatch.setenv("TOOLKIT_CLUSTER", "mine")
+    assert paths_of(default_name()).conf == Path("/var/c/mine/etc/slurm.conf")
+
+
+@pytest.mark.parametrize("root", ["/" + "x" * 56, "/a b", "/a;b", "/a'b", "/ä"])
+def test_directories_that_cannot_be(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", root)
+    with pytest.raises(ClusterError) as caught:
+        paths_of("local")
+    assert "TOOLKIT_CLUSTER_DIR" in (caught.value.next_step or "")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a b", "-a", "x" * 21, "a\n"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(UsageError):
+        paths_of(name)
+
+
+def test_a_cluster_that_is_not_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", str(tmp_path)[:40])
+    monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
+    with pytest.raises(SlurmUnreachableError) as caught:
+        access("nowhere")
+    assert caught.value.next_step == "toolkit cluster up --name nowhere"
+    with pytest.raises(SlurmUnreachableError, match="the local cluster is not up") as caught:
+        access()
+    assert caught.value.next_step == "toolkit cluster up"
+
+
+def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
+    """Neither a process that has our number by chance, nor one that only looks alike, is killed."""
+    words = (sys.executable, "-c", "import time; time.sleep(60)", "-m", processes.SUPERVISOR)
+    other = subprocess.Popen((*words, str(paths.directory) + "2"))
+    ours = subprocess.Popen((*words, str(paths.directory)))
+    try:
+        assert processes.supervisors(paths) == (ours.pid,)
+        assert processes.stop(paths) is True
+        assert ours.wait(timeout=10) == -9
+        assert other.poll() is None
+        assert processes.stop(paths) is False
+    finally:
+        other.kill()
+        other.wait()
+        ours.kill()
+        ours.wait()
+
+
+def test_one_at_a_time(paths: Paths) -> None:
+    with lock.held(paths), pytest.raises(BusyError) as caught, lock.held(paths):
+        pass
+    assert f"process {os.getpid()}" in caught.value.cause
+    assert not paths.directory.exists()
+
+
+def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from toolkit.localcluster import lock; from toolkit.localcluster.paths import Paths\n"
+    )
+    code += "with lock.held(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
+    holder = subprocess.Popen((sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(BusyError), lock.held(paths):
+        pass
+    holder.kill()
+    holder.communicate()
+    with lock.held(paths):
+        (paths.directory / "file").touch()
+    assert [entry.name for entry in paths.directory.iterdir()] == ["file"]
+
+
+def test_the_words_before_a_command(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    words = prefix(paths, 12, "/work dir")
+    assert words[words.index("-C") + 1] == "/work dir"
+    assert f"SLURM_CONF={paths.conf}" in words
+    assert words[-1] == "PATH=/usr/bin:/bin:/usr/sbin:/sbin"
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+    assert not any(word.startswith("PATH=") for word in prefix(paths, 12, "/"))
+
+
+def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as text:
+        place = Path(text).resolve()
+        (place / "a" / "b").mkdir(parents=True)
+        monkeypatch.chdir(place / "a" / "b")
+        outside = Paths("local", Path("/var/c/local"))
+        assert str(place / "a" / "b") in shared_directories(outside, ())
+        found = shared_directories(outside, (str(place / "a"), "/usr"))
+        assert str(place / "a") in found
+        assert str(place / "a" / "b") not in found
+        assert "/usr" not in found
+        for wrong in ("/tmp", "/dev/shm", str(place / "nowhere")):
+            with pytest.raises(UsageError):
+                shared_directories(outside, (wrong,))
+    assert not below_private("/tmp")
+    assert not below_private("/tmpfiles/x")
+
+
+def test_tails_of_logs(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"line {number}\n\n" for number in range(30)))
+    (tmp_path / "a.out").write_text("the same\n")
+    (tmp_path / "b.log").write_text("")
+    (tmp_path / "b.out").write_text("before the log was open\n")
+    shown = tails(tmp_path / name for name in ("a.log", "a.out", "b.log", "b.out", "c.log"))
+    assert shown == ("a.log:", *(f"line {number}" for number in range(18, 30)), "b.out:", "before the log was open")
+
+
+def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "which", lambda program: None if program in ("slurmd", "mariadbd") else f"/bin/{program}")
+    monkeypatch.setattr(packages, "_any", lambda *_: True)
+    assert packages.needed() == ("slurmd",)
+    assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")
+
+
+def test_access_imports_nothing_heavy() -> None:
+    """It is on the way of every `toolkit run`."""
+    code = "import sys, toolkit.localcluster.access; print([name for name in ('jinja2', 'click', 'rich') if name in sys.modules])"
+    started = time.monotonic()
+    said = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]", time.monotonic() - started
