@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +14,9 @@ from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.files import human_size
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.plan import Verb
-from toolkit.localcluster.status import Status
+
+if TYPE_CHECKING:
+    from toolkit.localcluster.status import Status
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
