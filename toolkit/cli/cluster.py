@@ -58,7 +58,7 @@ def command() -> None:
 @click.option("--gpus-per-node", metavar="N[,N...]", default="0", show_default=True, help="Simulated; one number, or one for each node.")
 @click.option("--gpu-type", metavar="TYPE", help="Such as v100, for --gres=gpu:v100:2.")
 @click.option(
-    "--partition", "partitions", metavar="SPEC", multiple=True, help="NAME[:KEY=VALUE,...]; repeatable (default: main). See below."
+    "--partition", "partitions", metavar="SPEC", multiple=True, help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above."
 )
 @click.option("--shape", "shape_file", type=click.Path(path_type=Path), metavar="FILE", help="Nodes and partitions from a TOML file.")
 @click.option("--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers.")
