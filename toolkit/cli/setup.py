@@ -61,7 +61,8 @@ def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
 
 def _ready(facts: Facts, as_json: bool) -> None:
     if not as_json:
-        console.out(console.subject("ready", f"nothing is missing on this machine (containers: {facts.runtime})"))
+        slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
+        console.out(console.subject("ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"))
 
 
 def _how(facts: Facts, actions: tuple[Action, ...], wishes: Wishes) -> str:

@@ -21,6 +21,7 @@ def look(wishes: Wishes) -> Facts:
     root = os.geteuid() == 0
     user = _user_name()
     runtime = next((path for path in map(shell.which, parts.RUNTIMES) if path), None)
+    slurm = _own_slurm()
     has_apt = bool(shell.which("apt-get") and shell.which("dpkg"))
     lacking = capabilities.own()[1] if root else ()
     setuid = runtime is not None and _setuid(runtime)
@@ -32,7 +33,8 @@ def look(wishes: Wishes) -> Facts:
         toolkit=toolkit_command(),
         runtime=runtime,
         runtime_offered=_offered() if runtime is None and has_apt else None,
-        missing=_missing(wishes),
+        missing=_missing(wishes, slurm),
+        slurm=slurm,
         interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse.state(),
         ids=_has_ids(user),
@@ -68,8 +70,23 @@ def _user_name() -> str:
         return str(os.geteuid())
 
 
-def _missing(wishes: Wishes) -> tuple[Missing, ...]:
-    found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=packages.needed(wishes.accounting))]
+def _own_slurm() -> str | None:
+    configured = "SLURM_CONF" in os.environ or any(Path(path).exists() for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"))
+    return own_slurm(shell.which("sbatch"), from_debian=Path("/var/lib/dpkg/info/slurm-client.list").exists(), configured=configured)
+
+
+def own_slurm(sbatch: str | None, *, from_debian: bool, configured: bool) -> str | None:
+    """The ``sbatch`` of a Slurm that is in use here, or that did not come from Debian's packages. Pure."""
+    return sbatch if configured or not from_debian else None
+
+
+def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
+    """What of ``needed`` may be put beside the machine's own Slurm: no other Slurm. Pure."""
+    return tuple(name for name in needed if not (slurm and name.startswith("slurm")))
+
+
+def _missing(wishes: Wishes, slurm: str | None) -> tuple[Missing, ...]:
+    found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=beside(packages.needed(wishes.accounting), slurm))]
     for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
         lacking = tuple(need.package for need in part.needs if not shell.which(need.program))
         found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))

@@ -48,6 +48,7 @@ class Facts(Model, frozen=True, kw_only=True):
     Attributes:
         runtime: the path of ``apptainer`` or ``singularity``; None where neither is.
         runtime_offered: whether the package archives configured here have Apptainer; None where that is not known (no lists yet).
+        slurm: the path of ``sbatch``, where this machine belongs to a cluster or has a Slurm of its own: none is put beside it.
         interrupted: an installation of ours was cut off, or is at work right now.
         fuse: whether every user can open ``/dev/fuse`` (images are mounted through it).
         ids: whether this user has a range of subordinate user ids, which building needs.
@@ -64,6 +65,7 @@ class Facts(Model, frozen=True, kw_only=True):
     runtime: str | None
     runtime_offered: bool | None = None
     missing: tuple[Missing, ...] = ()
+    slurm: str | None = None
     interrupted: bool = False
     fuse: Literal["ready", "closed", "absent"] = "ready"
     ids: bool = True
