@@ -131,7 +131,8 @@ class Tiny:
     def inside(self, *argv: str) -> str:
         """What a program in the image says."""
         command = [*self.become, "apptainer", "--silent", "exec", "--containall", str(self.images / "tiny.sif"), *argv]
-        return subprocess.run(command, env=self.environment(), cwd="/", capture_output=True, text=True, check=True).stdout
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))}
+        return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=True).stdout
 
     def started(self, *arguments: object, until: str) -> subprocess.Popen[str]:
         """A build that has come to where its log says `until`."""
@@ -200,13 +201,13 @@ def image_user() -> Iterator[str]:
     if os.geteuid() != 0:
         yield pwd.getpwuid(os.geteuid()).pw_name
         return
-    subprocess.run(["useradd", "--no-create-home", "--home-dir", "/nonexistent", USER], check=True)
+    subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{USER}", USER], check=True)  # Apptainer wants a home
     try:
         subprocess.run(["apptainer", "config", "fakeroot", "--add", USER], check=True)
         yield USER
     finally:
         subprocess.run(["apptainer", "config", "fakeroot", "--remove", USER], check=False)
-        subprocess.run(["userdel", USER], check=False)
+        subprocess.run(["userdel", "--remove", USER], check=False)
 
 
 @pytest.fixture

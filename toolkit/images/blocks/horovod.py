@@ -86,7 +86,7 @@ class Horovod(Block, frozen=True, kw_only=True):
         )
         starts = {
             "mpi": f"timeout 300 {_MPIRUN} two_ranks.py mpi",
-            "gloo": "timeout 300 horovodrun --gloo --network-interfaces lo -np 2 python3 two_ranks.py gloo",
+            "gloo": "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 two_ranks.py gloo",
         }
         ranks = (CheckCall(name=f"ranks-{one}", command=starts[one], scripts=("two_ranks.py",)) for one in self.operations)
         return (built, *ranks)
