@@ -17,7 +17,7 @@ from toolkit.images.words import plain, word
 
 STEP = "==> "  # begins the line by which a step of %post says its name: "==> pip: torch 2.13.0+cpu"
 _END = "END-OF-FILE"
-_MANUAL = "/var/tmp/installed-by-name"
+_MANUAL = "/opt/installed-by-name"  # not below /var/tmp: the host shows a build its own
 _DPKG = "/etc/dpkg/dpkg.cfg.d/build"
 
 _RUNNER = f"""\

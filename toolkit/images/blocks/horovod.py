@@ -7,7 +7,7 @@ from typing import Literal
 from toolkit.images.piece import VENV, Block, CheckCall, Piece, require_requirements
 from toolkit.images.words import word
 
-_WORK = "/var/tmp/horovod"
+_WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")
 _MODULE = {"pytorch": "torch"}
 _SAID = {"mpi": "MPI", "gloo": "Gloo"}
