@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +66,8 @@ def _line_of(rows: Sequence[str], key: str) -> int | None:
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old or the new one, never a part, also after a power cut."""
+    import tempfile  # with random and its hashes; most commands write nothing
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -79,20 +80,3 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def human_size(count: float) -> str:
-    """Bytes for people: ``295 MB``, ``1.1 GB`` (powers of 1000)."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def human_time(seconds: float) -> str:
-    """A duration for people: ``0:41``, ``2:05``, ``1:02:03``."""
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
 from tests.hostile import HOSTILE
+from toolkit import __version__
+from toolkit.images import host, library
 
 SLOW = ("echo begun > /begun", "mkdir /deep /deep/er", "sleep 300")
 BUILT = ["tiny.json", "tiny.log", "tiny.sif"]
@@ -291,6 +297,82 @@ def test_a_build_of_an_ordinary_user_that_is_killed_leaves_nothing(users_tiny: T
     wait_for(lambda: users_tiny.left() == ["tiny.failed.log"], "the work directory to go")
     users_tiny.recipe("true")
     assert users_tiny.run("build", recipe).returncode == 0
+
+
+def unpacked(image: Path, name: str) -> str:
+    """A file as it lies in the image; a running container sees the machine's own in its place."""
+    listed = subprocess.run(["apptainer", "sif", "list", str(image)], capture_output=True, text=True, check=True).stdout
+    offset = re.search(r"(\d+)-\d+ *\|FS", listed)
+    assert offset, listed
+    argv = ["unsquashfs", "-cat", "-offset", offset[1], str(image), name]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def within(image: Path, script: str) -> str:
+    argv = ["apptainer", "--silent", "run", "--cleanenv", "--containall", str(image), "sh", "-c", script]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, cwd="/").stdout
+
+
+def test_the_real_image_has_proven_itself(pytorch_image: Path) -> None:
+    known = json.loads(pytorch_image.with_suffix(".json").read_text())
+    assert {check["name"]: check["passed"] for check in known["checks"]} == dict.fromkeys(
+        ("imports", "openmpi", "user-site", "horovod-build", "ranks-mpi", "ranks-gloo"), True
+    )
+    assert known["frameworks"]["torch"] == "2.13.0+cpu"
+    assert known["frameworks"]["horovod"] == "0.28.1"
+    assert set(known["frameworks"]) == {"torch", "numpy", "sklearn", "horovod"}
+    assert known["mpi"] == ["pmix"]
+    assert known["size"] < 450_000_000
+
+
+def test_the_real_image_has_no_tools_to_build_with(pytorch_image: Path) -> None:
+    tools = "gcc g++ cc c++ cpp make cmake ld as strip mpicc mpicxx"
+    assert within(pytorch_image, f"for tool in {tools}; do command -v $tool; done; true") == ""
+    packages = within(pytorch_image, "dpkg-query -Wf '${Package} ${db:Status-Abbrev}\n'").splitlines()
+    assert [package for package in packages if re.search(r"-dev |^g\+\+|^gcc-1\d |^cmake|^make | rc", package)] == []
+
+
+def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_image: Path) -> None:
+    for name in ("etc/resolv.conf", "etc/hosts", "etc/hostname"):
+        assert unpacked(pytorch_image, name) == ""
+    assert unpacked(pytorch_image, "etc/apt/sources.list").startswith("# The mirror of the build is not kept.")
+    found = "find /mnt /tmp /var/tmp /root /home /var/cache/apt /var/lib/apt/lists /var/log /etc/dpkg/dpkg.cfg.d ! -type d"
+    assert within(pytorch_image, f"{found} ! -path '/root/.*'") == ""
+    assert within(pytorch_image, "find / -xdev '(' -name pip.conf -o -name 'installed-by-name' ')' ! -path '/proc/*'") == ""
+    mirror = host.debian_mirror("bookworm")
+    names = [re.escape(urlsplit(mirror).netloc), socket.gethostname() + r"\b", *(re.escape(bind.source) for bind in host.loan().binds)]
+    # The system's own file of authorities has the same name everywhere: it says nothing of this machine.
+    pattern = "|".join(name for name in names if "/etc/ssl" not in name and "/etc/pki" not in name)
+    places = "/etc /var /opt/toolkit /opt/venv/pyvenv.cfg /.singularity.d"
+    assert within(pytorch_image, f"grep -rIlE {shlex.quote(pattern)} {places} || true") == ""
+    for part in ("1", "2"):
+        said = subprocess.run(["apptainer", "sif", "dump", part, str(pytorch_image)], capture_output=True, text=True, check=True).stdout
+        assert not re.search(pattern, said)
+
+
+def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
+    from spython.main import Client
+
+    labels = Client.inspect(str(pytorch_image), json=True, quiet=True)["attributes"]["labels"]
+    assert labels["toolkit.recipe"] == "pytorch_cpu"
+    assert labels["toolkit.version"] == __version__
+    assert labels["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))
+    said = subprocess.run(["apptainer", "inspect", "--deffile", str(pytorch_image)], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == library.definition_path("pytorch_cpu").read_text().strip()
+
+
+def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Tiny) -> None:
+    argv = [*users_tiny.become, "apptainer", "--silent", "run", "--containall", str(pytorch_image)]
+    told = [*argv, "python3", "-c", "import sys; print(sys.argv[1:], sys.prefix)", "two words", "$HOME"]
+    done = subprocess.run(told, capture_output=True, text=True, check=True, cwd="/", env=users_tiny.environment())
+    assert done.stdout == "['two words', '$HOME'] /opt/venv\n"
+
+
+def test_the_real_image_passes_its_checks_again(pytorch_image: Path) -> None:
+    argv = [sys.executable, "-m", "toolkit", "image", "check", str(pytorch_image), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(check["passed"] for check in json.loads(done.stdout))
 
 
 def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:

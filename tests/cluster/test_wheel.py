@@ -28,9 +28,7 @@ def installed(toolkit_env: dict[str, str]) -> Path:
     return place / "venv/bin/toolkit"
 
 
-def test_the_wheel_works_in_an_empty_folder(
-    installed: Path, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_the_wheel_works_in_an_empty_folder(installed: Path, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
     def say(*arguments: str) -> str:
         done = subprocess.run([installed, *arguments], env=toolkit_env, cwd=shared_dir, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr

@@ -11,9 +11,9 @@ import click
 
 from toolkit.cli import console
 from toolkit.errors import SlurmUnreachableError, UsageError
-from toolkit.files import human_size
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.plan import Verb
+from toolkit.units import human_size
 
 if TYPE_CHECKING:
     from toolkit.localcluster.status import Status

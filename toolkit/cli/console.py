@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError
-from toolkit.files import human_time
+from toolkit.units import human_time
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
 _LONG = 3.0  # seconds after which a step is announced before its end, where no terminal shows it counting

@@ -7,7 +7,6 @@ import os
 import time
 
 from toolkit.cli import console
-from toolkit.files import human_time
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
@@ -17,6 +16,7 @@ from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
+from toolkit.units import human_time
 
 DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job

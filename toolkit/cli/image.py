@@ -52,7 +52,7 @@ def build(name: str, force: bool, no_wait: bool, as_json: bool) -> None:
 
 def _show_built(built: Built, as_json: bool) -> None:
     from toolkit.cli import console
-    from toolkit.files import human_size, human_time
+    from toolkit.units import human_size, human_time
 
     manifest = built.manifest
     if as_json:
@@ -131,8 +131,8 @@ def _check_rendered(found: Iterable[tuple[Resolved, Path]]) -> None:
 def list_images(as_json: bool) -> None:
     """List recipes and images: what is built, how large, with what in it."""
     from toolkit.cli import console
-    from toolkit.files import human_size
     from toolkit.images.listing import listing
+    from toolkit.units import human_size
 
     listed = listing()
     if as_json:

@@ -8,9 +8,9 @@ import click
 
 from toolkit.cli import console
 from toolkit.errors import SlurmUnreachableError
-from toolkit.files import human_time
 from toolkit.runs import status
 from toolkit.runs.store import all_runs
+from toolkit.units import human_time
 
 
 @click.command("ps")

@@ -15,12 +15,12 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.files import human_size
 from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, parts, smoke
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.look import look
 from toolkit.hostsetup.model import Action, Facts, Wishes
 from toolkit.progress import Progress
+from toolkit.units import human_size
 
 _LOCK = Path("/run/toolkit-setup.lock")
 _FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess

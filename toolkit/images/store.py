@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
-from toolkit.files import human_size, read_json, write_atomically
+from toolkit.files import read_json, write_atomically
 from toolkit.images import sif
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
 from toolkit.resources import shipped
+from toolkit.units import human_size
 
 
 class FoundImage(Model, frozen=True, kw_only=True):

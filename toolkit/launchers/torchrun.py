@@ -35,6 +35,8 @@ def launch(request: Request) -> Launch:
         cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
         environment={
             "OMP_NUM_THREADS": str(request.cpus_per_rank),
+            # An agent that ends after the first one finds its store closed and says so with a stack trace, in healthy runs.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
             # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
             **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),

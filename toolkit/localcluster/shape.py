@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import re
 
-from toolkit.files import human_size
 from toolkit.model.base import BadDataError, Model
 from toolkit.slurm import hostlist
+from toolkit.units import human_size
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")

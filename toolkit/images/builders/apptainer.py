@@ -1,8 +1,8 @@
 """Building by Apptainer: a definition becomes a SIF file.
 
 This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass what the host lends, and can deadlock while it
-streams; and none of its calls can be stopped together with all that they started. ``inspect`` it does well, and there it is used
-(``inspect.py``). What else has to be known of Apptainer 1.4:
+streams; and none of its calls can be stopped together with all that they started. What it does well is ``inspect(path, json=True)``: labels
+of an image are read by that. What else has to be known of Apptainer 1.4:
 
 - It writes every value of a build argument into the image, in the definition and in a label. So the mirror is not given to it: it is told
   to put ``{{ mirror }}`` where that is written already, and the ``debootstrap`` that it finds first is ours, which puts the mirror there.
@@ -23,7 +23,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError, NoSpaceError, ToolkitError
-from toolkit.files import human_time
 from toolkit.images import host
 from toolkit.images.bases import Debootstrap
 from toolkit.images.builders.guard import descendants
@@ -35,6 +34,7 @@ from toolkit.images.loan import ROOT, Loan, bind_option, secrets, without
 from toolkit.images.recipes import Resolved
 from toolkit.progress import Progress
 from toolkit.quoting import shell_words
+from toolkit.units import human_time
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _COMPRESSION = "-comp zstd -Xcompression-level 3"  # packs two to three times faster than gzip, and unpacks faster

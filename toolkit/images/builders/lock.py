@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.files import human_time
 from toolkit.progress import Progress
+from toolkit.units import human_time
 
 _POLL = 0.5  # seconds between two attempts
 

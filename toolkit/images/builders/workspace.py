@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
-from toolkit.files import human_size
 from toolkit.images.builders.remove import remove
 from toolkit.model.recipe import Space
+from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
 _PREFIX = ".toolkit-build-"

@@ -1,0 +1,20 @@
+"""Sizes and durations for people."""
+
+from __future__ import annotations
+
+
+def human_size(count: float) -> str:
+    """Bytes for people: ``295 MB``, ``1.1 GB`` (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def human_time(seconds: float) -> str:
+    """A duration for people: ``0:41``, ``2:05``, ``1:02:03``."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
