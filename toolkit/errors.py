@@ -200,14 +200,3 @@ class JobLostError(ToolkitError):
     """The job ended without an exit code of its own: a node failed, or Slurm forgot it."""
 
     exit_code, kind = 87, "job lost"
-
-
-def all_kinds() -> dict[int, str]:
-    """Every exit code of the tool with the word printed beside it, sorted by code."""
-    found: dict[int, str] = {}
-    waiting: list[type[ToolkitError]] = [ToolkitError]
-    while waiting:
-        error = waiting.pop()
-        found[error.exit_code] = error.kind
-        waiting.extend(error.__subclasses__())
-    return dict(sorted(found.items()))

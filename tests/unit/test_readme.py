@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.errors import ToolkitError
 
@@ -20,11 +21,7 @@ README = Path(__file__).parent.parent.parent / "README.md"
 
 
 def codes() -> str:
-    found: list[type[ToolkitError]] = []
-    waiting = [ToolkitError]
-    while waiting:
-        found.append(waiting.pop())
-        waiting.extend(found[-1].__subclasses__())
+    found = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, ToolkitError)]
     rows = [(error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split())) for error in found if error is not ToolkitError]
     return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
 

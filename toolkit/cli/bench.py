@@ -16,7 +16,13 @@ NAMES = ("plan", "render", "submit")
 
 @click.group(name="bench")
 def command() -> None:
-    """Measure, always against a named peer in the same run."""
+    """Measure, always against a named peer in the same run.
+
+    \b
+    Examples:
+      toolkit bench cli
+      toolkit bench cli --only render --runs 30 --json
+    """
 
 
 @command.command()
