@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.ordinary_user import User
 from tests.hostile import HOSTILE, MULTILINE
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -292,3 +294,24 @@ def test_a_run_can_be_repeated(toolkit: Any, pytorch_image: Path, shared_dir: Pa
     again = toolkit("run", "runs/tell-0001", cwd=shared_dir, timeout=60)
     assert again.returncode == 0, again.stderr
     assert outcome(shared_dir, "tell-0002")["results"]["argv"] == ["a b"]
+
+
+def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> None:
+    """All but the installation of packages: cluster, both launchers, in a home that is nobody else's."""
+    images = user.home / ".local/share/toolkit/images"
+    user.run("mkdir", "-p", str(images), "work")
+    for suffix in (".sif", ".json"):
+        shutil.copy(pytorch_image.with_suffix(suffix), images)
+        shutil.chown(images / pytorch_image.with_suffix(suffix).name, user.name)
+    up = user.toolkit("cluster", "up", "--nodes", "2", "--mem-per-node", "8G")
+    assert up.returncode == 0, up.stderr
+    try:
+        for job in ("digits-ddp", "digits-horovod"):
+            done = user.toolkit("run", "--json", "--image", "pytorch_cpu", f"jobs/{job}", "--epochs", "2", timeout=200)
+            assert done.returncode == 0, done.stdout + done.stderr
+            result = json.loads(done.stdout)
+            assert result["results"]["parameters_equal"] is True
+            assert [len(ranks) for ranks in result["ranks"].values()] == [2, 2]
+    finally:
+        down = user.toolkit("cluster", "down")
+    assert down.returncode == 0, down.stderr
