@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.options import complete_runs
 from toolkit.runs import status
 from toolkit.runs.store import find
 
 
 @click.command("cancel")
-@click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
+@click.argument("run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
 def command(run_names: tuple[str, ...], runs: Path) -> None:
     """Cancel runs; their logs are kept.

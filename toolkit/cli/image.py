@@ -90,12 +90,12 @@ def render(name: str | None, every: bool, check: bool, write: bool) -> None:
     if check and write:
         raise UsageError("--check and --write do not go together", place="--check", next_step="toolkit image render --help")
     named: Sequence[str] = recipe_names() if name is None else (name,)
-    found = [(library.load(one), library.definition_path(one)) for one in named]
     if check:
-        _check_rendered(found)
+        _check_rendered(named)
         return
-    for resolved, path in found:
-        _write_rendered(resolved, path) if write else click.echo(library.rendered(resolved), nl=False)
+    for one in named:
+        resolved = library.load(one)
+        _write_rendered(resolved, library.definition_path(one)) if write else click.echo(library.rendered(resolved), nl=False)
 
 
 def _write_rendered(resolved: Resolved, path: Path) -> None:
@@ -107,18 +107,19 @@ def _write_rendered(resolved: Resolved, path: Path) -> None:
     console.note(console.subject("written", str(path)))
 
 
-def _check_rendered(found: Iterable[tuple[Resolved, Path]]) -> None:
+def _check_rendered(recipes: Iterable[str]) -> None:
     from difflib import unified_diff
 
     from toolkit.images import library
 
     wrong: list[str] = []
     details: list[str] = []
-    for resolved, path in found:
+    for recipe in recipes:
+        path = library.definition_path(recipe)
         committed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        wanted = library.rendered(resolved)
+        wanted = library.rendered(library.load(recipe))
         if committed != wanted:
-            wrong.append(resolved.name)
+            wrong.append(recipe)
             details += unified_diff(committed.splitlines(), wanted.splitlines(), str(path), "as rendered", lineterm="", n=1)
     if wrong:
         again = wrong[0] if len(wrong) == 1 else "--all"

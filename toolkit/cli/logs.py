@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.options import complete_runs
 from toolkit.runs import follow, logs, status
 from toolkit.runs.store import find
 
 
 @click.command("logs")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until the job has ended; ends with its exit code.")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
 @click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")

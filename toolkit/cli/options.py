@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -33,6 +34,14 @@ def _sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     from toolkit import sites
 
     return [name for name in ("auto", *sites.names()) if name.startswith(incomplete)]
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion of RUN: the runs of the directory that is asked for."""
+    del param
+    from toolkit.runs.store import all_runs
+
+    return [paths.name for paths in all_runs(Path(ctx.params.get("runs") or "runs")) if paths.name.startswith(incomplete)]
 
 
 JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (

@@ -24,7 +24,7 @@ from toolkit.runs.submit import submit, write
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
-@click.argument("script")
+@click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Run SCRIPT on the nodes of a cluster, in an image; ends with the job's exit code.
