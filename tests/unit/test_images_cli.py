@@ -1,0 +1,95 @@
+"""`toolkit image`: what is printed, and what is refused, where no program has to be run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.test_images_store import ID, fake_sif, manifest
+from toolkit.cli.image import command
+from toolkit.errors import ConfigError, ImageMissingError, ToolkitError, UnknownImageError, UsageError
+from toolkit.images import library
+from toolkit.model.base import to_json
+
+
+@pytest.fixture(autouse=True)
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "images"))
+    return tmp_path / "images"
+
+
+def image(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, catch_exceptions=True)
+
+
+def refused(*arguments: str) -> ToolkitError:
+    error = image(*arguments).exception
+    assert isinstance(error, ToolkitError), error
+    return error
+
+
+def test_render_prints_the_committed_definition() -> None:
+    done = image("render", "pytorch_cpu")
+    assert done.exit_code == 0
+    assert done.stdout == library.definition_path("pytorch_cpu").read_text()
+
+
+def test_render_checks_what_is_committed() -> None:
+    assert image("render", "pytorch_cpu", "--check").exit_code == 0
+    assert image("render", "--all", "--check").stdout == ""
+
+
+def test_render_writes_beside_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('summary = "x"\n[base]\nkind = "localimage"\npath = "/base.sif"\n')
+    missing = refused("render", str(recipe), "--check")
+    assert isinstance(missing, ConfigError)
+    assert missing.next_step == f"toolkit image render {recipe} --write"
+    assert image("render", str(recipe), "--write").exit_code == 0
+    assert (tmp_path / "mine.def").read_text() == image("render", str(recipe)).stdout
+    assert image("render", str(recipe), "--check").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("render",), ("render", "pytorch_cpu", "--all"), ("render", "pytorch_cpu", "--check", "--write")], ids=" ".join
+)
+def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...]) -> None:
+    assert isinstance(refused(*arguments), UsageError)
+
+
+@pytest.mark.parametrize("verb", ["build", "render", "path", "check"])
+def test_an_unknown_name_has_a_near_one(verb: str) -> None:
+    error = refused(verb, "pytorch-cpu")
+    assert isinstance(error, UnknownImageError)
+    assert error.close == "pytorch_cpu"
+
+
+@pytest.mark.parametrize("verb", ["path", "check"])
+def test_an_image_that_is_not_built_names_the_command(verb: str) -> None:
+    error = refused(verb, "pytorch_cpu")
+    assert isinstance(error, ImageMissingError)
+    assert error.next_step == "toolkit image build pytorch_cpu"
+
+
+def listed() -> dict[str, dict[str, object]]:
+    return {one["name"]: one for one in json.loads(image("list", "--json").stdout)}
+
+
+def test_the_list_tells_states_apart(images: Path) -> None:
+    assert listed()["pytorch_cpu"]["state"] == "not built"
+    images.mkdir()
+    fake_sif(images / "pytorch_cpu.sif")
+    assert listed()["pytorch_cpu"]["state"] == "not whole"
+    known = images / "pytorch_cpu.json"
+    known.write_text(to_json(manifest("pytorch_cpu")))
+    assert listed()["pytorch_cpu"]["state"] == "recipe changed"
+    wanted = library.recipe_hash(library.load("pytorch_cpu"))
+    known.write_text(to_json(manifest("pytorch_cpu")).replace('"recipe_hash": "r"', f'"recipe_hash": "{wanted}"'))
+    assert listed()["pytorch_cpu"]["state"] == "built"
+    fake_sif(images / "theirs.sif", ID)
+    assert listed()["theirs"]["state"] == "no manifest"
+    table = image("list").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["NAME", "pytorch_cpu", "theirs"]
