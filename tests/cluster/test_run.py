@@ -315,3 +315,13 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
     finally:
         down = user.toolkit("cluster", "down")
     assert down.returncode == 0, down.stderr
+
+
+def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    """The site `generic`, on the login side of the cluster, where Slurm's commands answer by themselves."""
+    (shared_dir / "hello.py").write_text("import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n")
+    words = ("run", "--site", "generic", "--image", str(pytorch_image), "--launcher", "horovod", "--nodes", "2", "hello.py")
+    done = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", *words, cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0| rank 0 on nid001", "1| rank 1 on nid002"]
+    assert "site generic" in done.stderr

@@ -89,20 +89,12 @@ def test_jobs_of_a_later_slurm() -> None:
 
 
 def test_jobs_of_sacct() -> None:
-    answer = {
-        "jobs": [
-            {
-                "job_id": 4,
-                "state": {"current": "TIMEOUT", "reason": "TimeLimit"},
-                "nodes": "nid001",
-                "exit_code": {"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 15}},
-                "time": {"start": 100, "end": 160},
-            }
-        ]
-    }
-    assert parse.jobs(json.dumps(answer))[4] == JobState(
-        job_id=4, state="TIMEOUT", reason="TimeLimit", nodes="nid001", signal=15, start=100, end=160
-    )
+    golden = Path(__file__).parent.parent / "golden" / "slurm" / "sacct-22.05.txt"
+    states = parse.accounts(golden.read_text())
+    assert [state.state for state in states.values()] == ["FAILED", "COMPLETED", "CANCELLED"]
+    failed = states[1]
+    assert (failed.exit_code, failed.nodes, failed.name) == (3, "nid[001-002]", "fails | here")
+    assert failed.start > 0
 
 
 def test_jobs_of_scontrol() -> None:

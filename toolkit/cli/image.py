@@ -83,7 +83,7 @@ def render(name: str | None, every: bool, check: bool, write: bool) -> None:
     For a recipe that came with the tool it is committed as containers/NAME.def; for one of your own it lies beside the .toml file.
     """
     from toolkit.images import library
-    from toolkit.images.store import recipe_names
+    from toolkit.images.names import recipe_names
 
     if every == (name is not None):
         raise UsageError("name one recipe, or use --all", place="NAME", choices=recipe_names(), next_step="toolkit image render --help")

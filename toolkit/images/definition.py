@@ -6,7 +6,7 @@ may that prints a definition, and there is one definition with a fixed order of 
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
@@ -51,7 +51,20 @@ def render(resolved: Resolved, scripts: Mapping[str, str], version: str) -> str:
 
 def recipe_hash(resolved: Resolved, scripts: Mapping[str, str]) -> str:
     """What changes when the image would: of the definition with everything it holds, but for the tool's version."""
-    return hashlib.sha256(_render(resolved, scripts, {}).encode()).hexdigest()
+    return _sha256(_render(resolved, scripts, {}).encode())
+
+
+def _sha256(data: bytes) -> str:
+    """Python's own implementation where it is there: `hashlib` loads OpenSSL first, a twentieth of the command that prints a definition."""
+    try:
+        if sys.version_info >= (3, 12):
+            from _sha2 import sha256
+        else:
+            from _sha256 import sha256
+    except ImportError:
+        from hashlib import sha256
+    digest: str = sha256(data).hexdigest()
+    return digest
 
 
 def steps(resolved: Resolved) -> tuple[tuple[str, str], ...]:

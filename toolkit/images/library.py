@@ -8,8 +8,8 @@ from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error
 from toolkit.images import definition
+from toolkit.images.names import recipe_names
 from toolkit.images.recipes import Resolved, resolve
-from toolkit.images.store import recipe_names
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.recipe import Recipe
 from toolkit.resources import package_directory, shipped

@@ -14,9 +14,9 @@ from pathlib import Path
 from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
 from toolkit.files import read_json, write_atomically
 from toolkit.images import sif
+from toolkit.images.names import recipe_names as recipe_names
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
-from toolkit.resources import shipped
 from toolkit.units import human_size
 
 
@@ -38,11 +38,6 @@ def images_directory() -> Path:
     """Where this user's images are: ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``; it may not be there yet."""
     chosen = os.environ.get("TOOLKIT_IMAGES")
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".local/share/toolkit/images"
-
-
-def recipe_names() -> tuple[str, ...]:
-    """The recipes that came with the tool, sorted."""
-    return tuple(sorted(path.stem for path in shipped("recipes").glob("*.toml")))
 
 
 def image_names(directory: Path) -> tuple[str, ...]:

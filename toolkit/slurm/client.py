@@ -78,9 +78,10 @@ class Client:
         found = self._queued(ids)
         lost = [number for number in ids if number not in found]
         if lost:
-            result = self._run(["sacct", "--json", f"--jobs={_list(lost)}"], check=False)
-            if result.ok and result.stdout.strip():
-                found |= {number: state for number, state in parse.jobs(result.stdout).items() if number in lost}
+            asked = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={parse.SACCT_FORMAT}", f"--jobs={_list(lost)}"]
+            result = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
+            if result.ok:
+                found |= {number: state for number, state in parse.accounts(result.stdout).items() if number in lost}
         return found
 
     def _queued(self, ids: Sequence[int]) -> dict[int, JobState]:

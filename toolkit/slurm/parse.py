@@ -10,6 +10,8 @@ from typing import Any
 from toolkit.model.run import JobState
 from toolkit.model.site import Partition
 
+# --json would be structured, but in 22.05 it says return_code 0 of a job that ended with 3. The name is last: it may hold a "|".
+SACCT_FORMAT = "JobIDRaw,State,ExitCode,Reason,NodeList,Partition,Start,End,JobName"
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
 # States of nodes that no job can start on, in sinfo's short form.
@@ -88,7 +90,7 @@ def mpi_types(text: str) -> tuple[str, ...]:
 
 
 def jobs(text: str) -> dict[int, JobState]:
-    """The answer of ``squeue --json`` or ``sacct --json``, by job id.
+    """The answer of ``squeue --json``, by job id.
 
     Raises:
         ValueError: it is not such an answer.
@@ -100,32 +102,27 @@ def jobs(text: str) -> dict[int, JobState]:
 
 
 def _job(data: Mapping[str, Any]) -> JobState:
-    state = data.get("job_state", data.get("state", ""))
-    if isinstance(state, Mapping):  # sacct: {"current": ..., "reason": ...}
-        state = state.get("current", "")
+    state = data.get("job_state", "")
     names = [state] if isinstance(state, str) else list(state)
     code, signal = _exit(data.get("exit_code"))
-    times = data.get("time") or {}
-    reason = data.get("state_reason") or (data.get("state") or {}).get("reason", "") if isinstance(data.get("state", {}), Mapping) else ""
     return JobState(
         job_id=int(data["job_id"]),
         state=base_state(names),
         name=str(data.get("name") or ""),
-        reason="" if reason in ("None", None) else str(reason),
-        nodes=_nodes(data.get("nodes")),
+        reason=_word(data.get("state_reason")),
+        nodes=_word(data.get("nodes")),
         partition=str(data.get("partition") or ""),
         exit_code=code,
         signal=signal,
-        start=_value(data.get("start_time", times.get("start"))),
-        end=_value(data.get("end_time", times.get("end"))),
+        start=_value(data.get("start_time")),
+        end=_value(data.get("end_time")),
         log=str(data.get("standard_output") or ""),
     )
 
 
-def _nodes(nodes: Any) -> str:
-    if isinstance(nodes, Mapping):
-        nodes = nodes.get("list", "")
-    return "" if nodes in (None, "None assigned", "(null)") else str(nodes)
+def _word(text: Any) -> str:
+    """A word of Slurm's, or empty for any of the ways in which it says that there is none."""
+    return "" if text in (None, "None", "None assigned", "(null)", "Unknown") else str(text)
 
 
 def base_state(names: Iterable[str]) -> str:
@@ -150,6 +147,28 @@ def _exit(code: Any) -> tuple[int, int]:
     return (number >> 8) & 255, number & 127
 
 
+def accounts(text: str) -> dict[int, JobState]:
+    """Lines of ``sacct --parsable2 --format=SACCT_FORMAT`` with times in seconds, by job id."""
+    found = {}
+    for line in text.splitlines():
+        number, state, code, reason, nodes, partition, start, end, name = line.split("|", 8)
+        if number.isdigit():
+            exit_code, _, signal = code.partition(":")
+            found[int(number)] = JobState(
+                job_id=int(number),
+                state=base_state([state]),
+                name=name,
+                reason=_word(reason),
+                nodes=_word(nodes),
+                partition=partition,
+                exit_code=_number(exit_code),
+                signal=_number(signal),
+                start=_number(start),
+                end=_number(end),
+            )
+    return found
+
+
 def job_lines(text: str) -> dict[int, JobState]:
     """The answer of ``scontrol --oneliner show job``, for a Slurm that was built without JSON."""
     found = {}
@@ -158,13 +177,12 @@ def job_lines(text: str) -> dict[int, JobState]:
         if "JobId" not in values:
             continue
         code, _, signal = values.get("ExitCode", "0:0").partition(":")
-        reason = values.get("Reason", "")
         found[int(values["JobId"])] = JobState(
             job_id=int(values["JobId"]),
             state=base_state([values.get("JobState", "")]),
             name=values.get("JobName", ""),
-            reason="" if reason == "None" else reason,
-            nodes=_nodes(values.get("NodeList")),
+            reason=_word(values.get("Reason")),
+            nodes=_word(values.get("NodeList")),
             partition=values.get("Partition", ""),
             exit_code=int(code),
             signal=int(signal or 0),
