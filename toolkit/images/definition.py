@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import chain
+from typing import Any
 
 from toolkit.images.bases import Debootstrap
 from toolkit.images.piece import CHECKS, CheckCall, Piece
@@ -57,13 +59,10 @@ def recipe_hash(resolved: Resolved, scripts: Mapping[str, str]) -> str:
 def _sha256(data: bytes) -> str:
     """Python's own implementation where it is there: `hashlib` loads OpenSSL first, a twentieth of the command that prints a definition."""
     try:
-        if sys.version_info >= (3, 12):
-            from _sha2 import sha256
-        else:
-            from _sha256 import sha256
+        module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:
-        from hashlib import sha256
-    digest: str = sha256(data).hexdigest()
+        module = import_module("hashlib")
+    digest: str = module.sha256(data).hexdigest()
     return digest
 
 
