@@ -10,7 +10,7 @@ import pytest
 from toolkit.model.run import JobState
 from toolkit.slurm import parse
 from toolkit.slurm.client import without_sbatch_variables
-from toolkit.slurm.hostlist import compress, expand
+from toolkit.slurm.hostlist import expand
 
 
 @pytest.mark.parametrize(
@@ -126,18 +126,12 @@ def test_captured_answers_of_22_05() -> None:
 )
 def test_host_lists(text: str, names: tuple[str, ...]) -> None:
     assert expand(text) == names
-    assert set(expand(compress(names))) == set(names)
 
 
 @pytest.mark.parametrize("text", ["nid[001", "nid[3-1]", "nid[a]"])
 def test_broken_host_lists(text: str) -> None:
     with pytest.raises(ValueError, match="host list"):
         expand(text)
-
-
-def test_compressed_lists_read_as_slurm_writes_them() -> None:
-    assert compress(["nid002", "nid001", "nid004"]) == "nid[001-002,004]"
-    assert compress(["nid001"]) == "nid001"
 
 
 def test_variables_that_override_a_script_do_not_reach_sbatch() -> None:

@@ -30,25 +30,3 @@ def _numbers(ranges: str) -> Iterable[str]:
             raise ValueError(f"{item!r} is not a range of a host list")
         for number in range(int(first), int(last or first) + 1):
             yield str(number).zfill(len(first))
-
-
-def compress(names: Iterable[str]) -> str:
-    """The reverse: sorted, runs of numbers of equal width joined."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    plain: list[str] = []
-    for name in sorted(set(names)):
-        match = re.fullmatch(r"(.*?)(\d+)", name)
-        if match:
-            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
-        else:
-            plain.append(name)
-    for (prefix, width), numbers in groups.items():
-        spans = [_span(list(run), width) for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
-        single = len(spans) == 1 and "-" not in spans[0]
-        plain.append(prefix + (spans[0] if single else f"[{','.join(spans)}]"))
-    return ",".join(plain)
-
-
-def _span(run: list[tuple[int, int]], width: int) -> str:
-    first, last = run[0][1], run[-1][1]
-    return f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"
