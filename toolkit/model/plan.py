@@ -35,6 +35,7 @@ class Container(Model, frozen=True, kw_only=True):
         gpus: give the container the node's NVIDIA driver.
         home: directory on the host that is the container's home; None: below the user's cache directory.
         home_name: the image's name without characters that ``--home`` gives a meaning to.
+        home_inside: what that directory is inside; no user's home is there, so it covers no directory that is bound.
     """
 
     command: str
@@ -46,6 +47,7 @@ class Container(Model, frozen=True, kw_only=True):
     gpus: bool = False
     home: str | None = None
     home_name: str
+    home_inside: str = "/home/toolkit"
 
     @property
     def settings(self) -> str:

@@ -9,9 +9,6 @@ from toolkit.errors import UsageError
 from toolkit.model.image import Manifest
 from toolkit.model.plan import Bind, Container
 
-# Where the container's home is. No user's home is there, so it never covers a directory that is bound.
-HOME = "/home/toolkit"
-
 
 def container(
     *,
