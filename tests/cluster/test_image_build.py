@@ -272,6 +272,22 @@ def test_what_the_host_lends_is_there_in_the_build_and_not_in_the_image(tiny: Ti
     assert b"t0psecret" not in strings
 
 
+def test_temporary_files_of_a_build_are_its_own(tiny: Tiny) -> None:
+    marks = [Path(directory) / f"toolkit-test-mark-{os.getpid()}" for directory in ("/tmp", "/var/tmp")]
+    for mark in marks:
+        mark.touch()
+    try:
+        commands = [f"echo x > {mark}-within" for mark in marks] + [f"! test -e {mark}" for mark in marks]
+        checks = ", ".join(f'at{number} = "echo x > {mark}-within"' for number, mark in enumerate(marks))
+        done = tiny.run("build", tiny.recipe(*commands, checks=checks))
+        assert done.returncode == 0, done.stderr
+        assert not any(mark.with_name(f"{mark.name}-within").exists() for mark in marks)
+        assert tiny.inside("/bin/find", "/tmp", "/var/tmp") == "/tmp\n/var/tmp\n"
+    finally:
+        for mark in marks:
+            mark.unlink()
+
+
 def test_nothing_of_it_is_in_the_home(tiny: Tiny) -> None:
     assert tiny.run("build", tiny.recipe("true")).returncode == 0
     assert sorted(path.name for path in tiny.place.iterdir()) == ["images", "tiny.toml"]

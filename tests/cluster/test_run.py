@@ -124,17 +124,12 @@ def test_hostile_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any,
     assert not list(shared_dir.rglob("pwned"))
 
 
-def test_nothing_of_the_users_shell_or_home_leaks_in(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+def test_nothing_of_the_users_shell_or_home_leaks_in(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     leaks = {"PYTHONPATH": "/leak", "LD_LIBRARY_PATH": "/leak", "CONDA_PREFIX": "/leak", "APPTAINERENV_LEAK": "1", "SBATCH_PARTITION": "no"}
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit", "run", "--image", str(pytorch_image), "--launcher", "horovod", "tell.py"],
-        env={**toolkit_env, **leaks},
-        cwd=shared_dir,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = toolkit("run", "--image", str(pytorch_image), "--launcher", "horovod", "tell.py", env={**toolkit_env, **leaks}, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]
     assert not {"PYTHONPATH", "CONDA_PREFIX", "LEAK"} & set(told["environment"])
@@ -187,14 +182,10 @@ def test_what_cannot_run_is_refused_and_nothing_is_submitted(
     assert not (shared_dir / "runs").exists()
 
 
-def test_an_image_that_is_not_built_says_how_to_build_it(shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+def test_an_image_that_is_not_built_says_how_to_build_it(toolkit: Any, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
     (shared_dir / "train.py").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit", "run", "--image", "pytorch_cpu", "train.py"],
-        env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")},
-        cwd=shared_dir,
-        capture_output=True,
-        text=True,
+    done = toolkit(
+        "run", "--image", "pytorch_cpu", "train.py", env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")}, cwd=shared_dir
     )
     assert done.returncode == 68
     assert "toolkit image build pytorch_cpu" in done.stderr
@@ -210,15 +201,9 @@ def test_a_directory_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_im
     assert "/tmp of its own" in done.stderr
 
 
-def test_no_slurm(toolkit_env: dict[str, str], shared_dir: Path) -> None:
+def test_no_slurm(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
     (shared_dir / "train.py").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit", "run", "--image", "pytorch_cpu", "train.py"],
-        env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"},
-        cwd=shared_dir,
-        capture_output=True,
-        text=True,
-    )
+    done = toolkit("run", "--image", "pytorch_cpu", "train.py", env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"}, cwd=shared_dir)
     assert done.returncode == 69
     assert "toolkit cluster up" in done.stderr
 

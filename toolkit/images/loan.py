@@ -121,7 +121,8 @@ def without(secret: Iterable[str], line: str) -> str:
     return line
 
 
-def bind_option(source: str, target: str) -> str:
+def bind_option(source: str, target: str, *, writable: bool = False) -> str:
     """An argument of Apptainer's ``--mount``, which unlike ``--bind`` can carry commas and colons in a path."""
-    fields = ("type=bind", f"source={source}", f"destination={target}", "ro")
+    # It reads all its --mount together as one table, whose lines must have the same number of fields: the type a second time does no harm.
+    fields = ("type=bind", f"source={source}", f"destination={target}", "type=bind" if writable else "ro")
     return ",".join('"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field for field in fields)

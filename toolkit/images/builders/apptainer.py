@@ -8,6 +8,7 @@ of an image are read by that. What else has to be known of Apptainer 1.4:
   to put ``{{ mirror }}`` where that is written already, and the ``debootstrap`` that it finds first is ours, which puts the mirror there.
 - After a bootstrap by ``--fakeroot`` a thread of it keeps a core busy until the end (``prepareFakerootEnv``: its ``break`` leaves a select,
   not the loop). It is allowed one core only, and when the steps begin it is made to wait for everything else that wants to run.
+- It shows a build the machine's own ``/tmp`` and ``/var/tmp``, where a killed build would leave its files: it is given others.
 - It takes settings from ``APPTAINER_*`` of the user, keeps caches in the home, and unpacks in ``/tmp``: it gets an environment of its own.
 """
 
@@ -71,7 +72,7 @@ def build(resolved: Resolved, definition: str, place: Workspace, log: Path, prog
     loan = host.loan()
     secret = secrets((*loan.files.values(), *host.proxies().values()))
     (place.output / "image.def").write_text(definition, encoding="utf-8")
-    arguments = [*_base_arguments(resolved, place), *_loan_arguments(loan, place)]
+    arguments = [*_base_arguments(resolved, place), *_loan_arguments(loan, place), *_temporary_arguments(place)]
     command = [*chosen.prefix, chosen.program, "build", *chosen.options, "--mksquashfs-args", _COMPRESSION, *arguments]
     command += [str(place.sif), str(place.output / "image.def")]
     run = _Run(resolved, log, progress, expected, secret)
@@ -125,6 +126,17 @@ def _loan_arguments(loan: Loan, place: Workspace) -> list[str]:
             continue  # pip would complain of it on the host as well, and go on
         options += ["--mount", bind_option(bind.source, f"{ROOT}/{bind.target}")]
     directory.chmod(0o755)
+    return options
+
+
+def _temporary_arguments(place: Workspace) -> list[str]:
+    """Directories for temporary files that go with the build."""
+    options: list[str] = []
+    for target in ("/tmp", "/var/tmp"):
+        directory = place.scratch / f"within{target.replace('/', '-')}"
+        directory.mkdir()
+        directory.chmod(0o1777)
+        options += ["--mount", bind_option(str(directory), target, writable=True)]
     return options
 
 
