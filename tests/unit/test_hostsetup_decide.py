@@ -115,6 +115,7 @@ def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_t
         ({"fuse": "closed"}, "fuse", "chmod 666 /dev/fuse"),
         ({"fuse": "absent"}, "fuse", "modprobe fuse"),
         ({"ids": False, "user": "kim"}, "ids", "apptainer config fakeroot --add kim"),
+        ({"unresolved": "fresh"}, "name", "echo 127.0.1.1 fresh >> /etc/hosts"),
         ({"namespaces": False}, "namespaces", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ],
 )

@@ -39,6 +39,11 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
             f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container every capability: it cannot start one"
         )
         actions.append(Action(kind="capabilities", summary=summary))
+    if facts.unresolved:
+        line = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
+        actions.append(
+            Action(kind="name", summary=f"the name of this machine, {facts.unresolved}, has no address (Gloo crashes)", by_hand=(line,))
+        )
     if not facts.namespaces:
         lines = ("sysctl -w kernel.unprivileged_userns_clone=1", "sysctl -w user.max_user_namespaces=15000")
         actions.append(Action(kind="namespaces", summary="users may not make user namespaces here", by_hand=lines))

@@ -165,13 +165,17 @@ def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) 
 
 
 def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
-    assert facts.runtime is not None or action.kind == "fuse"
+    assert facts.runtime is not None or action.kind in ("fuse", "name")
     if action.kind == "fuse":
         fuse.open_to_all()
         progress.say("fuse", "/dev/fuse can be opened by users")
     elif action.kind == "ids":
         shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
         progress.say("ids", f"{facts.user} has a range of subordinate user ids")
+    elif action.kind == "name":
+        with Path("/etc/hosts").open("a") as hosts:  # as Debian's installer does; in place, because containers mount this file
+            hosts.write(f"127.0.1.1\t{facts.unresolved}\n")
+        progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
     elif action.kind == "capabilities":
         changed = capabilities.grant_what_there_is(str(facts.runtime))
         progress.say("root", f"{changed}: root gets the capabilities that it has ({', '.join(facts.lacking)} is lacking here)")

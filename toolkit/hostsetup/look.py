@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import socket
 import sys
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def look(wishes: Wishes) -> Facts:
         fuse="ready" if setuid else fuse.state(),
         ids=_has_ids(user),
         namespaces=root or setuid or _namespaces_allowed(),
+        unresolved=_unresolved(socket.gethostname()),
         lacking=lacking,
         root_exec=smoke.root_exec(runtime) if lacking and runtime and _doubtful(runtime) else "not tried",
     )
@@ -110,11 +112,26 @@ def _has_ids(user: str) -> bool:
     return all(_says(path, *names) for path in ("/etc/subuid", "/etc/subgid"))
 
 
-def _says(path: str, *starts: str) -> bool:
+def _unresolved(name: str) -> str:
+    """``name`` where it has no address. /etc/hosts is asked first: the other ways can take seconds."""
+    if any(name in line.split("#")[0].split()[1:] for line in _lines("/etc/hosts")):
+        return ""
     try:
-        return any(line.startswith(starts) for line in Path(path).read_text().splitlines())
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError):
+        return name
+    return ""
+
+
+def _says(path: str, *starts: str) -> bool:
+    return any(line.startswith(starts) for line in _lines(path))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
     except OSError:
-        return False
+        return []
 
 
 def _namespaces_allowed() -> bool:

@@ -53,6 +53,7 @@ class Facts(Model, frozen=True, kw_only=True):
         fuse: whether every user can open ``/dev/fuse`` (images are mounted through it).
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
+        unresolved: this machine's own name, where it leads to no address; "" where it does.
         lacking: the capabilities that root does not have here.
         root_exec: whether root can run something in a container. Tried only where there is reason for doubt.
     """
@@ -70,6 +71,7 @@ class Facts(Model, frozen=True, kw_only=True):
     fuse: Literal["ready", "closed", "absent"] = "ready"
     ids: bool = True
     namespaces: bool = True
+    unresolved: str = ""
     lacking: tuple[str, ...] = ()
     root_exec: Literal["not tried", "works", "fails"] = "not tried"
 
@@ -84,7 +86,7 @@ class Action(Model, frozen=True, kw_only=True):
         by_hand: commands that an administrator can paste instead; empty where only the toolkit knows how.
     """
 
-    kind: Literal["heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces"]
+    kind: Literal["heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"]
     summary: str
     packages: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()
