@@ -173,8 +173,9 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
         progress.say("ids", f"{facts.user} has a range of subordinate user ids")
     elif action.kind == "name":
-        with Path("/etc/hosts").open("a") as hosts:  # as Debian's installer does; in place, because containers mount this file
-            hosts.write(f"127.0.1.1\t{facts.unresolved}\n")
+        hosts = Path("/etc/hosts")  # written in place, because in containers it is a mount; the address is what Debian's installer takes
+        before = hosts.read_text() if hosts.exists() else ""
+        hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
         progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
     elif action.kind == "capabilities":
         changed = capabilities.grant_what_there_is(str(facts.runtime))
