@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import shell
-from toolkit.errors import BusyError, ForbiddenError, NoSpaceError
+from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.builders import privilege, workspace
 from toolkit.images.builders.guard import descendants
 from toolkit.images.builders.lock import held
@@ -172,6 +172,29 @@ FULL, LAST = "000001ffffffffff", 40
 )
 def test_all_capabilities_are_all_that_the_kernel_knows(mask: str, full: bool) -> None:
     assert privilege.has_all_capabilities(f"Name:\tx\nCapInh:\t0\nCapEff:\t{mask}\n", LAST) is full
+
+
+def test_without_apptainer_the_setup_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "which", lambda _: None)
+    with pytest.raises(NeedsInstallError) as caught:
+        privilege.way()
+    assert caught.value.next_step == "toolkit setup"
+
+
+@pytest.mark.parametrize(
+    ("root", "full", "prefix", "options"),
+    [(True, True, ("unshare", "--mount"), ()), (False, True, (), ("--fakeroot",)), (True, False, (), ("--fakeroot",))],
+)
+def test_root_builds_directly_and_everybody_else_in_a_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: bool, full: bool, prefix: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    ids = tmp_path / "subuid"
+    ids.write_text(f"{os.getuid()}:100000:65536\n")
+    for name in ("_SUBUID", "_SUBGID"):
+        monkeypatch.setattr(privilege, name, ids)
+    monkeypatch.setattr(privilege, "has_all_capabilities", lambda *_: full)
+    monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
+    assert privilege.way(root=root) == privilege.Way("/usr/bin/apptainer", prefix, options)
 
 
 def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

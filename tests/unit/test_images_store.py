@@ -98,7 +98,7 @@ def test_an_unknown_image_names_the_nearest_of_all(images: Path, tmp_path: Path)
         assert caught.value.next_step == "toolkit image list"
 
 
-@pytest.mark.parametrize("name", ["missing/x.sif", "/missing.sif", "../x", "", ".", "/"])
+@pytest.mark.parametrize("name", ["missing/x.sif", "/missing.sif", "../x", "", ".", "/", "x" * 300, "a\0b", "~nobody-at-all/x"])
 def test_a_path_where_nothing_is(images: Path, name: str) -> None:
     del images
     with pytest.raises((UnknownImageError, ImageMissingError)):

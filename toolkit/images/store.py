@@ -59,10 +59,10 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
     if "/" not in image:
         for directory in (images_directory(), *directories):
             for name in dict.fromkeys((image, image.removesuffix(".sif"))):
-                if (directory / f"{name}.sif").exists():
+                if _there(directory / f"{name}.sif"):
                     return _open(directory / f"{name}.sif")
-    path = Path(image).expanduser()
-    if path.exists():
+    path = _expanded(image)
+    if _there(path):
         return _open(path)
     if image in recipe_names():
         raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
@@ -70,6 +70,21 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
     raise UnknownImageError(
         f"no recipe, image or file is called {image}", choices={*known, *recipe_names()}, value=image, next_step="toolkit image list"
     )
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # "~" before a name that is no user's
+        return Path(path)
+
+
+def _there(path: Path) -> bool:
+    """Whether something has this name; a name that no file can have is none of ours."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _open(path: Path) -> FoundImage:
