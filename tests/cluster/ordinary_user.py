@@ -96,7 +96,7 @@ def _equipped(user: User) -> User:
         if (site / package).is_dir():
             shutil.copytree(site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("toolkit", "recipes", "containers", "jobs"):
-        shutil.copytree(_CHECKOUT / part, packages / part, ignore=shutil.ignore_patterns("__pycache__", "runs", "*.sif"))
+        shutil.copytree(_CHECKOUT / part, packages / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif"))
     env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     equipped = User(user.name, user.home, user.become, str(place / "bin" / version), env)
     said = equipped.toolkit("--version")

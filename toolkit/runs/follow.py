@@ -78,7 +78,7 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
 
 def is_of(state: JobState, paths: Paths) -> bool:
     """Whether a job is this run's. A local cluster that was made anew counts its jobs from 1 again, and another run has the number."""
-    return not state.log or state.log.startswith(str(paths.logs).split("%")[0])
+    return not state.log or state.log.startswith(str(paths.logs.resolve()).split("%")[0])
 
 
 def _state(client: Client, paths: Paths, job_id: int) -> JobState:

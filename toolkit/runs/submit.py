@@ -6,6 +6,8 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from toolkit import scripts
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
@@ -32,7 +34,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         decided = plan(inputs)
     directory = Path(decided.run_directory)
     try:
-        return store.write(directory, decided, inputs.job, scripts.script(decided)), decided
+        again = replace(inputs.job, script=str(Path(inputs.folder) / Path(inputs.script).name))
+        return store.write(directory, decided, again, scripts.script(decided)), decided
     except BaseException:
         shutil.rmtree(directory)
         raise
