@@ -112,7 +112,7 @@ def _comment(resolved: Resolved) -> Iterator[str]:
     yield "#"
     yield f"#     apptainer build {argument}{name}.sif {name}.def"
     yield "#"
-    yield "# A build may read what the building machine knows from files bound to /mnt: pip.conf and apt.conf, and what they name."
+    yield "# A build may read what the building machine knows from files bound to /mnt: pip.conf, apt.conf, ca-certificates.crt."
     yield "# Nothing has to be there, and nothing of it stays in the image."
 
 
@@ -123,6 +123,7 @@ def _post(resolved: Resolved) -> Iterator[str]:
     yield from _indented("export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1")
     yield from _indented("if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi")
     yield from _indented("if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi")
+    yield from _indented("if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi")
     if "apt" in names:
         yield from _step("apt", names["apt"], _install(resolved))
     for piece in resolved.pieces:
