@@ -1,3 +1,4 @@
+#!/bin/sh
 # What Open MPI says of itself: its version, and what Slurm can start it by (srun --mpi=...).
 set -eu
 said=$(ompi_info --parsable)
@@ -9,4 +10,4 @@ for one in $spoken; do
     echo "toolkit-fact: mpi $one"
 done
 test -n "$spoken" || { echo "Open MPI $version speaks neither PMIx nor PMI-2: Slurm cannot start it"; exit 1; }
-echo "Open MPI $version speaks" $spoken
+echo "Open MPI $version speaks ${spoken# }"
