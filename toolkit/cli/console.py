@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +32,17 @@ def subject(name: str, text: str) -> str:
 
 def out_json(data: Any) -> None:
     """A result for programs."""
+    import json
+
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str), flush=True)
+
+
+def _columns() -> int:
+    """Columns of the terminal that standard error is; 80 where it is none."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -62,7 +70,7 @@ def show_error(error: ToolkitError) -> None:
         _details(error, indent=2)
     if error.next_step:
         note(f"  next      {error.next_step}")
-    note(f"exit {error.exit_code}: {error.kind}".rjust(min(shutil.get_terminal_size().columns, 100)))
+    note(f"exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
 
 
 def _sentence(finding: ToolkitError) -> str:
@@ -93,14 +101,17 @@ class Steps:
     """Shows the steps of long work, a line each, with its time. On a terminal the current one counts; elsewhere a long one is announced."""
 
     def __init__(self, *, width: int = 34) -> None:
+        import threading  # most commands have no steps
+
         self._width = width
         self._live = sys.stderr.isatty()
         self._current: _Step | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._counter = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Steps:
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._counter.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -137,7 +148,7 @@ def _count(step: _Step, width: int) -> None:
     """Draw the line of a step that is under way over itself."""
     passed = time.monotonic() - step.started
     line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}")
-    print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+    print(f"\r\033[K{line[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def _bar(passed: float, expected: float | None, width: int = 18) -> str:
