@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-USER = "toolkit-image-test"
+USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
 _PROGRAMS = ("sh", "cat", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
 # Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given.
 _FAKES = {
