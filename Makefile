@@ -31,6 +31,7 @@ lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 	.venv/bin/ruff format -q --check .
 	.venv/bin/mypy --no-error-summary
 	$(TOOLKIT) image render --all --check
+	@command -v shellcheck >/dev/null || { echo 'shellcheck is missing: $(TOOLKIT) setup --with tests'; exit 72; }
 	shellcheck -x $(SHELLS)
 
 bench-cli: setup ## how long commands take, beside their peers
