@@ -106,18 +106,19 @@ def test_down_after_the_controller_was_killed(scratch: Any, directory: Path) -> 
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.3])
 def test_down_after_up_was_killed(moment: float, scratch: Any, directory: Path, toolkit_env: dict[str, str]) -> None:
-    """Its processes go by themselves; the files go with the next `down`, or `up`."""
+    """Its processes go by themselves, if it was not wholly up by then; the files go with the next `down`, or `up`."""
     words = (sys.executable, "-m", "toolkit", "cluster", "up", "--name", "scratch")
     process = subprocess.Popen(words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert eventually(lambda: [line for line in left_of(str(directory)) if "supervisor" in line])
     time.sleep(moment)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: left_of(str(directory)) == []), left_of(str(directory))
-    assert scratch("cluster", "status").returncode == 69
+    assert eventually(lambda: left_of(str(directory)) == [] or scratch("cluster", "status").returncode == 0), left_of(str(directory))
+    assert scratch("cluster", "status").returncode == (69 if left_of(str(directory)) == [] else 0)
     if moment:
         assert scratch("cluster", "up").returncode == 0
     assert scratch("cluster", "down").returncode == 0
+    assert left_of(str(directory)) == []
     assert not directory.exists()
 
 

@@ -16,7 +16,7 @@ from toolkit.hostsetup import parts, smoke
 from toolkit.hostsetup.look import toolkit_command
 
 TOOLKIT = toolkit_command().split()
-READY = "ready    nothing is missing on this machine"
+READY = "ready      nothing is missing on this machine"
 # An ordinary user who may read everything: the checkout may lie in a directory that only root can enter.
 _READ = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *_READ)
