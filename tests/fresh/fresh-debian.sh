@@ -78,8 +78,10 @@ clone() {
     fi
 }
 
+mkdir -p "$dir"
+exec 9>"$dir/.lock"  # held until the command ends, as it is handed on
+flock -n 9 || { echo "fresh-debian: another run uses $dir; choose another with --dir" >&2; exit 75; }
 if [ -z "$again" ] || [ ! -d "$root" ]; then
-    mkdir -p "$dir"
     make_base
     rm -rf --one-file-system "$root"
     cp -a --reflink=auto "$base" "$root"
