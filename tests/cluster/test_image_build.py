@@ -21,6 +21,7 @@ from tests.cluster.image_fixtures import Tiny, wait_for
 from tests.hostile import HOSTILE
 from toolkit import __version__
 from toolkit.images import host, library
+from toolkit.images.builders.labels import labels
 
 SLOW = ("echo begun > /begun", "mkdir /deep /deep/er", "sleep 300")
 BUILT = ["tiny.json", "tiny.log", "tiny.sif"]
@@ -368,12 +369,10 @@ def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_ima
 
 
 def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
-    from spython.main import Client
-
-    labels = Client.inspect(str(pytorch_image), json=True, quiet=True)["attributes"]["labels"]
-    assert labels["toolkit.recipe"] == "pytorch_cpu"
-    assert labels["toolkit.version"] == __version__
-    assert labels["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))
+    said_by_image = labels(str(pytorch_image))
+    assert said_by_image["toolkit.recipe"] == "pytorch_cpu"
+    assert said_by_image["toolkit.version"] == __version__
+    assert said_by_image["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))
     said = subprocess.run(["apptainer", "inspect", "--deffile", str(pytorch_image)], capture_output=True, text=True, check=True).stdout
     committed = library.definition_path("pytorch_cpu").read_text()
     assert said.strip() == committed[committed.index("Bootstrap:") :].strip()
@@ -391,7 +390,9 @@ def test_the_real_image_passes_its_checks_again(pytorch_image: Path) -> None:
     argv = [sys.executable, "-m", "toolkit", "image", "check", str(pytorch_image), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(check["passed"] for check in json.loads(done.stdout))
+    checks = json.loads(done.stdout)
+    assert all(check["passed"] for check in checks)
+    assert [check["name"] for check in checks[:2]] == ["labels", "imports"]
 
 
 def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:

@@ -2,7 +2,7 @@
 
 This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass what the host lends, and can deadlock while it
 streams; and none of its calls can be stopped together with all that they started. What it does well is ``inspect(path, json=True)``: labels
-of an image are read by that. What else has to be known of Apptainer 1.4:
+of an image are read by that (``labels.py``). What else has to be known of Apptainer 1.4:
 
 - It writes every value of a build argument into the image, in the definition and in a label. So the mirror is not given to it: it is told
   to put ``{{ mirror }}`` where that is written already, and the ``debootstrap`` that it finds first is ours, which puts the mirror there.

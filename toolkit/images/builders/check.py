@@ -10,6 +10,7 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images import store
+from toolkit.images.builders.labels import labels
 from toolkit.images.buildlog import Results
 from toolkit.images.piece import CHECKS
 from toolkit.images.store import FoundImage
@@ -33,12 +34,23 @@ def check(image: FoundImage) -> tuple[Check, ...]:
     argv = [program, "--silent", "exec", "--cleanenv", "--containall", image.path, "/bin/sh", f"{CHECKS}/run"]
     said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
     results = Results()
+    results.checks.extend(_labels(image))
     for line in said.stdout.splitlines():
         results.feed(line)
-    if not results.checks:
+    if not any(one.name != "labels" for one in results.checks):
         raise BuildError(f"the image {image.name} has no checks of its own, or does not run", place=image.path, details=said.tail())
     _record(image, results)
     return tuple(results.checks)
+
+
+def _labels(image: FoundImage) -> list[Check]:
+    """Whether the image is what its manifest says, in its own words; a foreign image has neither."""
+    if image.manifest is None:
+        return []
+    said = labels(image.path)
+    recipe = said.get("toolkit.recipe", "")
+    detail = f"recipe {recipe}, written by toolkit {said.get('toolkit.version', '?')}" if recipe else "the image names no recipe"
+    return [Check(name="labels", passed=recipe == image.manifest.name, detail=detail)]
 
 
 def _record(image: FoundImage, results: Results) -> None:
