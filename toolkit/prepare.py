@@ -14,6 +14,7 @@ from toolkit import shell, sites
 from toolkit.errors import BindMissingError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import store
+from toolkit.launchers import LAUNCHERS
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import BadDataError
@@ -26,8 +27,6 @@ from toolkit.slurm.client import Client
 from toolkit.target import Target, resolve
 
 PROJECT_FILE = "toolkit.toml"
-# Launchers whose ranks are started by srun through a PMI; asking Slurm for its types costs a call.
-_MPI_LAUNCHERS = frozenset({"horovod"})
 _Found = TypeVar("_Found")
 
 
@@ -129,7 +128,8 @@ def _project(here: Path) -> list[Layer]:
 
 
 def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError]) -> Facts:
-    mpi = client.mpi_types() if job.launcher in _MPI_LAUNCHERS else None
+    launcher = LAUNCHERS.get(job.launcher or "")
+    mpi = client.mpi_types() if launcher is not None and launcher.uses_mpi else None
     container = next((command for command in place.site.containers if shell.which(command)), None)
     if container is None and place.site.modules:
         container = place.site.containers[-1]  # a module brings it, in the job

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolkit.errors import ToolkitError, UnknownLauncherError
 from toolkit.model.base import Model
@@ -16,10 +16,23 @@ from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Site
 
-# name -> what it is for, as `toolkit run --help` prints it; the module is toolkit.launchers.<name with _ for ->.
-LAUNCHERS: dict[str, str] = {
-    "torchrun": "one torchrun agent per node starts the node's ranks; for torch.distributed",
-    "horovod": "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI",
+
+class Entry(NamedTuple):
+    """A line of the registry.
+
+    Attributes:
+        summary: what the launcher is for.
+        uses_mpi: it needs to know what ``srun --mpi`` offers; asking costs a call, so others do without.
+    """
+
+    summary: str
+    uses_mpi: bool = False
+
+
+# The module of a launcher is toolkit.launchers.<name with _ for ->.
+LAUNCHERS: dict[str, Entry] = {
+    "torchrun": Entry("one torchrun agent per node starts the node's ranks; for torch.distributed"),
+    "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
 }
 
 
