@@ -24,7 +24,7 @@ from toolkit.plan import Inputs
 from toolkit.runs import store as runs
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.slurm.client import Client
-from toolkit.target import Target, resolve
+from toolkit.target import resolve
 
 PROJECT_FILE = "toolkit.toml"
 _Found = TypeVar("_Found")
@@ -66,7 +66,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     job = settings.job
     found = _collect(findings, lambda: _image(job, place.site))
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
-    findings += _directory_findings(place, target, job, here)
+    findings += _unseen(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
+    findings += _directory_findings(job, here)
     inputs = Inputs(
         job=job,
         origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},
@@ -154,18 +155,24 @@ def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found
         return None
 
 
-def _directory_findings(place: Place, target: Target, job: Job, here: Path) -> list[ToolkitError]:
+def _unseen(place: Place, paths: dict[str, tuple[str, ...]]) -> list[ToolkitError]:
+    """A finding for the first path of each option that the nodes cannot see, because it lies in a directory of each one's own."""
+    owners = {
+        option: next(((path, owner) for path in some if (owner := private_part(path, place))), None) for option, some in paths.items()
+    }
+    return [
+        BindMissingError(
+            f"{found[0]} cannot be seen by the nodes: each has a {found[1]} of its own",
+            place=option,
+            next_step="use a directory that all nodes share, such as your home",
+        )
+        for option, found in owners.items()
+        if found
+    ]
+
+
+def _directory_findings(job: Job, here: Path) -> list[ToolkitError]:
     findings: list[ToolkitError] = []
-    for what, path in (("the working directory", str(here)), ("the script's directory", target.folder)):
-        owner = private_part(path, place)
-        if owner and not findings:
-            findings.append(
-                BindMissingError(
-                    f"{what} {path} cannot be seen by the nodes: each has a {owner} of its own",
-                    place="directory",
-                    next_step="work in a directory that all nodes share, such as your home",
-                )
-            )
     for text in job.bind:
         source = here / text.split(":")[0]
         if not source.exists():

@@ -310,3 +310,15 @@ def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0| rank 0 on nid001", "1| rank 1 on nid002"]
     assert "site generic" in done.stderr
+
+
+def test_an_image_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "train.py").touch()
+    link = Path("/tmp", f"{shared_dir.parent.parent.name}.sif")
+    link.symlink_to(pytorch_image)
+    try:
+        done = toolkit("run", "--image", str(link), "train.py", cwd=shared_dir)
+    finally:
+        link.unlink()
+    assert done.returncode == 82, done.stderr
+    assert str(link) in done.stderr
