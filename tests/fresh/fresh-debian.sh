@@ -119,6 +119,7 @@ LIST
     mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
     ln -s pts/ptmx "$root/dev/ptmx"
     ln -s /proc/self/fd "$root/dev/fd"
+    for pair in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${pair%:*}" "$root/dev/${pair#*:}"; done
     for path in $FRESH_BINDS; do
         mkdir -p "$root$path"
         mount --rbind "$path" "$root$path"
