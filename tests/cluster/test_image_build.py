@@ -333,9 +333,10 @@ def within(image: Path, script: str) -> str:
 
 def test_the_real_image_has_proven_itself(pytorch_image: Path) -> None:
     known = json.loads(pytorch_image.with_suffix(".json").read_text())
-    assert {check["name"]: check["passed"] for check in known["checks"]} == dict.fromkeys(
-        ("imports", "openmpi", "user-site", "horovod-build", "ranks-mpi", "ranks-gloo"), True
-    )
+    assert all(check["passed"] for check in known["checks"])
+    # The labels are looked at when an image is checked again, by which its manifest is written anew.
+    proven = {check["name"] for check in known["checks"]} - {"labels"}
+    assert proven == {"imports", "openmpi", "user-site", "horovod-build", "ranks-mpi", "ranks-gloo"}
     assert known["frameworks"]["torch"] == "2.13.0+cpu"
     assert known["frameworks"]["horovod"] == "0.28.1"
     assert set(known["frameworks"]) == {"torch", "numpy", "sklearn", "horovod"}
