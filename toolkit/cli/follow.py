@@ -46,13 +46,16 @@ def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
 def _show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool) -> int:
     began = time.monotonic()
     say = console.note if as_json else console.out
-    unreachable = False
+    unreachable, queued = False, False
     for event in events.follow(client, paths, plan, job_id):
         if isinstance(event, logs.Line):
             if not logs.is_noise(event.text):
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
             unreachable = False
+            if not queued and event.state.state != "PENDING":  # it started faster than anybody could look
+                console.note(console.subject("queued", f"job {job_id}, partition {event.state.partition}; started at once"))
+            queued = True
             _show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             if not unreachable:
