@@ -54,7 +54,7 @@ def _show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: boo
         elif isinstance(event, events.Changed):
             unreachable = False
             if not queued and event.state.state != "PENDING":  # it started faster than anybody could look
-                console.note(console.subject("queued", f"job {job_id}, partition {event.state.partition}; started at once"))
+                console.note(console.subject("queued", f"job {job_id}, partition {event.state.partition}; it has started"))
             queued = True
             _show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
