@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.site import Access
@@ -89,6 +88,3 @@ def submission_of(paths: Paths) -> Submission:
     if submission is None:
         raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
     return submission
-
-
-__all__ = ["SlurmUnreachableError", "Status", "client_of", "current", "of", "submission_of", "unknown"]

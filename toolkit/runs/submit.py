@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import scripts
+from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
@@ -16,8 +17,6 @@ from toolkit.model.run import Submission
 from toolkit.plan import Inputs, plan
 from toolkit.runs import store
 from toolkit.slurm.client import Client
-
-__all__ = ["submit", "write"]
 
 
 def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
@@ -49,8 +48,8 @@ def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | Non
     """
     try:
         job_id = client.submit(paths.script)
-    except BaseException:
-        shutil.rmtree(paths.directory)
+    except (SubmissionError, SlurmUnreachableError):
+        shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
         raise
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     submission = Submission(job_id=job_id, site=decided.site, submitted=now, cluster=cluster)
