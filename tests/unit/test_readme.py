@@ -60,8 +60,11 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
     words = [word for word in shlex.split(line)[1:] if word != "..."]
     command = cli.cli.get_command(click.Context(cli.cli), words[0]) if words and not words[0].startswith("-") else cli.cli
     assert command is not None, line
-    while isinstance(command, click.Group) and len(words) > 1 and words[1] in command.commands:
-        command, words = command.commands[words[1]], words[1:]
+    while isinstance(command, click.Group) and len(words) > 1:
+        inner = command.get_command(click.Context(command), words[1])
+        if inner is None:
+            break
+        command, words = inner, words[1:]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
     own = words[: next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))]
     assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ gc.disable()  # collecting among freshly imported modules takes a tenth of the s
 import click
 
 from toolkit import __version__
+from toolkit.cli.lazy import LazyGroup
 from toolkit.errors import ToolkitError, UsageError
 
 # verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
@@ -21,7 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ps": ("toolkit.cli.ps", "List runs and their states."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
-    "image": ("toolkit.cli.image", "Build, list and check images."),
+    "image": ("toolkit.cli.image", "Build, list and prove images."),
     "cluster": ("toolkit.cli.cluster", "Bring a real Slurm cluster up on this machine, and down."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
     "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
@@ -29,33 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-class Verbs(click.Group):
-    """A group whose commands are imported when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
-        gc.enable()
-        return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise UsageError(f"there is no verb {args[0]!r}", choices=VERBS, value=args[0], next_step="toolkit --help")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="toolkit %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Show every outside command, as a line that can be pasted.")
 def cli(verbose: bool) -> None:

@@ -1,4 +1,4 @@
-"""`toolkit bench`: measure, always against a named peer in the same run."""
+"""`toolkit bench cli`: how long commands take, beside their peers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,12 @@ if TYPE_CHECKING:
 NAMES = ("plan", "render", "submit")
 
 
-@click.group(name="bench")
-def command() -> None:
-    """Measure, always against a named peer in the same run.
-
-    \b
-    Examples:
-      toolkit bench cli
-      toolkit bench cli --only render --runs 30 --json
-    """
-
-
-@command.command()
+@click.command("cli")
 @click.option("--runs", type=click.IntRange(min=1), default=15, show_default=True, help="Runs of each side, in turns.")
 @click.option("--only", type=click.Choice(NAMES), multiple=True, help="Only this comparison; may be given again.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def cli(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
+def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
     """Compare the speed of our commands with the field's.
 
     \b

@@ -1,0 +1,22 @@
+"""`toolkit bench`: measure, always against a named peer in the same run. One module per comparison, imported when it is used."""
+
+from __future__ import annotations
+
+import click
+
+from toolkit.cli.lazy import LazyGroup
+
+VERBS: dict[str, tuple[str, str]] = {
+    "cli": ("toolkit.cli.bench.cli", "Compare the speed of our commands with the field's."),
+}
+
+
+@click.group(name="bench", cls=LazyGroup, verbs=VERBS)
+def command() -> None:
+    """Measure, always against a named peer in the same run.
+
+    \b
+    Examples:
+      toolkit bench cli
+      toolkit bench cli --only render --runs 30 --json
+    """

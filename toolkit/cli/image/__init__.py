@@ -1,0 +1,28 @@
+"""`toolkit image`: build images from recipes, show them, prove them. One module per verb, imported when it is used."""
+
+from __future__ import annotations
+
+import click
+
+from toolkit.cli.lazy import LazyGroup
+
+VERBS: dict[str, tuple[str, str]] = {
+    "list": ("toolkit.cli.image.listing", "List recipes and images: what is built, how large, with what in it."),
+    "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
+    "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),
+    "render": ("toolkit.cli.image.render", "Show the definition that a recipe becomes."),
+    "path": ("toolkit.cli.image.path", "Print where an image is."),
+}
+
+
+@click.group("image", cls=LazyGroup, verbs=VERBS)
+def command() -> None:
+    """Build, list and check images.
+
+    \b
+    Examples:
+      toolkit image list
+      toolkit image build pytorch_cpu
+      toolkit image check pytorch_cpu
+      toolkit image render pytorch_cpu        # the definition, for plain `apptainer build`
+    """

@@ -1,0 +1,52 @@
+"""`toolkit image build`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from toolkit.images.builders.build import Built
+
+
+@click.command("build")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Build also where nothing has changed.")
+@click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
+def command(name: str, force: bool, no_wait: bool, as_json: bool) -> None:
+    """Build the image of a recipe: NAME, or a path to a .toml file.
+
+    \b
+    What has not changed is kept. The image appears when it is whole and has passed its checks, not before.
+    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
+    """
+    from toolkit.cli import console
+    from toolkit.images.builders.build import build as build_image
+
+    with console.Steps() as progress:
+        built = build_image(name, progress, force=force, wait=not no_wait)
+    _show_built(built, as_json)
+
+
+def _show_built(built: Built, as_json: bool) -> None:
+    from toolkit.cli import console
+    from toolkit.units import human_size, human_time
+
+    manifest = built.manifest
+    if as_json:
+        import msgspec
+
+        console.out_json({"path": built.path, "kept": built.kept, "seconds": built.seconds, "manifest": msgspec.to_builtins(manifest)})
+        return
+    contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
+    if built.kept:
+        console.note(console.subject("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}"))
+    else:
+        passed = sum(check.passed for check in manifest.checks)
+        proven = f"; {passed} of {len(manifest.checks)} checks passed" if manifest.checks else ""
+        console.note(console.subject("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}"))
+    if contents:
+        console.note(console.subject("contains", contents))
+    console.out(built.path)

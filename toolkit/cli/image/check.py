@@ -1,0 +1,40 @@
+"""`toolkit image check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.errors import BuildError
+
+if TYPE_CHECKING:
+    from toolkit.model.image import Check
+
+
+@click.command("check")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(name: str, as_json: bool) -> None:
+    """Run the checks that an image carries again, and record how they came out; exit code 74 if one fails."""
+    from toolkit.cli import console
+    from toolkit.images.builders.check import check
+    from toolkit.images.store import find
+
+    image = find(name)
+    if not as_json:
+        console.note(console.subject("checking", image.path))
+    checks = check(image)
+    if as_json:
+        import msgspec
+
+        console.out_json([msgspec.to_builtins(one) for one in checks])
+    else:
+        console.out(console.table(("CHECK", "RESULT", "DETAIL"), [(one.name, _outcome(one), one.detail) for one in checks]))
+    failed = [one.name for one in checks if not one.passed]
+    if failed:
+        raise BuildError(f"{image.name} did not pass {len(failed)} of {len(checks)} checks", place=", ".join(failed))
+
+
+def _outcome(check: Check) -> str:
+    return "passed" if check.passed else "failed"

@@ -1,0 +1,32 @@
+"""`toolkit image list`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(as_json: bool) -> None:
+    """List recipes and images: what is built, how large, with what in it."""
+    from toolkit.cli import console
+    from toolkit.images.listing import listing
+    from toolkit.units import human_size
+
+    listed = listing()
+    if as_json:
+        import msgspec
+
+        console.out_json([msgspec.structs.asdict(one) for one in listed])
+        return
+    rows = [
+        (
+            one.name,
+            one.state,
+            human_size(one.size) if one.size else "-",
+            f"{one.checks[0]} of {one.checks[1]}" if one.checks else "-",
+            ", ".join(f"{name} {version}" for name, version in one.frameworks.items()) or one.summary,
+        )
+        for one in listed
+    ]
+    console.out(console.table(("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows))

@@ -1,0 +1,15 @@
+"""`toolkit image path`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("path")
+@click.argument("name")
+def command(name: str) -> None:
+    """Print where an image is: for `apptainer exec "$(toolkit image path NAME)" ...`."""
+    from toolkit.cli import console
+    from toolkit.images.store import find
+
+    console.out(find(name).path)
