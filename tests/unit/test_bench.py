@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from toolkit import shell
 from toolkit.bench import comparisons, measure, peers, session
 from toolkit.bench.measure import Comparison, Outcome, Side
-from toolkit.cli.bench import NAMES, command
+from toolkit.cli.bench import command
+from toolkit.cli.bench.cli import NAMES
 from toolkit.errors import CommandFailedError
 from toolkit.images import sif
 from toolkit.progress import Silent
