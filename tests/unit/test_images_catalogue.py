@@ -1,0 +1,107 @@
+"""The catalogue of NGC releases: what is in it, what is not, and where each fact comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.errors import UnknownImageError
+from toolkit.images import catalogue
+from toolkit.model.catalogue import FACTS, Release
+from toolkit.versions import compare, numbers
+
+
+def test_a_release_as_it_is_written() -> None:
+    found = catalogue.find("pytorch", "24.05")
+    assert found.name == "pytorch:24.05"
+    assert found.reference == "nvcr.io/nvidia/pytorch:24.05-py3"
+    assert (found.version, found.python, found.ubuntu, found.cuda) == ("2.4.0a0+07cecf4168", "3.10", "22.04", "12.4.1")
+    assert (found.nccl, found.mpi, found.value("hpcx"), found.driver) == ("2.21.5", "4.1.4+", "2.19", "550.54")
+    assert found.facts["driver"].note.startswith("the driver shipped with that toolkit")
+    assert not found.facts["cuda"].note
+
+
+def test_what_is_from_another_page_says_so() -> None:
+    facts = catalogue.find("pytorch", "22.03").facts
+    assert {name for name, fact in facts.items() if fact.note} == {"cuda", "nccl", "hpcx", "driver"}
+    assert {fact.note for fact in facts.values() if fact.note} == {"from the MXNet page of the same month"}
+
+
+def test_unknown_is_not_none() -> None:
+    """That something is known not to be there is a fact; that nobody knows it is none."""
+    release = catalogue.find("pytorch", "22.03")
+    assert release.mpi is None
+    assert "openmpi" not in release.facts
+    assert release.horovod is None
+    assert release.facts["horovod"].value == "none"
+    assert "horovod" not in catalogue.find("pytorch", "25.06").facts
+    assert catalogue.find("tensorflow", "25.02").facts.keys() == {"reference"}
+
+
+def test_every_fact_has_a_source_and_a_name() -> None:
+    assert len(catalogue.releases()) > 25
+    for release in catalogue.releases():
+        assert set(release.facts) <= set(FACTS)
+        assert all(fact.source and fact.value for fact in release.facts.values())
+        assert release.month > (19, 10)
+
+
+def test_constraints_come_with_25_03() -> None:
+    with_them = {one.name for one in catalogue.releases() if one.constraints}
+    assert with_them == {one.name for one in catalogue.releases() if one.framework == "pytorch" and one.month >= (25, 3)}
+
+
+def test_releases_are_listed_the_newest_first() -> None:
+    names = [one.release for one in catalogue.releases() if one.framework == "pytorch"]
+    assert names[0] == catalogue.newest("pytorch").release == "25.12"
+    assert names == sorted(names, reverse=True)
+
+
+@pytest.mark.parametrize(("framework", "release", "near"), [("pytorch", "22.3", "22.03"), ("pytorhc", "22.03", "pytorch")])
+def test_what_is_not_there_has_a_near_name(framework: str, release: str, near: str) -> None:
+    with pytest.raises(UnknownImageError) as caught:
+        catalogue.find(framework, release)
+    assert caught.value.close == near
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("pytorch:22.03", "pytorch:22.03"),
+        ("pytorch:22.03-py3", "pytorch:22.03"),
+        ("nvcr.io/nvidia/pytorch:22.03-py3", "pytorch:22.03"),
+        ("docker://nvcr.io/nvidia/tensorflow:22.03-tf2-py3", "tensorflow:22.03"),
+        ("tensorflow:22.03-py3", None),
+        ("mirror.example/nvidia/pytorch:22.03-py3", None),
+        ("pytorch_22.03", None),
+    ],
+)
+def test_a_release_is_known_by_its_references(text: str, name: str | None) -> None:
+    found: Release | None = catalogue.named(text)
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(("cuda", "driver"), [("10.2.89", "440.33"), ("11.6.1", "450"), ("12.8.0", "525"), ("13.1", "580"), ("9.0", None)])
+def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> None:
+    found = catalogue.oldest_driver(cuda)
+    assert (found[0] if found else None) == driver
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "result"),
+    [
+        ("12.8.1", "12", 0),
+        ("12.8.1", "12.8", 0),
+        ("12.8", "12.8.1", -1),
+        ("11.6.1", "12", -1),
+        ("550.54", "525.60.13", 1),
+        ("3.9", "3.10", -1),
+    ],
+)
+def test_versions_are_compared_as_far_as_they_are_said(version: str, other: str, result: int) -> None:
+    assert compare(version, other) == result
+
+
+def test_the_numbers_of_a_version() -> None:
+    assert numbers("1.12.0a0+2c916ef") == (1, 12, 0)
+    assert numbers("v4.1.2rc4+") == (4, 1, 2)
+    assert numbers("none") == ()
