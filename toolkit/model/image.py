@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from toolkit.model.base import Model
 
 
+class Verdict(Model, frozen=True, kw_only=True):
+    """One thing that was verified of an image, and how it came out.
+
+    Attributes:
+        name: of the check.
+        outcome: ``unchecked``: it could not be found out; ``detail`` says why.
+        detail: what was found, for people.
+        when: in UTC, ISO 8601.
+        site: the cluster that it holds for; empty: it holds everywhere.
+    """
+
+    name: str
+    outcome: Literal["passed", "failed", "unchecked"]
+    detail: str = ""
+    when: str = ""
+    site: str = ""
+
+
 class Check(Model, frozen=True, kw_only=True):
-    """One thing that was verified of an image, and how it came out."""
+    """What one check that an image carries said when it was built."""
 
     name: str
     passed: bool
@@ -27,7 +47,8 @@ class Manifest(Model, frozen=True, kw_only=True):
         mpi: what the image's MPI can be started by, best first: ``("pmix",)``; empty where there is no MPI.
         runscript: the image's own runscript is ``exec "$@"``, so that `run` may be used; else `exec`.
         builder: the program and version that built it.
-        checks: what was verified.
+        checks: what the image's own checks said; of images built before there was ``verified``, in which they are since.
+        verified: what was verified, by the build and since: the latest of each check and site.
     """
 
     name: str
@@ -41,3 +62,14 @@ class Manifest(Model, frozen=True, kw_only=True):
     runscript: bool = True
     builder: str = ""
     checks: tuple[Check, ...] = ()
+    verified: tuple[Verdict, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What was verified, also of an image that knows its own checks only."""
+        old = (
+            Verdict(name=check.name, outcome="passed" if check.passed else "failed", detail=check.detail, when=self.built)
+            for check in self.checks
+            if check.name not in {verdict.name for verdict in self.verified}
+        )
+        return (*old, *self.verified)
