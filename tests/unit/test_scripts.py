@@ -34,6 +34,7 @@ def cases() -> dict[str, Inputs]:
     return {
         "torchrun": inputs(),
         "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
+        "horovod-gloo": inputs({"launcher": "horovod-gloo"}),
         "neuron": inputs(
             neuron_job,
             site=NEURON,
@@ -82,13 +83,14 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
 
 
 # Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set; the container command writes down
-# its arguments and the variables meant for the inside. The real ones run in tests/cluster.
+# its arguments and the variables meant for the inside, and stands for a server that gives its port. The real ones run in tests/cluster.
 SRUN = """#!/bin/bash
 for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
 SLURM_NODEID=0 SLURM_PROCID=0 exec "$@"
 """
 SCONTROL = "#!/bin/bash\necho localhost\n"
 CONTAINER = """#!/bin/bash
+case "$*" in *serve_forever*) echo 61007; exec cat ;; esac
 printf '%s\\0' "$@" > "$CAPTURE/arguments"
 env -0 | grep -z '^APPTAINERENV_' > "$CAPTURE/variables"
 """
@@ -118,7 +120,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
+@pytest.mark.parametrize("launcher", ["torchrun", "horovod", "horovod-gloo"])
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'

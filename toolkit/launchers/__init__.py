@@ -33,6 +33,7 @@ class Entry(NamedTuple):
 LAUNCHERS: dict[str, Entry] = {
     "torchrun": Entry("one torchrun agent per node starts the node's ranks; for torch.distributed"),
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
+    "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
 }
 
 

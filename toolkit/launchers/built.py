@@ -1,0 +1,41 @@
+"""What an image's Horovod was built with, and a finding where a launcher needs more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.launchers import Request
+from toolkit.launchers.common import needs
+from toolkit.model.image import Manifest
+
+_NAMES = {"mpi": "MPI", "gloo": "Gloo"}
+_OTHER = {"mpi": "--launcher horovod-gloo starts ranks without MPI", "gloo": "--launcher horovod starts ranks over MPI"}
+_DETAIL = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
+
+
+def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitError]:
+    """Horovod must be in the image, and built with what carries the launcher's messages (``mpi`` or ``gloo``).
+
+    Of an image that nobody has looked into, and of a build that was not checked, nothing is known, and nothing is refused.
+    """
+    findings: list[ToolkitError] = list(needs("horovod", launcher, request.manifest.frameworks if request.manifest else None))
+    held = operations(request.manifest) if not findings else None
+    if held is not None and operation not in held:
+        findings.append(
+            LauncherMismatchError(
+                f"the launcher {launcher} needs a Horovod that was built with {_NAMES[operation]}, this image's has "
+                f"{', '.join(_NAMES.get(one, one) for one in held)}",
+                place="--launcher",
+                next_step=_OTHER[operation],
+            )
+        )
+    return findings
+
+
+def operations(manifest: Manifest | None) -> tuple[str, ...] | None:
+    """What carries the collectives of an image's Horovod (``("mpi", "gloo")``), as its own build information says; None: not known."""
+    details = [one.detail for one in manifest.verdicts if one.name == "horovod-build" and one.outcome == "passed"] if manifest else []
+    match = next((found for detail in details if (found := _DETAIL.match(detail))), None)
+    return tuple(match["operations"].split(", ")) if match else None
