@@ -7,36 +7,141 @@ from typing import Literal
 from toolkit.model.base import Model
 
 
+class Note(Model, frozen=True, kw_only=True):
+    """Something that is known of a site and fits nowhere else.
+
+    Attributes:
+        text: what people should know.
+        source: where it is written.
+        date: when it was true, as ``2026-08``.
+    """
+
+    text: str
+    source: str
+    date: str = ""
+
+
+class SitePartition(Model, frozen=True, kw_only=True):
+    """A partition as a site's documents describe it; None: they do not say. The cluster's own answers (``Facts``) go before.
+
+    Attributes:
+        nodes: the nodes' names as Slurm writes them, or only how many there are.
+        cpus: cores of a node.
+        memory: of a node, in MB.
+        gpus: of a node.
+        gpu: what they are called: ``V100``.
+        arch: of the nodes: ``x86_64`` or ``aarch64``.
+        jobs_submitted, jobs_running: at most so many of one user.
+        gpus_per_user: at most so many in one user's running jobs.
+        max_minutes: time limit of a job.
+        batch: whether batch jobs may go there.
+    """
+
+    nodes: str | int | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    gpus: int = 0
+    gpu: str | None = None
+    arch: Literal["x86_64", "aarch64"] = "x86_64"
+    jobs_submitted: int | None = None
+    jobs_running: int | None = None
+    gpus_per_user: int | None = None
+    max_minutes: int | None = None
+    batch: bool = True
+
+
+class CommentRule(Model, frozen=True, kw_only=True):
+    """What a site wants in ``--comment``.
+
+    Attributes:
+        required: jobs without one are refused.
+        words: where a comment is one word: the words that are allowed.
+        fields: where it is ``key=value;key=value``: each key and the values that it may have.
+        example: one that is right.
+        source, date: where and when this was written.
+    """
+
+    required: bool = True
+    words: tuple[str, ...] = ()
+    fields: dict[str, tuple[str, ...]] = {}
+    example: str = ""
+    source: str = ""
+    date: str = ""
+
+
+class OptionRule(Model, frozen=True, kw_only=True):
+    """Why an option of sbatch is required or forbidden at a site.
+
+    Attributes:
+        why: in one sentence.
+        instead: what to write in its place, or an example.
+        source: where it is written.
+    """
+
+    why: str
+    instead: str = ""
+    source: str = ""
+
+
 class Site(Model, frozen=True, kw_only=True):
     """What people write of a cluster.
 
     Attributes:
         name: of the site, equal to the file's.
         summary: one line for people.
+        extends: another site whose values hold where this one says nothing.
+        date: when its facts were looked up, as ``2026-08``.
         access: where Slurm is: ``path`` (on PATH here) or ``local-cluster`` (the one of `toolkit cluster up`).
         containers: commands that may start a container there, in order of preference.
         modules: environment modules that every job loads.
+        available_modules: modules that are known to be there; empty: nobody wrote them down.
         interface: the network interface between nodes, for Gloo and the like; None leaves it to the libraries.
+        mpi: types of ``srun --mpi`` that are known to be there; the cluster's own answer goes before.
+        driver: NVIDIA driver of the nodes, such as ``570.86``; None: not known.
         images: directories that are searched for images, after the user's own.
+        datasets: name -> directory of data that the site keeps: ``imagenet``.
         scratch: where caches go; ``$NAME`` is replaced from the job's environment; None: below the user's cache directory.
+        submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
+        purge_days: files of ``submit_directory`` that nobody read for so long are deleted.
         private_directories: directories that each node has for itself, where no job can be run from.
         cpus_per_task: CPUs of one rank where nobody says.
+        max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun --pty``.
+        partitions: by name, as the site's documents describe them.
+        comment: what ``--comment`` must be.
+        required: option -> why it must be given: ``account``.
+        forbidden: option -> why it must not: ``mem``.
         environment: variables that every rank gets.
         defaults: options of `toolkit run`, by their names, which the site sets.
+        notes: what else people should know, each with its source.
     """
 
     name: str
     summary: str = ""
+    extends: str | None = None
+    date: str = ""
     access: Literal["path", "local-cluster"] = "path"
     containers: tuple[str, ...] = ("apptainer", "singularity")
     modules: tuple[str, ...] = ()
+    available_modules: tuple[str, ...] = ()
     interface: str | None = None
+    mpi: tuple[str, ...] = ()
+    driver: str | None = None
     images: tuple[str, ...] = ()
+    datasets: dict[str, str] = {}
     scratch: str | None = None
+    submit_directory: str | None = None
+    purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
     cpus_per_task: int = 1
+    max_minutes: int | None = None
+    interactive_minutes: int | None = None
+    partitions: dict[str, SitePartition] = {}
+    comment: CommentRule | None = None
+    required: dict[str, OptionRule] = {}
+    forbidden: dict[str, OptionRule] = {}
     environment: dict[str, str] = {}
     defaults: dict[str, str | int | bool] = {}
+    notes: tuple[Note, ...] = ()
 
 
 class Access(Model, frozen=True, kw_only=True):

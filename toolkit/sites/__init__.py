@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.errors import UnknownSiteError
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields, replace
+
+from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
@@ -23,17 +26,50 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Site:
-    """Read a site.
+    """Read a site, with what it extends.
 
     Raises:
         UnknownSiteError: with the nearest name.
-        ConfigError: its file is broken.
+        ConfigError: its file is broken, or sites extend each other in a circle.
+    """
+    return _load(name, ())
+
+
+def path_of(name: str) -> Path:
+    """The file of a site.
+
+    Raises:
+        UnknownSiteError: with the nearest name.
     """
     for directory in directories():
         path = directory / f"{name}.toml"
         if path.parent == directory and path.is_file():
-            return read_toml(path, Site)
+            return path
     known = names()
     raise UnknownSiteError(
         f"there is no site {name!r}", place="--site", choices=known, value=name, next_step=f"one of auto, {', '.join(known)}"
     )
+
+
+def _load(name: str, within: tuple[str, ...]) -> Site:
+    path = path_of(name)
+    site = read_toml(path, Site)
+    if site.extends is None:
+        return site
+    if name in within:
+        raise ConfigError(f"sites extend each other in a circle: {' -> '.join((*within, name))}", place=f"{path}, key extends")
+    return _upon(_load(site.extends, (*within, name)), site)
+
+
+def _upon(base: Site, site: Site) -> Site:
+    """``site``, with ``base`` where it says nothing; tables are joined key by key, everything else is replaced as a whole."""
+    said = {field.name: getattr(site, field.name) for field in fields(Site) if getattr(site, field.name) != _default(field)}
+    for key, value in said.items():
+        before = getattr(base, key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            said[key] = {**before, **value}
+    return replace(base, **said)
+
+
+def _default(field: FieldInfo) -> object:
+    return field.default_factory() if field.default_factory is not NODEFAULT else field.default

@@ -1,0 +1,88 @@
+"""Sites as data: what is shipped can be read, extends works, and a site's comment rule finds what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit import sites
+from toolkit.errors import ConfigError, UnknownSiteError
+from toolkit.model.site import CommentRule
+from toolkit.sites.comment import problem
+from toolkit.slurm import hostlist
+
+SHIPPED = ("generic", "local", "neuron", "neuron-2022", "perlmutter-like")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    directory = tmp_path / "toolkit" / "sites"
+    directory.mkdir(parents=True)
+    return directory
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_is_shipped_says_its_own_name(name: str) -> None:
+    assert sites.load(name).name == name
+
+
+def test_neuron_is_as_its_guide_has_it() -> None:
+    site = sites.load("neuron")
+    partition = site.partitions["cas_v100_4"]
+    assert isinstance(partition.nodes, str)
+    assert (len(hostlist.expand(partition.nodes)), partition.gpus, partition.cpus, partition.gpus_per_user) == (11, 4, 40, 44)
+    assert site.partitions["gh200_1"].arch == "aarch64"
+    assert not site.partitions["jupyter"].batch
+    assert site.submit_directory == "/scratch/$USER"
+    assert "mem" in site.forbidden
+
+
+def test_a_site_says_only_what_is_different(own: Path) -> None:
+    (own / "mine.toml").write_text(
+        'name = "mine"\nextends = "neuron"\nmax_minutes = 60\n[partitions.cas_v100_4]\ngpus = 2\n[datasets]\ndigits = "/data/digits"\n'
+    )
+    site = sites.load("mine")
+    assert (site.name, site.max_minutes, site.submit_directory) == ("mine", 60, "/scratch/$USER")
+    assert site.partitions["cas_v100_4"].gpus == 2
+    assert site.partitions["amd_h100_2"].gpus == 2
+    assert set(site.datasets) == {"imagenet", "digits"}
+
+
+def test_circles_and_unknown_names_are_refused(own: Path) -> None:
+    (own / "one.toml").write_text('name = "one"\nextends = "two"\n')
+    (own / "two.toml").write_text('name = "two"\nextends = "one"\n')
+    with pytest.raises(ConfigError, match="circle: one -> two -> one"):
+        sites.load("one")
+    (own / "three.toml").write_text('name = "three"\nextends = "neurn"\n')
+    with pytest.raises(UnknownSiteError) as raised:
+        sites.load("three")
+    assert raised.value.close == "neuron"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("field=nlp;appl=pytorch", None),
+        ("appl=pytorch;field=nlp", None),
+        (None, "requires a comment"),
+        ("", "requires a comment"),
+        ("pytorch", "is not <key>=<value>"),
+        ("field=nlp", "appl= is missing"),
+        ("field=nlpp;appl=pytorch", "close: nlp"),
+        ("field=nlp;appl=pytorch;x=y", "knows no 'x'"),
+    ],
+)
+def test_a_comment_of_fields(value: str | None, said: str | None) -> None:
+    rule = sites.load("neuron").comment
+    assert rule is not None
+    found = problem(rule, value)
+    assert (found is None) if said is None else (found is not None and said in found)
+
+
+def test_a_comment_of_one_word() -> None:
+    rule = CommentRule(words=("pytorch", "etc"))
+    assert problem(rule, "etc") is None
+    assert problem(rule, "pytroch") == "'pytroch' is not among this site's comments; close: pytorch"
+    assert problem(CommentRule(required=False, words=("etc",)), None) is None
