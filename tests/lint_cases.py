@@ -1,0 +1,185 @@
+"""Faults of scripts, each with the nearest script that has none; the real sbatch is asked about those that it refuses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """A fault.
+
+    Attributes:
+        rule: that finds it.
+        bad: the script that has it.
+        good: the nearest that does not.
+        lines: where it is found.
+        mended: what ``--fix`` makes of ``bad``; empty where nothing is mechanical.
+        refused: sbatch itself refuses ``bad`` and takes ``good``.
+        site: that both are for.
+    """
+
+    rule: str
+    bad: str
+    good: str
+    lines: tuple[int, ...] = (2,)
+    mended: str = ""
+    refused: bool = False
+    site: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.rule}-{self.bad.splitlines()[self.lines[0] - 1][:40].strip()}".replace(" ", "_")
+
+
+def _batch(*lines: str) -> str:
+    return "\n".join(("#!/bin/bash", *lines)) + "\n"
+
+
+def _case(rule: str, bad: str, good: str, *, mends: bool = False, refused: bool = False) -> Case:
+    """A fault in one directive."""
+    fine = _batch(good, "srun true")
+    return Case(rule, _batch(bad, "srun true"), fine, mended=fine if mends else "", refused=refused)
+
+
+def _command(rule: str, bad: str, good: str, *, mends: bool = False) -> Case:
+    """A fault in one command of a batch script."""
+    fine = _batch("#SBATCH --nodes=2", good)
+    return Case(rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), mended=fine if mends else "")
+
+
+def _site(rule: str, bad: str, good: str, site: str = "neuron") -> Case:
+    """A directive that a site does not take."""
+    rest = () if rule == "site-comment" else ('#SBATCH --comment="field=misc;appl=pytorch"',)
+    return Case(rule, _batch(bad, *rest, "srun true"), _batch(good, *rest, "srun true"), site=site)
+
+
+CASES = (
+    Case(
+        "line-ending",
+        "#!/bin/bash\r\n#SBATCH --nodes=1\r\n",
+        "#!/bin/bash\n#SBATCH --nodes=1\n",
+        (1,),
+        "#!/bin/bash\n#SBATCH --nodes=1\n",
+        True,
+    ),
+    Case(
+        "shebang",
+        "#SBATCH --nodes=1\ntrue\n",
+        "#!/bin/bash\n#SBATCH --nodes=1\ntrue\n",
+        (1,),
+        "#!/bin/bash\n#SBATCH --nodes=1\ntrue\n",
+        True,
+    ),
+    _case("dash", "#SBATCH –comment etc", "#SBATCH --comment etc", mends=True, refused=True),
+    _case("dash", "#SBATCH —nodes=1", "#SBATCH --nodes=1", mends=True, refused=True),
+    _command("dash", "horovodrun –np 4 python t.py", "horovodrun -np 4 python t.py", mends=True),
+    _command("dash", "srun –n 2 python t.py", "srun -n 2 python t.py 'a –b'", mends=False),
+    _command("quote", "echo “hello”", 'echo "hello ”"'),
+    _case("hidden-directive", " #SBATCH --nodes=1", "#SBATCH --nodes=1", mends=True),
+    _case("hidden-directive", "# SBATCH --nodes=1", "##SBATCH --nodes=1"),
+    Case(
+        "late-directive",
+        _batch("module purge", "#SBATCH --nodes=1", "srun true"),
+        _batch("#SBATCH --nodes=1", "module purge", "srun true"),
+        (3,),
+        _batch("#SBATCH --nodes=1", "module purge", "srun true"),
+    ),
+    _case("stray-word", "#SBATCH -- job-name=train", "#SBATCH --job-name=train", mends=True, refused=True),
+    _case("stray-word", "#SBATCH --job-name=multinode torchrun", '#SBATCH --job-name="multinode torchrun"', mends=True, refused=True),
+    _case("stray-word", '#SBATCH --comment="a', '#SBATCH --comment="a"', refused=True),
+    _case("stray-word", "#SBATCH --nodes=1 now", "#SBATCH --nodes=1 # now", refused=True),
+    _case("unknown-option", "#SBATCH --ntasks_per_node=1", "#SBATCH --ntasks-per-node=1", mends=True, refused=True),
+    _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
+    _command(
+        "unknown-option", "srun --num_tasks_per_node 1 python t.py", "srun --ntasks-per-node 1 python t.py --num_tasks 1", mends=False
+    ),
+    _case("bad-value", "#SBATCH --time=2h", "#SBATCH --time=2:0:0", refused=True),
+    _case("bad-value", "#SBATCH --gres=gpu=1", "#SBATCH --gres=gpu:1", refused=True),
+    _case("bad-value", "#SBATCH -N two", "#SBATCH -N 1-2", refused=True),
+    _case("variable-in-directive", "#SBATCH --output=/scratch/${USER}/%j.log", "#SBATCH --output=/scratch/%u/%j.log", mends=True),
+    _case("variable-in-directive", "#SBATCH --chdir=$HOME", "#SBATCH --chdir=/home"),
+    _case("log-name", "#SBATCH -e %s.e%j", "#SBATCH -e %x.e%j", mends=True),
+    _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log", mends=True),
+    _case("log-directory", "#SBATCH --output=logs/%j.log", "#SBATCH --output=there/%j.log"),
+    _command("syntax", 'echo "never closed', "echo 'it\"s'"),
+    Case(
+        "continuation",
+        _batch("#SBATCH --nodes=1", "srun", "    --label true"),
+        _batch("#SBATCH --nodes=1", "srun \\", "    --label true"),
+        (4,),
+        _batch("#SBATCH --nodes=1", "srun \\", "    --label true"),
+    ),
+    Case(
+        "continuation",
+        _batch("#SBATCH --nodes=1", "srun \\ ", "true"),
+        _batch("#SBATCH --nodes=1", "arguments=(", "    --label", ")", 'srun "${arguments[@]}" true'),
+        (3,),
+        _batch("#SBATCH --nodes=1", "srun \\", "true"),
+    ),
+    _command("assignment", "MASTER ADDR=$(hostname)", "MASTER_ADDR=$(hostname)"),
+    _command("assignment", "export PATH=/home/${USER} /.local/bin:$PATH", "export PATH=/home/${USER}/.local/bin:$PATH"),
+    _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
+    _command("early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"),
+    _command("early-expansion", "srun python t.py --rank $SLURM_PROCID", "srun python t.py --world-size $SLURM_NTASKS"),
+    _command("early-expansion", "export RANK=$SLURM_PROCID", "export WORLD_SIZE=$SLURM_NTASKS"),
+    _command("slurm-variable", "python t.py --world-size $SLURM_TASKS_PER_NODE", "python t.py --world-size $SLURM_NTASKS"),
+    _command(
+        "slurm-variable", 'a=$(scontrol show nodelist "$SLURM_NODELIST")', 'a=$(scontrol show hostnames "$SLURM_NODELIST")', mends=True
+    ),
+    _command("slurm-variable", "address=$(hostname --ip-address)", "address=$(hostname --fqdn)"),
+    _command("slurm-variable", "horovodrun -H $SLURM_JOB_NODELIST python t.py", "horovodrun -H $hosts python t.py"),
+    Case(
+        "rank-count",
+        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 2 python t.py"),
+        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 4 python t.py"),
+        (4,),
+    ),
+    Case(
+        "step-cpus",
+        _batch("#SBATCH --cpus-per-task=8", "srun python t.py"),
+        _batch("#SBATCH --cpus-per-task=8", "srun -c 8 python t.py"),
+        (3,),
+    ),
+    Case(
+        "gpu-binding",
+        _batch("#SBATCH --ntasks=4", "#SBATCH --gpus-per-task=1", "srun python t.py"),
+        _batch("#SBATCH --ntasks=1", "#SBATCH --gpus-per-task=1", "srun python t.py"),
+        (3,),
+    ),
+    _command("gpu-binding", "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'", "CUDA_VISIBLE_DEVICES=0,1 srun python t.py"),
+    _command("fixed-port", "MASTER_PORT=29500", "MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"),
+    _command("fixed-port", "torchrun --rdzv-endpoint=$host:29400 t.py", "torchrun --rdzv-endpoint=localhost:0 t.py --data=20230101"),
+    _command("fixed-port", "ray start --head --port=6379", "ray start --head --port=$port"),
+    Case(
+        "bare-wait",
+        _batch("#SBATCH --nodes=2", "srun -n1 a & srun -n1 b &", "wait"),
+        _batch("#SBATCH --nodes=2", "srun -n1 a & pid=$!", 'wait "$pid"'),
+        (4,),
+    ),
+    _command("bare-wait", "srun a &", "srun a 2>&1 && echo done &> log"),
+    _command("ssh", "ssh $node hostname", "ssh-keyscan $node"),
+    _command("kill-by-name", "pkill -f vllm", 'kill "$pid"'),
+    _command("kill-by-name", "ray stop", "ray status"),
+    _command("secret", "jupyter lab --NotebookApp.token=$USER", "jupyter lab --config token.py"),
+    _command("secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"),
+    _site("site-comment", "#SBATCH --comment=pytorch", '#SBATCH --comment="field=nlp;appl=pytorch"'),
+    _site("site-comment", "#SBATCH --nodes=1", "#SBATCH --comment=etc", site="neuron-2022"),
+    _site("site-option", "#SBATCH --mem=16G", "#SBATCH --cpus-per-task=1"),
+    Case(
+        "site-option",
+        _batch("#SBATCH --account=a --qos=regular", "srun true"),
+        _batch("#SBATCH --account=a --qos=regular --constraint=gpu", "srun true"),
+        site="perlmutter-like",
+    ),
+    _site("site-partition", "#SBATCH -p cas_v100", "#SBATCH -p cas_v100_4"),
+    _site("site-partition", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"),
+    _site("site-partition", "#SBATCH -t 72:00:00", "#SBATCH -t 2-00"),
+    _site("site-partition", "#SBATCH -p jupyter", "#SBATCH -p cpu"),
+    Case(
+        "site-module",
+        _batch('#SBATCH --comment="field=misc;appl=misc"', "module load cuda/10.0"),
+        _batch('#SBATCH --comment="field=misc;appl=misc"', "module load cuda/12.9.1 gcc"),
+        (3,),
+        site="neuron",
+    ),
+)

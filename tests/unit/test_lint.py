@@ -1,0 +1,97 @@
+"""`toolkit lint`: each rule finds its fault, and leaves the nearest script alone that has none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.hostile import HOSTILE
+from tests.lint_cases import CASES, Case
+from toolkit import sites
+from toolkit.cli.lint import command
+from toolkit.lint import RULES, fixed, lint, modules
+from toolkit.lint.model import Context
+from toolkit.lint.script import directive_words, parse
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def context(case: Case) -> Context:
+    return Context(site=sites.load(case.site) if case.site else None, is_directory=lambda path: path == "there")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_rule_finds_its_fault_and_no_other_does(case: Case) -> None:
+    found = lint(case.bad, context(case))
+    assert [(one.rule, one.line) for one in found] == [(case.rule, line) for line in case.lines]
+    assert all(one.why and one.source and one.message for one in found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_near_miss_is_left_alone(case: Case) -> None:
+    assert lint(case.good, context(case)) == ()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.mended], ids=lambda case: case.id)
+def test_what_is_mechanical_is_mended(case: Case) -> None:
+    text, mended = fixed(case.bad, context(case))
+    assert text == case.mended
+    assert mended
+    assert lint(text, context(case)) == ()
+
+
+def test_every_rule_has_a_case() -> None:
+    assert len(list(modules())) == len(RULES)
+    assert {module.RULE.name for module in modules()} - {"syntax"} == {case.rule for case in CASES} - {"syntax"}
+
+
+@pytest.mark.parametrize("path", sorted((GOLDEN / "scripts").glob("*.sbatch")), ids=lambda path: path.name)
+def test_our_own_scripts_have_no_fault(path: Path) -> None:
+    assert lint(path.read_text(), Context(is_directory=bool)) == ()
+
+
+@pytest.mark.parametrize("name", ["guide"])
+def test_a_whole_script_in_the_manner_of_a_guide(name: str) -> None:
+    script = (GOLDEN / "lint" / f"{name}.sbatch").read_text()
+    found = lint(script, Context(site=sites.load("neuron-2022")))
+    said = "".join(f"{one.line}: {one.severity}: {one.message} [{one.rule}]\n" for one in found)
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / "lint" / f"{name}.txt").write_text(said)
+    assert said == (GOLDEN / "lint" / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_nothing_makes_it_stumble(value: str) -> None:
+    for text in (value, f"#!/bin/bash\n#SBATCH {value}\n{value}\n", f"srun {value} \\", f"a=({value}", f"cat <<E\n{value}"):
+        lint(text, Context(site=sites.load("neuron")))
+        fixed(text)
+
+
+def test_words_are_sbatchs_own() -> None:
+    assert list(directive_words(r' --comment="a b" -J c\ d # --nodes=2')) == ["--comment=a b", "-J", "c d"]
+    with pytest.raises(ValueError, match="not closed"):
+        list(directive_words("--comment='a"))
+
+
+def test_quotes_and_heredocs_are_no_commands() -> None:
+    script = parse("#!/bin/bash\ncat <<'END'\n--not a command\nEND\necho 'a\nb' # c\n")
+    assert [(one.line, one.text) for one in script.commands] == [(2, "cat <<'END'"), (5, "echo 'a\nb'")]
+
+
+def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH –nodes=2\nif true\n")
+    script.chmod(0o750)
+    done = CliRunner().invoke(command, [str(script)])
+    assert done.exit_code == 1
+    assert f"{script}:2: error: –nodes begins with an en dash [dash]" in done.stdout
+    assert "[syntax]" in done.stdout
+    script.write_text("#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n")
+    done = CliRunner().invoke(command, ["--fix", str(script)])
+    assert done.exit_code == 0, done.output
+    assert script.read_text() == "#!/bin/bash\n#SBATCH --nodes=2\nsrun true\n"
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "job.sbatch.orig").read_text() == "#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n"

@@ -1,0 +1,46 @@
+"""Dashes that a word processor has put in place of the hyphens of an option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.lint.model import Context, Edit, Finding, Rule
+from toolkit.lint.script import Script
+
+RULE = Rule(
+    "dash",
+    "error",
+    "sbatch and srun take such a word for something else than an option: they refuse it, or leave it out without a word",
+    "12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive found in batch script",
+)
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+_OPTION = re.compile(rf"(?<![^\s=])(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
+_NAMES = {"–": "an en dash", "—": "an em dash", "−": "a minus sign", "‐": "a typographic hyphen", "‑": "a no-break hyphen"}
+
+
+def check(script: Script, context: Context) -> Iterator[Finding]:
+    """Every option in a directive or a command that begins with another dash than "-"."""
+    del context
+    quoted = {number for command in script.commands for number in _quoted_lines(command.line, command.text, command.plain)}
+    commands = {number for command in script.commands for number in range(command.line, command.line + command.text.count("\n") + 1)}
+    for number, line in enumerate(script.lines, 1):
+        if not line.startswith("#SBATCH") and (number not in commands or number in quoted):
+            continue
+        found = _OPTION.search(line)
+        if found:
+            kind = _NAMES.get(found["dash"].strip("-")[:1], "a dash that is no hyphen")
+            mended = _OPTION.sub(lambda match: ("-" if _is_short(match) else "--") + match["name"], line)
+            yield RULE.at(number, f"{found[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
+
+
+def _is_short(match: re.Match[str]) -> bool:
+    """One letter is a short option; so is what mpirun and its like know with one hyphen."""
+    return len(match["name"]) == 1 or match["name"] in ("np", "al", "la", "mca")
+
+
+def _quoted_lines(first: int, text: str, plain: str) -> Iterator[int]:
+    """Lines whose dashes all stand within quotes, where they may be text."""
+    for offset, (line, bare) in enumerate(zip(text.split("\n"), plain.split("\n"), strict=True)):
+        if _OPTION.search(line) and not _OPTION.search(bare):
+            yield first + offset

@@ -1,0 +1,39 @@
+"""Options that neither sbatch nor srun knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.errors import nearest
+from toolkit.lint.calls import calls, known_options, slurm_options
+from toolkit.lint.model import Context, Edit, Finding, Rule
+from toolkit.lint.script import Script
+
+RULE = Rule("unknown-option", "error", "Slurm refuses the whole command", "sbatch --help and srun --help of Slurm 22.05 and 24.11")
+
+
+def check(script: Script, context: Context) -> Iterator[Finding]:
+    """In directives, and in calls of srun, sbatch and salloc; unambiguous beginnings of a name are allowed, as there."""
+    del context
+    for directive in script.directives:
+        for option in directive.options:
+            if option.written.startswith("--") and option.name.isascii():
+                yield from _unknown("sbatch", option.name, directive.line, script)
+    for call in calls(script, "srun", "sbatch", "salloc"):
+        for name, written, _ in slurm_options(call)[0]:
+            if written.startswith("--") and name.isascii():
+                yield from _unknown(call.program, name, call.line, script)
+
+
+def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Finding]:
+    known = known_options(program)
+    if name in known or not name or any(one.startswith(name) for one in known):
+        return
+    close = nearest(name, known)
+    text = script.lines[line - 1]
+    dashed = name.replace("_", "-")
+    right = close if close and (dashed in (close, f"n{close}") or dashed.removeprefix("num-") == close) else None
+    if dashed == "num-tasks-per-node":
+        close = right = "ntasks-per-node"
+    fix = [Edit(line=line, text=text.replace(f"--{name}", f"--{right}"))] if right and f"--{name}" in text else []
+    yield RULE.at(line, f"{program} has no option --{name}", fix=fix, advice=f"close: --{close}" if close else "")

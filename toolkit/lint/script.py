@@ -1,0 +1,227 @@
+"""An sbatch script as lint sees it: its directives in sbatch's own grammar, and its commands with what quotes hide. Pure.
+
+This is no shell: what a command does is not known, only where it begins and ends, which parts of it are quoted, and what is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from toolkit.lint.options import LONG, SHORT
+
+_HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_MARK = "#SBATCH"
+
+
+class Option(NamedTuple):
+    """An option of a directive or command: its long name where it has one, as it is written, and its value."""
+
+    name: str
+    written: str
+    value: str | None
+
+
+class Directive(NamedTuple):
+    """A line that begins with ``#SBATCH``.
+
+    Attributes:
+        line: its number.
+        text: the line.
+        words: as sbatch reads them; a bare ``#`` ends them.
+        options: what they come to.
+        strays: words that belong to no option, which sbatch refuses.
+        effective: it stands before the first command, so that sbatch reads it.
+        problem: it cannot be read, and why.
+    """
+
+    line: int
+    text: str
+    words: tuple[str, ...]
+    options: tuple[Option, ...]
+    strays: tuple[str, ...]
+    effective: bool
+    problem: str = ""
+
+
+class Command(NamedTuple):
+    """A command, from its first line to its last: continued lines and strings over several lines included.
+
+    Attributes:
+        line: number of its first line.
+        text: as it is written, without comments.
+        bare: the same with everything within single quotes blanked out: what the shell itself looks at.
+        plain: the same with everything within any quotes blanked out.
+    """
+
+    line: int
+    text: str
+    bare: str
+    plain: str
+
+    def line_of(self, offset: int) -> int:
+        """The number of the line that a place in ``text`` is on."""
+        return self.line + self.text.count("\n", 0, offset)
+
+
+class Script(NamedTuple):
+    """A whole script. ``open_quote``: the line of a quote that is never closed."""
+
+    lines: tuple[str, ...]
+    directives: tuple[Directive, ...]
+    commands: tuple[Command, ...]
+    open_quote: int | None = None
+
+    def options(self, name: str) -> Iterator[tuple[Directive, Option]]:
+        """Every effective use of an option, by its long name."""
+        return ((one, option) for one in self.directives if one.effective for option in one.options if option.name == name)
+
+    def value(self, name: str) -> str | None:
+        """The value of an option, the last one where it is given several times; None: it is not given."""
+        found = [option.value or "" for _, option in self.options(name)]
+        return found[-1] if found else None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a script for sbatch: it has directives."""
+        return bool(self.directives)
+
+
+def parse(text: str) -> Script:
+    """Read a script."""
+    lines = lines_of(text)
+    commands, open_quote = _commands(lines)
+    first = commands[0].line if commands else len(lines) + 1
+    directives = tuple(_directive(number, line, effective=number < first) for number, line in enumerate(lines, 1) if line.startswith(_MARK))
+    return Script(lines, directives, commands, open_quote)
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """Its lines without their ends; a carriage return before an end stays, since it is a fault."""
+    lines = text.split("\n")
+    return tuple(lines[:-1] if lines[-1] == "" else lines)
+
+
+def _directive(number: int, line: str, *, effective: bool) -> Directive:
+    try:
+        words = tuple(directive_words(line[len(_MARK) :]))
+    except ValueError as error:
+        return Directive(number, line, (), (), (), effective, str(error))
+    options, strays = _options(words)
+    return Directive(number, line, words, options, strays, effective)
+
+
+def directive_words(text: str) -> Iterator[str]:
+    r"""The words of a directive as sbatch reads them: ``\`` escapes everywhere, a bare ``#`` ends the line.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    word, quote, there, characters = "", "", False, iter(text)
+    for character in characters:
+        if character == "\\":
+            word, there = word + next(characters, ""), True
+        elif quote:
+            quote, word = ("", word) if character == quote else (quote, word + character)
+        elif character in "\"'":
+            quote, there = character, True
+        elif character == "#":
+            break
+        elif character.isspace():
+            if there:
+                yield word
+            word, there = "", False
+        else:
+            word, there = word + character, True
+    if quote:
+        raise ValueError(f"the quote {quote} is not closed")
+    if there:
+        yield word
+
+
+def _options(words: tuple[str, ...]) -> tuple[tuple[Option, ...], tuple[str, ...]]:
+    options: list[Option] = []
+    strays: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") and len(word) > 2:
+            name, sign, value = word[2:].partition("=")
+            if not sign and LONG.get(name) == "value" and rest:
+                options.append(Option(name, f"--{name}", rest.pop(0)))
+            else:
+                options.append(Option(name, f"--{name}", value if sign else None))
+        elif re.match(r"-[A-Za-z]", word):
+            name = SHORT.get(word[1], word[1])
+            attached = word[2:]
+            takes = LONG.get(name) == "value"
+            options.append(Option(name, word[:2], attached or (rest.pop(0) if takes and rest else None)))
+        else:
+            strays.append(word)
+    return tuple(options), tuple(strays)
+
+
+class _Scanner:
+    """Goes through the characters of a command, line by line, until nothing is open any more."""
+
+    def __init__(self) -> None:
+        self.text, self.bare, self.plain = "", "", ""
+        self.quote = ""
+        self.opened_at = 0
+        self.parentheses = 0  # of an array, whose lines need no backslash
+
+    def feed(self, number: int, line: str) -> bool:
+        """Take a line; whether the command goes on in the next."""
+        index, continued = 0, False
+        while index < len(line):
+            character = line[index]
+            if not self.quote and character == "#" and (index == 0 or line[index - 1].isspace() or line[index - 1] in ";&|("):
+                break
+            if character == "\\" and self.quote != "'":
+                continued = index + 1 == len(line)
+                self._add(line[index : index + 2])
+                index += 2
+                continue
+            if character in "'\"" and self.quote in ("", character):
+                self.quote, self.opened_at = ("", self.opened_at) if self.quote else (character, number)
+                self.text, self.bare, self.plain = self.text + character, self.bare + character, self.plain + character
+            else:
+                self._count(character)
+                self._add(character)
+            index += 1
+        self.text, self.bare, self.plain = self.text + "\n", self.bare + "\n", self.plain + "\n"
+        return continued or bool(self.quote) or self.parentheses > 0
+
+    def _count(self, character: str) -> None:
+        """Follow the parentheses of an array: ``name=( ... )``."""
+        if not self.quote and character == "(" and (self.parentheses or self.plain.endswith("=")):
+            self.parentheses += 1
+        elif not self.quote and character == ")" and self.parentheses:
+            self.parentheses -= 1
+
+    def _add(self, text: str) -> None:
+        blank = " " * len(text)
+        self.text += text
+        self.bare += blank if self.quote == "'" else text
+        self.plain += blank if self.quote else text
+
+
+def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
+    found: list[Command] = []
+    number = 0
+    while number < len(lines):
+        scanner, first = _Scanner(), number + 1
+        goes_on = True
+        while goes_on and number < len(lines):
+            goes_on = scanner.feed(number + 1, lines[number])
+            number += 1
+        if scanner.plain.strip():
+            found.append(Command(first, scanner.text.rstrip(), scanner.bare.rstrip(), scanner.plain.rstrip()))
+        if scanner.quote:
+            return tuple(found), scanner.opened_at
+        for heredoc in _HEREDOC.finditer(scanner.text):
+            while number < len(lines) and lines[number].strip() != heredoc[2]:
+                number += 1
+            number += 1
+    return tuple(found), None
