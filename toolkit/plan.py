@@ -10,15 +10,15 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from toolkit import __version__, launchers
-from toolkit.errors import PlanError, ShapeError, SlurmUnreachableError, ToolkitError, UnknownPartitionError, UsageError
-from toolkit.launchers import Request
+from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
+from toolkit.launchers import LAUNCHERS, Request, auto
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
-from toolkit.model.plan import Bind, Container, Plan
+from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
-from toolkit.quoting import sbatch
+from toolkit.model.source import Source
+from toolkit.refusals import launcher_findings, node_findings, shape_findings, site_findings, value_findings
 from toolkit.runtimes import apptainer
-from toolkit.slurm.parse import minutes
 
 _Decided = TypeVar("_Decided")
 
@@ -37,6 +37,8 @@ class Inputs(NamedTuple):
         directory: where the user stands, absolute; the ranks run there.
         run_directory: where the run's files will be, absolute.
         findings: what was found wrong while looking things up.
+        source: what was read of the script.
+        program: there is no script: ``script`` is a program of the image.
     """
 
     job: Job
@@ -50,6 +52,8 @@ class Inputs(NamedTuple):
     directory: str
     run_directory: str
     findings: Sequence[ToolkitError] = ()
+    source: Source = Source()
+    program: bool = False
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -62,11 +66,12 @@ def plan(inputs: Inputs) -> Plan:
     partition = _collect(findings, lambda: _partition(inputs))
     if partition is not None:
         findings += shape_findings(job, partition)
-    findings += _value_findings(job)
-    launcher = _collect(findings, lambda: launchers.get(job.launcher or ""))
+    findings += [*value_findings(job), *site_findings(job, inputs.site), *node_findings(job, inputs.origins)]
+    named = job.launcher or ""
+    launcher = _collect(findings, lambda: launchers.get(named))
     request = _request(inputs, partition)
     if launcher is not None:
-        findings += launcher.check(request)
+        findings += [*launcher_findings(job, named), *launcher.check(request)]
     container = _collect(findings, lambda: _container(inputs))
     if findings or launcher is None or container is None:
         raise PlanError(f"this job could not run on site {inputs.site.name}; nothing was submitted", findings)
@@ -78,15 +83,19 @@ def plan(inputs: Inputs) -> Plan:
         site=inputs.site.name,
         nodes=request.nodes,
         ranks_per_node=request.ranks_per_node,
-        gpus_per_node=job.gpus or 0,
+        gpus_per_node=job.most_gpus,
         cpus_per_rank=request.cpus_per_rank,
-        directives=directives(job, name, launch.ntasks_per_node, launch.cpus_per_task),
+        directives=directives(job, name, launch, request.cpus_per_rank),
         directory=inputs.directory,
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
         environment={**_always(), **launch.environment, **inputs.site.environment, **job.env},
         modules=inputs.site.modules,
+        least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
+        gpus_by_node=job.gpus_by_node,
+        array=job.array is not None,
+        warnings=(*auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named), *launch.warnings),
     )
     return _with_origins(draft, inputs, partition)
 
@@ -115,78 +124,13 @@ def _partition(inputs: Inputs) -> Partition | None:
     return known.get(asked)
 
 
-def shape_findings(job: Job, partition: Partition) -> list[ToolkitError]:
-    """What is asked for beyond what the nodes of the partition have."""
-    where = f"partition {partition.name}"
-    cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.gpus or 1)
-    checks = (
-        ("--nodes", "node(s) that are up", partition.nodes, job.nodes or 1, partition.nodes),
-        ("--nodes", "node(s) at most for one job", partition.max_nodes, job.nodes or 1, partition.max_nodes),
-        ("--gpus", f"GPU(s) per node{_type(partition)}", partition.gpus, job.gpus or 0, partition.gpus),
-        ("--cpus-per-task", "CPU(s) per node", partition.cpus, cpus, partition.cpus),
-    )
-    findings: list[ToolkitError] = [
-        ShapeError(
-            f"{where} has {has} {what}, {asked} {'were' if asked != 1 else 'was'} asked for", place=option, next_step=_fit(option, limit)
-        )
-        for option, what, has, asked, limit in checks
-        if limit is not None and asked > limit
-    ]
-    if job.time is not None and partition.max_minutes is not None and _minutes(job.time) is not None:
-        asked_minutes = _minutes(job.time) or 0
-        if asked_minutes > partition.max_minutes:
-            findings.append(
-                ShapeError(
-                    f"{where} gives {partition.max_minutes} minutes at most, {asked_minutes} were asked for",
-                    place="--time",
-                    next_step=f"--time {partition.max_minutes}",
-                )
-            )
-    return findings
-
-
-def _type(partition: Partition) -> str:
-    return f" ({partition.gpu_type})" if partition.gpu_type else ""
-
-
-def _fit(option: str, limit: int) -> str:
-    if option == "--cpus-per-task":
-        return f"at most {limit} for all ranks of a node together"
-    return f"{option} {limit}" if limit else "toolkit cluster status"
-
-
-def _minutes(time: str | int) -> int | None:
-    try:
-        return minutes(str(time))
-    except ValueError:
-        return None
-
-
-def _value_findings(job: Job) -> list[ToolkitError]:
-    findings: list[ToolkitError] = []
-    if job.time is not None:
-        try:
-            minutes(str(job.time))
-        except ValueError as error:
-            findings.append(UsageError(str(error), place="--time", next_step="--time 2:00:00"))
-    for option, value in (("--comment", job.comment), ("--job-name", job.job_name), ("--partition", job.partition)):
-        _collect(findings, lambda value=value: sbatch(value or ""))  # type: ignore[misc]
-        if value == "":
-            findings.append(UsageError("the value is empty", place=option, next_step=f"leave {option} out, or give it a value"))
-    findings += [
-        UsageError(f"{name!r} cannot be the name of a variable", place="--env", next_step="--env NAME=VALUE")
-        for name in job.env
-        if not (name.isidentifier() and name.isascii())
-    ]
-    return findings
-
-
 def _request(inputs: Inputs, partition: Partition | None) -> Request:
     job = inputs.job
-    ranks = job.ntasks_per_node or job.gpus or 1
-    share = (partition.cpus // partition.gpus) * (job.gpus or 0) // ranks if partition and partition.gpus and job.gpus else 0
+    gpus, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
+    ranks = job.ntasks_per_node or (1 if entry and entry.single else gpus) or 1
+    share = (partition.cpus // partition.gpus) * gpus // ranks if partition and partition.gpus and gpus else 0
     return Request(
-        nodes=job.nodes or 1,
+        nodes=job.node_range[1],
         ranks_per_node=ranks,
         cpus_per_rank=job.cpus_per_task or max(share, inputs.site.cpus_per_task),
         script=inputs.script,
@@ -195,6 +139,10 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
         facts=inputs.facts,
         manifest=inputs.manifest,
         reason=inputs.origins.get("launcher", "default"),
+        job=job,
+        source=inputs.source,
+        run_directory=inputs.run_directory,
+        program=inputs.program,
     )
 
 
@@ -207,7 +155,7 @@ def _container(inputs: Inputs) -> Container:
         name=inputs.manifest.name if inputs.manifest else PurePosixPath(inputs.image).stem,
         manifest=inputs.manifest,
         binds=_binds(inputs),
-        gpus=bool(inputs.job.gpus),
+        gpus=bool(inputs.job.most_gpus),
         scratch=inputs.site.scratch,
     )
 
@@ -232,17 +180,35 @@ def _always() -> dict[str, str]:
     }
 
 
-def directives(job: Job, name: str, ntasks_per_node: int, cpus_per_task: int) -> tuple[tuple[str, str], ...]:
-    """Slurm's long options of the script, in a fixed order; those that nobody set are left to the cluster."""
+def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int) -> tuple[tuple[str, str], ...]:
+    """Slurm's long options of the script, in a fixed order; those that nobody set are left to the cluster. "" for one without a value."""
+    least, most = job.node_range
+    equal, fixed = not job.gpus_by_node, least == most
     rows: list[tuple[str, object]] = [
         ("job-name", name),
+        ("account", job.account),
         ("partition", job.partition),
-        ("nodes", job.nodes or 1),
-        ("ntasks-per-node", ntasks_per_node),
-        ("cpus-per-task", cpus_per_task),
-        ("gres", f"gpu:{job.gpus}" if job.gpus else None),
+        ("qos", job.qos),
+        ("nodes", most if fixed else f"{least}-{most}"),
+        # Slurm takes as few nodes as it can where it is told how many tasks are on each.
+        ("ntasks-per-node", launch.ntasks_per_node if fixed else None),
+        ("cpus-per-task", launch.cpus_per_task),
+        ("gres", f"gpu:{job.gpus}" if job.most_gpus and equal else None),
+        # Nodes that differ: so many in all, and each node's script looks how many it was given.
+        ("gpus", None if equal else sum(job.gpus_by_node)),
+        ("cpus-per-gpu", None if equal else cpus_per_rank),
+        ("mem", job.mem),
         ("time", job.time),
+        ("constraint", job.constraint),
+        ("nodelist", job.nodelist),
+        ("exclude", job.exclude),
+        ("exclusive", "" if job.exclusive else None),
+        ("reservation", job.reservation),
+        ("dependency", job.dependency),
+        ("array", job.array),
+        ("signal", job.signal),
         ("comment", job.comment),
+        *(launch.directives or (("no-requeue", ""),)),
     ]
     return tuple((key, str(value)) for key, value in rows if value is not None)
 
@@ -253,7 +219,7 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
     origins = {key: value for key, value in inputs.origins.items() if key != "summary"}
     job = inputs.job
     if job.ntasks_per_node is None:
-        origins["ntasks_per_node"] = "one per GPU" if job.gpus else "default"
+        origins["ntasks_per_node"] = "one per GPU" if job.most_gpus and draft.ranks_per_node == job.most_gpus else "default"
     if job.cpus_per_task is None:
         origins["cpus_per_task"] = "the GPUs' share of the node's CPUs" if job.gpus and partition and partition.gpus else "site"
     if job.partition is None:
@@ -262,6 +228,8 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
         origins["time"] = "Slurm's default of the partition"
     if job.job_name is None:
         origins["job_name"] = "the script's name"
+    if job.gpus_by_node:
+        origins["nodes"] = "one for each of --gpus"
     origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in draft.environment}
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")

@@ -10,21 +10,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
-from toolkit import shell, sites
+from msgspec.structs import replace
+
+from toolkit import hostmpi, shell, sites
 from toolkit.errors import BindMissingError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import store
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import LAUNCHERS, auto
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.model.site import Access, Facts, Site
+from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.slurm.client import Client
-from toolkit.target import resolve
+from toolkit.source import read as read_source
+from toolkit.target import Target, resolve
 
 PROJECT_FILE = "toolkit.toml"
 _Found = TypeVar("_Found")
@@ -56,15 +60,18 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     Raises:
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. What else is wrong is in ``inputs.findings``.
     """
-    target = resolve(target_name, here)
+    target = resolve(target_name, here, program=flags.values.get("launcher") == "none")
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
     place = find_place(_merged(layers).job.site or "auto")
     settings = _merged([layers[0], Layer(f"site {place.site.name}", place.site.defaults), *layers[1:]])
     findings: list[ToolkitError] = []
     client = Client(place.access)
-    facts = _facts(client, place, settings.job, findings)
     job = settings.job
     found = _collect(findings, lambda: _image(job, place.site))
+    source = Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
+    settings = _with_launcher(settings, target, source, found)
+    job = settings.job
+    facts = _facts(client, place, job, findings)
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
     findings += _unseen(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
     findings += _directory_findings(job, here)
@@ -80,8 +87,19 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         directory=str(here),
         run_directory=str(run_directory),
         findings=findings,
+        source=source,
+        program=target.program,
     )
     return Prepared(inputs, client)
+
+
+def _with_launcher(settings: Settings, target: Target, source: Source, found: store.FoundImage | None) -> Settings:
+    """The settings with a launcher in the place of ``auto``, and why it is this one in the place of who asked for ``auto``."""
+    if settings.job.launcher != "auto":
+        return settings
+    frameworks = found.manifest.frameworks if found and found.manifest else None
+    chosen = auto.choose(PurePosixPath(target.script).name, source, frameworks, settings.job, LAUNCHERS)
+    return Settings(replace(settings.job, launcher=chosen.launcher), {**settings.origins, "launcher": chosen.reason})
 
 
 def find_place(name: str) -> Place:
@@ -137,7 +155,8 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
     if container is None:
         names = " or ".join(place.site.containers)
         findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
-    return Facts(partitions=client.partitions(), mpi=mpi, container=container)
+    mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None
+    return Facts(partitions=client.partitions(), mpi=mpi, container=container, mpirun=mpirun)
 
 
 def _image(job: Job, site: Site) -> store.FoundImage:

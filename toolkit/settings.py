@@ -16,9 +16,10 @@ from toolkit.model.job import Job
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
 _NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND"})
+_NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "mem", "array"})
 _WHOLE = re.compile(r"-?\d+\Z")
 
-DEFAULTS = Job(site="auto", image=None, launcher="torchrun", nodes=1, gpus=0, runs="runs")
+DEFAULTS = Job(site="auto", image=None, launcher="auto", nodes=1, gpus=0, runs="runs")
 
 
 class Layer(NamedTuple):
@@ -73,9 +74,15 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
     for key in field_names(Job):
         text = environment.get(VARIABLE + key.upper())
         if text and key.upper() not in _NOT_OPTIONS:
-            values[key] = int(text) if _WHOLE.match(text) and key not in ("comment", "job_name", "image", "partition") else text
+            values[key] = _value(key, text)
             _check(VARIABLE + key.upper(), key, values[key])
     return Layer("environment", values)
+
+
+def _value(key: str, text: str) -> Any:
+    if key in _NUMBERS and _WHOLE.match(text):
+        return int(text)
+    return text.lower() in ("1", "true", "yes") if key == "exclusive" else text
 
 
 def _check(place: str, key: str, value: Any) -> None:

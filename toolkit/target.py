@@ -20,15 +20,22 @@ class Target(NamedTuple):
         script: as the ranks are given it: relative to where the user stands if it is below, else absolute.
         folder: directory of the script, absolute.
         layer: what the target itself says about how it is run.
+        program: there is no script: it is a program of the image.
     """
 
     script: str
     folder: str
     layer: Layer
+    program: bool = False
 
 
-def resolve(name: str, here: Path) -> Target:
+def resolve(name: str, here: Path, *, program: bool = False) -> Target:
     """Find the target ``name`` from the directory ``here``.
+
+    Args:
+        name: a script, a folder or a run.
+        here: where the user stands.
+        program: where nothing is there, it is a program of the image, such as ``hostname``.
 
     A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` is also found among the shipped jobs.
 
@@ -45,6 +52,8 @@ def resolve(name: str, here: Path) -> Target:
         return _job("job.toml", read_toml(path / "job.toml", Job), path.resolve(), here)
     if path.is_file():
         return Target(_word(path, here), str(path.parent.resolve()), Layer("script", {}))
+    if program and _is_program(name) and not path.exists():
+        return Target(name, str(here), Layer("program", {}), program=True)
     missing = f"the folder {name} has no job.toml" if path.is_dir() else f"there is no script or job {name}"
     raise ScriptMissingError(
         missing, place="SCRIPT", choices=_near(here), value=name, next_step="toolkit run --help shows what a script or job can be"
@@ -53,6 +62,8 @@ def resolve(name: str, here: Path) -> Target:
 
 def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
     script = folder / (job.script or "train.py")
+    if not script.is_file() and job.launcher == "none" and _is_program(job.script or ""):
+        return Target(job.script or "", str(folder), layer(origin, job), program=True)
     if not script.is_file():
         choices = [path.name for path in script.parent.glob("*.py")]
         raise ScriptMissingError(
@@ -61,6 +72,11 @@ def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
     said = layer(origin, job)
     name = {"job_name": folder.name} if folder != here else {}
     return Target(_word(script, here), str(script.parent.resolve()), Layer(origin, {**name, **said.values}))
+
+
+def _is_program(name: str) -> bool:
+    """Whether a word can be the name of a program: whoever writes a path means a file, and ``train.py`` is a script that is missing."""
+    return bool(name) and "/" not in name and not name.endswith((".py", ".sh"))
 
 
 def _word(script: Path, here: Path) -> str:

@@ -70,7 +70,7 @@ def test_every_launcher_has_a_golden_script() -> None:
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
-        r"option|plan\.(shape|toolkit|nodes|ranks_per_node)|launch\.(launcher|cpus_per_task)|name"
+        r"option|plan\.(shape|toolkit|nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name"
         r'|container\.(action|prefix|settings)|binds|"\$\{" ~ binds.*|.*container\.prefix ~ \'@\}"\''
     )
     unquoted = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,31 @@ import click
 from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.settings import Layer
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
+    """A number, or text of a form that is told by an example.
+
+    Args:
+        name: what it is, for the help.
+        form: a regular expression of the whole text.
+        example: such a text.
+    """
+
+    def __init__(self, name: str, form: str, example: str) -> None:
+        self.name = name
+        self.form = form
+        self.example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value)
+        if not re.fullmatch(self.form, text, re.ASCII):
+            self.fail(f"{text!r} is no {self.name}; {self.example} would be", param, ctx)
+        return int(text) if text.isdigit() else text
+
+
+NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run,")
+GPUS = Pattern("number of GPUs", r"\d+(,\d+)*", "4, or 8,4 for two nodes that differ,")
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -46,9 +72,18 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--image", metavar="NAME|PATH", shell_complete=_images, help="A recipe's name, or the path of a SIF."),
-    click.option("--nodes", "-N", type=click.IntRange(1), help="Nodes (default 1)."),
+    click.option(
+        "--nodes", "-N", metavar="N|MIN:MAX", type=NODES, help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost."
+    ),
     click.option("--ntasks-per-node", type=click.IntRange(1), help="Ranks on each node (default: one per GPU, else 1)."),
-    click.option("--gpus", "--gpus-per-node", "gpus", type=click.IntRange(0), help="GPUs on each node (default 0)."),
+    click.option(
+        "--gpus",
+        "--gpus-per-node",
+        "gpus",
+        metavar="N|N,N",
+        type=GPUS,
+        help="GPUs on each node (default 0); 8,4 for two nodes that differ.",
+    ),
     click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="CPUs for each rank (default: the GPUs' share of the node)."),
     click.option("--time", "-t", metavar="TIME", help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's)."),
     click.option("--partition", "-p", metavar="NAME", help="Partition (default: the cluster's)."),
@@ -57,8 +92,24 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--bind", "-B", metavar="SRC:DST[:ro]", multiple=True, help="Show a directory of the host in the container; repeatable."),
     click.option("--env", metavar="K=V", multiple=True, help="Set a variable for every rank; repeatable."),
     click.option(
-        "--launcher", metavar="NAME", shell_complete=_launchers, help=f"How ranks are started (default torchrun): {', '.join(LAUNCHERS)}."
+        "--launcher",
+        metavar="NAME",
+        shell_complete=_launchers,
+        help=f"How ranks are started (default auto, by what the script imports): {', '.join(LAUNCHERS)}.",
     ),
+    click.option("--max-restarts", type=click.IntRange(0), help="How often failed ranks are started again (default 0; elastic: 3)."),
+    click.option("--init", type=click.Choice(("env", "tcp", "file")), help="How ranks of the launcher srun find each other (default env)."),
+    click.option("--mem", metavar="SIZE", help="Memory on each node, as 16G (default: the partition's)."),
+    click.option("--account", "-A", metavar="NAME", help="Account that is charged."),
+    click.option("--qos", "-q", metavar="NAME", help="Quality of service."),
+    click.option("--constraint", "-C", metavar="LIST", help="Features that the nodes must have."),
+    click.option("--nodelist", "-w", metavar="HOSTS", help="Nodes that must be among those of the job."),
+    click.option("--exclude", "-x", metavar="HOSTS", help="Nodes that must not."),
+    click.option("--exclusive", is_flag=True, default=None, help="Share the nodes with no other job."),
+    click.option("--reservation", metavar="NAME", help="Reservation that the job belongs to."),
+    click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
+    click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60."),
+    click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),
     click.option(
         "--site", metavar="NAME", shell_complete=_sites, help="The cluster (default auto: the local one if it is up, else PATH's)."
     ),

@@ -37,6 +37,8 @@ def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: boo
       toolkit run --image pytorch_22.03 --nodes 2 --gpus 4 --time 2:00:00 train.py
       toolkit run jobs/digits-horovod
       toolkit run runs/train-0007                   the same again
+      toolkit run --nodes 1:4 jobs/digits-ddp-elastic
+      toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
       toolkit run --dry-run --explain jobs/digits-ddp
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
@@ -49,6 +51,7 @@ def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: boo
     if explain:
         console.note(explanation(decided))
     console.note(console.subject("plan", summary(decided)))
+    _warn(decided)
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
     submission = submit(paths, decided, prepared.client, cluster)
     console.note(console.subject("script", os.path.relpath(paths.script)))
@@ -71,12 +74,18 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
     text = scripts.script(decided)
     if explain:
         console.note(explanation(decided))
+    _warn(decided)
     if as_json:
         import json
 
         console.out_json({"plan": json.loads(to_json(decided)), "script": text})
     else:
         console.out(text.rstrip("\n"))
+
+
+def _warn(decided: Plan) -> None:
+    for text in decided.warnings:
+        console.note(console.subject("warning", text))
 
 
 def summary(decided: Plan) -> str:
@@ -92,9 +101,9 @@ def explanation(decided: Plan) -> str:
         "image": decided.container.image,
         "site": decided.site,
         "launcher": decided.launch.launcher,
-        "nodes": decided.nodes,
+        "nodes": dict(decided.directives)["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
-        "gpus": decided.gpus_per_node,
+        "gpus": ",".join(map(str, decided.gpus_by_node)) or decided.gpus_per_node,
         "cpus_per_task": decided.cpus_per_rank,
         "job_name": decided.name,
         "partition": dict(decided.directives).get("partition", "-"),
@@ -104,5 +113,6 @@ def explanation(decided: Plan) -> str:
     rows = [(name, value, decided.origins.get(name, "nobody")) for name, value in values.items()]
     rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
     rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
-    tasks = f"{decided.launch.ntasks_per_node} per node, {decided.launch.cpus_per_task} CPUs each"
+    cpus = f"{decided.launch.cpus_per_task} CPUs each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
+    tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
     return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])

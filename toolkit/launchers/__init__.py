@@ -12,9 +12,11 @@ from typing import NamedTuple, Protocol
 from toolkit.errors import ToolkitError, UnknownLauncherError
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest
+from toolkit.model.job import Job
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Site
+from toolkit.model.source import Source
 
 
 class Entry(NamedTuple):
@@ -23,10 +25,20 @@ class Entry(NamedTuple):
     Attributes:
         summary: what the launcher is for.
         uses_mpi: it needs to know what ``srun --mpi`` offers; asking costs a call, so others do without.
+        uses_mpirun: it needs to know which mpirun the host has.
+        elastic: it can start with a number of nodes that may change (``--nodes 1:4``).
+        unequal: it can start as many ranks on each node as that has GPUs (``--gpus 8,4``).
+        single: a rank takes all GPUs of its node, so that there is one on each node where nobody says.
+        options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
     """
 
     summary: str
     uses_mpi: bool = False
+    uses_mpirun: bool = False
+    elastic: bool = False
+    unequal: bool = False
+    single: bool = False
+    options: tuple[str, ...] = ()
 
 
 # The module of a launcher is toolkit.launchers.<name with _ for ->.
@@ -34,11 +46,22 @@ LAUNCHERS: dict[str, Entry] = {
     "torchrun": Entry("one torchrun agent per node starts the node's ranks; for torch.distributed"),
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
     "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
+    "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
+    "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
 }
 
 
 class Request(Model, frozen=True, kw_only=True):
-    """What a launcher decides from."""
+    """What a launcher decides from.
+
+    Attributes:
+        nodes: the most nodes; ``job.node_range`` also has the least.
+        ranks_per_node: on the largest node, where nodes differ.
+        job: all settings, for options that only this launcher knows.
+        source: what was read of the script.
+        run_directory: where files that ranks share may be made.
+        program: ``script`` is a program of the image, no file of the user's.
+    """
 
     nodes: int
     ranks_per_node: int
@@ -49,6 +72,10 @@ class Request(Model, frozen=True, kw_only=True):
     facts: Facts
     manifest: Manifest | None
     reason: str
+    job: Job = Job()
+    source: Source = Source()
+    run_directory: str = ""
+    program: bool = False
 
 
 class Launcher(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -10,6 +10,9 @@ from toolkit.model.base import Model
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
+Range = Annotated[str, Meta(pattern=r"^[1-9][0-9]*([:-][1-9][0-9]*)?$")]
+PerNode = Annotated[str, Meta(pattern=r"^[0-9]+(,[0-9]+)*$")]
+Init = Literal["env", "tcp", "file"]
 
 
 class Job(Model, frozen=True, kw_only=True):
@@ -24,9 +27,9 @@ class Job(Model, frozen=True, kw_only=True):
         image: a recipe's name, or a path to a SIF.
         site: the name of a site, or ``auto``.
         launcher: how ranks are started.
-        nodes: how many nodes.
+        nodes: how many nodes; ``1:4`` for an elastic run, that takes what there is.
         ntasks_per_node: ranks on each node.
-        gpus: GPUs on each node.
+        gpus: GPUs on each node; ``8,4`` for nodes that differ.
         cpus_per_task: CPUs for each rank.
         time: limit, in Slurm's format (``MM``, ``HH:MM:SS``, ``D-HH:MM:SS``).
         partition: Slurm's partition.
@@ -35,6 +38,10 @@ class Job(Model, frozen=True, kw_only=True):
         bind: ``SRC:DST[:ro]``, what of the host is seen in the container.
         env: variables for the ranks.
         runs: directory that run directories are made in.
+        max_restarts: how often ranks that failed are started again.
+        init: how ranks of the launcher srun find each other.
+        mem, account, qos, constraint, nodelist, exclude, exclusive, reservation, signal, dependency: Slurm's options, as they are.
+        array: Slurm's ``--array``: the script as many jobs, each of which knows its SLURM_ARRAY_TASK_ID.
     """
 
     summary: str | None = None
@@ -43,9 +50,9 @@ class Job(Model, frozen=True, kw_only=True):
     image: str | None = None
     site: str | None = None
     launcher: str | None = None
-    nodes: Positive | None = None
+    nodes: Positive | Range | None = None
     ntasks_per_node: Positive | None = None
-    gpus: NotNegative | None = None
+    gpus: NotNegative | PerNode | None = None
     cpus_per_task: Positive | None = None
     time: str | int | None = None
     partition: str | None = None
@@ -54,3 +61,34 @@ class Job(Model, frozen=True, kw_only=True):
     bind: tuple[str, ...] = ()
     env: dict[str, str] = {}
     runs: str | None = None
+    max_restarts: NotNegative | None = None
+    init: Init | None = None
+    mem: str | int | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    exclusive: bool | None = None
+    reservation: str | None = None
+    signal: str | None = None
+    dependency: str | None = None
+    array: str | int | None = None
+
+    @property
+    def node_range(self) -> tuple[int, int]:
+        """The least and the most nodes: (2, 2) for two, (1, 4) for ``1:4``; one for each of GPUs that are given by node."""
+        first, _, last = str(self.nodes or 1).replace("-", ":").partition(":")
+        named = len(self.gpus_by_node) if not last and int(first) == 1 else 0
+        return (named, named) if named else (int(first), int(last or first))
+
+    @property
+    def gpus_by_node(self) -> tuple[int, ...]:
+        """GPUs of each node where they differ (``8,4``); empty where all nodes have as many."""
+        counts = tuple(int(count) for count in str(self.gpus or 0).split(","))
+        return counts if len(counts) > 1 else ()
+
+    @property
+    def most_gpus(self) -> int:
+        """GPUs on a node, on the largest one where nodes differ."""
+        return max(int(count) for count in str(self.gpus or 0).split(","))

@@ -62,23 +62,33 @@ class Launch(Model, frozen=True, kw_only=True):
         launcher: name of the launcher.
         reason: why this one.
         ntasks_per_node: tasks that Slurm starts on each node.
-        cpus_per_task: CPUs for each of these tasks.
+        cpus_per_task: CPUs for each of these tasks; None: nodes differ, and Slurm counts CPUs by GPU.
         mpi: value of ``srun --mpi``; None: no such option.
         exports: variables of the batch script, which srun and its plugins read.
         environment: variables set for every rank.
         program: the command that is started in the container, the script's arguments included.
         task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them, and labels their lines.
+        options: words for the program that starts the ranks, such as torchrun's.
+        template: the template that writes it out, where it is not the launcher's own name.
+        directives: what the launcher needs of sbatch, after what the user asked for; "" for an option without a value.
+        init: how the ranks find each other, where the launcher has a choice.
+        warnings: what the launcher fears will go wrong.
     """
 
     launcher: str
     reason: str
     ntasks_per_node: int
-    cpus_per_task: int
+    cpus_per_task: int | None
     mpi: str | None = None
     exports: dict[str, str] = {}
     environment: dict[str, str] = {}
     program: tuple[str, ...] = ()
     task_is_rank: bool = True
+    options: tuple[str, ...] = ()
+    template: str | None = None
+    directives: tuple[tuple[str, str], ...] = ()
+    init: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Plan(Model, frozen=True, kw_only=True):
@@ -88,8 +98,8 @@ class Plan(Model, frozen=True, kw_only=True):
         toolkit: version that made the plan.
         name: of the job.
         site: name of the site.
-        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it.
-        directives: Slurm's long options and their values, in the order of the script.
+        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it; of the largest node where nodes differ.
+        directives: Slurm's long options and their values, in the order of the script; "" for an option without a value.
         modules: environment modules to load.
         directory: where the ranks run, absolute.
         run_directory: where script, plan, logs and outcome are, absolute.
@@ -97,6 +107,10 @@ class Plan(Model, frozen=True, kw_only=True):
         launch: how ranks are started.
         environment: variables for every rank: the site's, the launcher's, the user's.
         origins: for each value the place that decided it.
+        least_nodes: with how many nodes it can do, where ``nodes`` is the most; None: just so many.
+        gpus_by_node: GPUs of each node where they differ.
+        array: it is a job array.
+        warnings: what will probably go wrong, and is run all the same.
     """
 
     toolkit: str
@@ -114,11 +128,23 @@ class Plan(Model, frozen=True, kw_only=True):
     environment: dict[str, str]
     modules: tuple[str, ...] = ()
     origins: dict[str, str] = {}
+    least_nodes: int | None = None
+    gpus_by_node: tuple[int, ...] = ()
+    array: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def job_pattern(self) -> str:
+        """How Slurm writes the job's number into the names of its logs: ``7``, or ``7_2`` for the element 2 of a job array."""
+        return "%A_%a" if self.array else "%j"
 
     @property
     def shape(self) -> str:
-        """``2 nodes x 4 GPUs`` or ``2 nodes x 2 ranks``."""
-        nodes = f"{self.nodes} node{'s' if self.nodes != 1 else ''}"
+        """``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and 4 GPUs``."""
+        least = "" if self.least_nodes is None else f"{self.least_nodes}-"
+        nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
+        if self.gpus_by_node:
+            return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} GPUs"
         if self.gpus_per_node and self.gpus_per_node == self.ranks_per_node:
             return f"{nodes} x {self.gpus_per_node} GPU{'s' if self.gpus_per_node != 1 else ''}"
         return f"{nodes} x {self.ranks_per_node} rank{'s' if self.ranks_per_node != 1 else ''}"

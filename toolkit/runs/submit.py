@@ -33,7 +33,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         decided = plan(inputs)
     directory = Path(decided.run_directory)
     try:
-        again = replace(inputs.job, script=str(Path(inputs.folder) / Path(inputs.script).name))
+        script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
+        again = replace(inputs.job, script=script)
         return store.write(directory, decided, again, scripts.script(decided)), decided
     except BaseException:
         shutil.rmtree(directory)

@@ -42,5 +42,5 @@ def script(plan: Plan) -> str:
     Raises:
         UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.
     """
-    template = _templates().get_template(f"{plan.launch.launcher}.sbatch.j2")
+    template = _templates().get_template(f"{plan.launch.template or plan.launch.launcher}.sbatch.j2")
     return template.render(plan=plan, container=plan.container, launch=plan.launch)
