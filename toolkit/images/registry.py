@@ -1,0 +1,187 @@
+"""Asking a registry which image a tag is now, by the second version of its protocol; nothing is fetched but names."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from toolkit.errors import CommandFailedError, ForbiddenError, UnknownImageError
+from toolkit.images.registry_auth import NGC_KEY, Credentials
+from toolkit.images.registry_names import Reference, is_loopback
+
+_KINDS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_PATIENCE = 30.0  # seconds for one answer
+_PAGES, _PAGE = 20, 1000  # of a list of tags
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self.body)
+        except ValueError:
+            return {}
+        return data if isinstance(data, dict) else {}
+
+
+def digest_of(reference: Reference, credentials: Credentials | None) -> str:
+    """The digest that a tag has in its registry now, or the one that is named, if the registry has it.
+
+    Raises:
+        UnknownImageError: it has no such repository or tag; names the nearest tags.
+        ForbiddenError: it wants a login, or another one.
+        CommandFailedError: it does not answer, or with something else.
+    """
+    session = _Session(reference, credentials)
+    answer = session.ask("HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS))
+    digest = answer.headers.get("docker-content-digest", "")
+    if answer.status == 200 and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        return digest
+    if answer.status in (401, 403):
+        raise _login_needed(reference, credentials)
+    if answer.status == 404:
+        _unknown(reference, session)
+    raise _strange(reference, f"it answers {answer.status}" if answer.status != 200 else "its answer holds no digest")
+
+
+def tags(reference: Reference, credentials: Credentials | None) -> tuple[str, ...]:
+    """Every tag of a repository; none where the registry does not tell."""
+    return _tags(_Session(reference, credentials))
+
+
+def _unknown(reference: Reference, session: _Session) -> NoReturn:
+    known = _tags(session)
+    wanted = reference.digest or reference.tag
+    if not known:
+        raise UnknownImageError(
+            f"the registry {reference.registry} has no {reference.path}:{wanted}",
+            place=str(reference),
+            next_step="compare the name with the registry's own catalogue, or look at `toolkit image list`",
+        )
+    last = ", ".join(known[-8:])
+    raise UnknownImageError(
+        f"{reference.repository} has no {'image with the digest' if reference.digest else 'tag'} {wanted}",
+        place=str(reference),
+        choices=known,
+        value=reference.tag or None,
+        next_step=f"it has {len(known)} tags, among them {last}" if len(known) > 8 else f"it has {last}",
+    )
+
+
+def _tags(session: _Session) -> tuple[str, ...]:
+    found: list[str] = []
+    query = f"tags/list?n={_PAGE}"
+    for _ in range(_PAGES):
+        answer = session.ask("GET", query)
+        if answer.status != 200:
+            break
+        found += [str(tag) for tag in answer.json().get("tags") or ()]
+        following = re.search(r"[?&](last=[^&>]+)", answer.headers.get("link", ""))
+        if not following:
+            break
+        query = f"tags/list?n={_PAGE}&{following[1]}"
+    return tuple(sorted(found))
+
+
+def _login_needed(reference: Reference, credentials: Credentials | None) -> ForbiddenError:
+    registry = reference.registry
+    steps = f"docker login {registry}, or: apptainer registry login --username NAME docker://{registry}"
+    if registry == "nvcr.io":
+        steps = f"export {NGC_KEY}=<your key> (from ngc.nvidia.com, Setup), or: docker login nvcr.io --username '$oauthtoken'"
+    if credentials is None:
+        return ForbiddenError(
+            f"the registry {registry} wants a login for {reference.path}, or does not have it", place=str(reference), next_step=steps
+        )
+    return ForbiddenError(
+        f"the registry {registry} does not take the login from {credentials.origin} for {reference.path}, or does not have it",
+        place=str(reference),
+        next_step=steps,
+    )
+
+
+def _strange(reference: Reference, reason: str) -> CommandFailedError:
+    registry = reference.registry
+    return CommandFailedError(
+        f"the registry {registry} does not say which image {reference.path}:{reference.tag or reference.digest} is: {reason}",
+        place=str(reference),
+        next_step=f"try again; through a mirror: TOOLKIT_REGISTRIES={registry}=MIRROR; without a network: `archive` in the recipe's [base]",
+    )
+
+
+class _Session:
+    """Questions about one repository. What proves who we are is got once, when the registry asks for it."""
+
+    def __init__(self, reference: Reference, credentials: Credentials | None) -> None:
+        self._reference, self._credentials, self._authorization = reference, credentials, ""
+        scheme = "http" if is_loopback(reference.registry) else "https"
+        host = "registry-1.docker.io" if reference.registry == "docker.io" else reference.registry
+        self._root = f"{scheme}://{host}/v2/{reference.path}/"
+        handlers = [urllib.request.ProxyHandler({})] if is_loopback(reference.registry) else []
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def ask(self, method: str, path: str, *, accept: str = "application/json") -> _Answer:
+        """One question, asked again with an authorization where the first answer is that it needs one."""
+        answer = self._send(method, self._root + path, accept)
+        if answer.status == 401 and not self._authorization:
+            self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
+            if self._authorization:
+                answer = self._send(method, self._root + path, accept)
+        return answer
+
+    def _authorize(self, challenge: str) -> str:
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            return self._credentials.basic if self._credentials and self._credentials.secret else ""
+        if kind.lower() != "bearer":
+            return ""
+        parameters = dict(_PARAMETER.findall(rest))
+        realm = parameters.pop("realm", "")
+        if not realm.startswith("https://") and not is_loopback(urllib.parse.urlsplit(realm).netloc):
+            return ""  # a password goes to no one over a line that everybody can read
+        parameters.setdefault("scope", f"repository:{self._reference.path}:pull")
+        answer = self._token(realm, parameters)
+        token = answer.get("token") or answer.get("access_token")
+        return f"Bearer {token}" if token else ""
+
+    def _token(self, realm: str, parameters: dict[str, str]) -> dict[str, Any]:
+        known = self._credentials
+        if known and known.token:
+            form = {**parameters, "grant_type": "refresh_token", "refresh_token": known.token, "client_id": "toolkit"}
+            return self._send("POST", realm, "application/json", body=urllib.parse.urlencode(form).encode()).json()
+        url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(parameters)}"
+        return self._send("GET", url, "application/json", authorization=known.basic if known else "").json()
+
+    def _send(self, method: str, url: str, accept: str, *, body: bytes | None = None, authorization: str | None = None) -> _Answer:
+        request = urllib.request.Request(url, data=body, method=method, headers={"Accept": accept, "User-Agent": "toolkit"})
+        proof = self._authorization if authorization is None else authorization
+        if proof and body is None:
+            request.add_unredirected_header("Authorization", proof)  # a registry may send us to another host, which gets none of it
+        try:
+            with self._opener.open(request, timeout=_PATIENCE) as response:
+                return _Answer(response.status, _lowered(response.headers), response.read())
+        except urllib.error.HTTPError as error:
+            return _Answer(error.code, _lowered(error.headers), error.read())
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise _strange(self._reference, f"no connection ({reason})") from None
+
+
+def _lowered(headers: Any) -> dict[str, str]:
+    return {str(name).lower(): str(value) for name, value in headers.items()}

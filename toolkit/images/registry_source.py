@@ -1,0 +1,101 @@
+"""Where the base of an image is fetched from: its registry or a mirror, exactly which one, and with which login."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import BuildError, ConfigError, UsageError
+from toolkit.images import registry
+from toolkit.images.registry_auth import Credentials, credentials
+from toolkit.images.registry_names import Reference, mirrors, parse, require_mirror, rewritten
+
+VARIABLE = "TOOLKIT_REGISTRIES"
+_PROJECT_FILE, _TABLE = "toolkit.toml", "registries"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A base in a registry.
+
+    Attributes:
+        wanted: as the recipe names it, with the digest that it has now.
+        place: where it is fetched from; its digest says which image that is, whatever the tag becomes.
+        login: for the registry of ``place``.
+    """
+
+    wanted: Reference
+    place: Reference
+    login: Credentials | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What Apptainer needs to be told, in its environment, to fetch it."""
+        if self.login is None or not self.login.secret:
+            return {}
+        names = ("APPTAINER_DOCKER", "SINGULARITY_DOCKER")
+        return {f"{name}_{key}": value for name in names for key, value in (("USERNAME", self.login.user), ("PASSWORD", self.login.secret))}
+
+
+def source(reference: str, digest: str | None = None, *, known: Mapping[str, str] | None = None) -> Source:
+    """Find out which image a base is now.
+
+    Args:
+        reference: as a recipe or the catalogue names it.
+        digest: that it has to have.
+        known: mirrors, instead of those that the user configured.
+
+    Raises:
+        UsageError: the reference, or what names the mirrors, cannot be read.
+        BuildError: the registry has another image under this name than the recipe pins.
+        UnknownImageError, ForbiddenError, CommandFailedError: of the registry.
+    """
+    try:
+        wanted = parse(reference)
+    except ValueError as error:
+        raise UsageError(str(error), place="the recipe's [base]") from None
+    place = rewritten(wanted, configured_mirrors() if known is None else known)
+    login = credentials(place.registry)
+    found = registry.digest_of(place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""), login)
+    pinned = digest or wanted.digest
+    if pinned and found != pinned:
+        raise BuildError(
+            f"{place.repository}:{place.tag} is not the image that the recipe pins",
+            place=str(wanted),
+            details=(f"recipe    {pinned}", f"registry  {found}"),
+            next_step="somebody moved the tag, or the mirror differs: find out which; to take the new one, change `digest` in the recipe",
+        )
+    return Source(msgspec.structs.replace(wanted, digest=found), msgspec.structs.replace(place, digest=found), login)
+
+
+def configured_mirrors() -> dict[str, str]:
+    """What stands for which registry: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of the project's ``toolkit.toml``.
+
+    Raises:
+        UsageError, ConfigError: one of them cannot be read.
+    """
+    try:
+        chosen = mirrors(os.environ.get(VARIABLE, ""))
+    except ValueError as error:
+        raise UsageError(str(error), place=VARIABLE, next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...") from None
+    return {**_of_project(Path.cwd()), **chosen}
+
+
+def _of_project(here: Path) -> dict[str, str]:
+    from toolkit.model.base import BadDataError, toml
+
+    path = next((one / _PROJECT_FILE for one in (here, *here.parents) if (one / _PROJECT_FILE).is_file()), None)
+    if path is None:
+        return {}
+    try:
+        table = toml(path.read_text(encoding="utf-8")).get(_TABLE, {})
+        if not isinstance(table, dict) or not all(isinstance(target, str) for target in table.values()):
+            raise BadDataError('is a table of registries and what stands for them: "nvcr.io" = "mirror.site/ngc"', _TABLE)
+        for name, target in table.items():
+            require_mirror(name, target)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the key {_TABLE} cannot be read: {error}", place=str(path)) from None
+    return {name.rstrip("/"): target.rstrip("/") for name, target in table.items()}
