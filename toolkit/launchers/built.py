@@ -36,6 +36,11 @@ def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitEr
 
 def operations(manifest: Manifest | None) -> tuple[str, ...] | None:
     """What carries the collectives of an image's Horovod (``("mpi", "gloo")``), as its own build information says; None: not known."""
-    details = [one.detail for one in manifest.verdicts if one.name == "horovod-build" and one.outcome == "passed"] if manifest else []
-    match = next((found for detail in details if (found := _DETAIL.match(detail))), None)
+    match = _DETAIL.match(said_of("horovod-build", manifest) or "")
     return tuple(match["operations"].split(", ")) if match else None
+
+
+def said_of(check: str, manifest: Manifest | None) -> str | None:
+    """What a check that an image has passed said: ``Open MPI 4.1.4 speaks pmix``; None: it was not made, or nobody knows."""
+    passed = (one for one in manifest.verdicts if one.name == check and one.outcome == "passed") if manifest else ()
+    return next((one.detail for one in passed), None)

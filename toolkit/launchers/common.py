@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from toolkit.errors import LauncherMismatchError
+from toolkit.launchers import Request
 from toolkit.model.run import Failure
 
 _SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
@@ -24,8 +25,14 @@ _SIGNALS = {
 
 
 def python_command(script: str) -> tuple[str, ...]:
-    """``train.py`` is run by the image's Python; anything else is a program of its own."""
-    return ("python3", script) if script.endswith(".py") else (script,)
+    """``train.py`` is run by the image's Python; anything else is a program of its own, which nobody looks for on PATH."""
+    return ("python3", script) if script.endswith(".py") else (script if "/" in script else f"./{script}",)
+
+
+def interface(request: Request) -> dict[str, str]:
+    """Variables that bind Gloo and NCCL to the site's network between nodes, where it is written down."""
+    name = request.site.interface
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
 
 
 def needs(framework: str, launcher: str, frameworks: dict[str, str] | None) -> list[LauncherMismatchError]:
@@ -42,10 +49,11 @@ def needs(framework: str, launcher: str, frameworks: dict[str, str] | None) -> l
     ]
 
 
-def failed(exit_code: int, rank: int | None, host: str, *, task: str = "rank") -> Failure:
-    """A failure in words: ``rank 2 on nid002: exit code 3``. Codes above 128 are signals."""
+def failed(exit_code: int, rank: int | None, host: str | None, *, task: str = "rank") -> Failure:
+    """A failure in words: ``rank 2 on nid002: exit code 3``. Codes above 128 are signals; a host may not be known."""
+    where = f" on {host}" if host else ""
     how = f"killed by signal {exit_code - 128}" if exit_code > 128 else f"exit code {exit_code}"
-    return Failure(exit_code=exit_code, rank=rank, host=host, text=f"{task} {'?' if rank is None else rank} on {host}: {how}")
+    return Failure(exit_code=exit_code, rank=rank, host=host, text=f"{task} {'?' if rank is None else rank}{where}: {how}")
 
 
 def failure_of_step(lines: Iterable[str], *, task: str = "rank") -> Failure | None:

@@ -37,18 +37,31 @@ def chosen(request: Request) -> str:
     return _common(request) or _USUAL[0]
 
 
-def environment(interface: str | None) -> dict[str, str]:
-    """Variables for Open MPI's ranks: plain TCP for its messages, on the site's interface where that is known.
+def needs_mpi(request: Request, launcher: str) -> Sequence[LauncherMismatchError]:
+    """A finding where an image is known to hold no MPI that anything could start."""
+    if request.manifest is None or request.manifest.mpi:
+        return []
+    return [
+        LauncherMismatchError(
+            f"the launcher {launcher} needs an MPI, which this image does not hold",
+            place="--launcher",
+            next_step='choose another image, or add block = "openmpi" to its recipe',
+        )
+    ]
+
+
+def parameters(interface: str | None) -> dict[str, str]:
+    """Open MPI's own settings: plain TCP for its messages, on the site's interface where that is known.
 
     No InfiniBand verbs and no hcoll: what the host has of them does not fit what the image has, and Horovod's own advice is to leave
     the heavy traffic to NCCL.
     """
-    return {
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "^openib",
-        "OMPI_MCA_coll": "^hcoll",
-        **({"OMPI_MCA_btl_tcp_if_include": interface} if interface else {}),
-    }
+    return {"pml": "ob1", "btl": "^openib", "coll": "^hcoll", **({"btl_tcp_if_include": interface} if interface else {})}
+
+
+def environment(interface: str | None) -> dict[str, str]:
+    """The same as variables of the ranks."""
+    return {f"OMPI_MCA_{name}": value for name, value in parameters(interface).items()}
 
 
 def _spoken(request: Request) -> tuple[str, ...]:

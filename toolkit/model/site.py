@@ -171,12 +171,20 @@ class Partition(Model, frozen=True, kw_only=True):
 
 
 class Facts(Model, frozen=True, kw_only=True):
-    """What a cluster answered: the half of a site that nobody writes down."""
+    """What a cluster answered: the half of a site that nobody writes down.
+
+    Attributes:
+        slurm: its version.
+        mpi: types that ``srun --mpi`` knows; None: nobody asked.
+        container: the command that starts a container.
+        mpirun: how the mpirun on PATH introduces itself: ``mpirun (Open MPI) 4.1.4``; None: there is none, or nobody asked.
+    """
 
     slurm: str = ""
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] | None = None
     container: str | None = None
+    mpirun: str | None = None
 
     @property
     def default_partition(self) -> Partition | None:

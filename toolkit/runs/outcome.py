@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit import launchers
 from toolkit.errors import JobLostError
+from toolkit.launchers.common import failed
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome
 from toolkit.runs.logs import Line, ranks
@@ -50,6 +51,7 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[
         unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
     """
     failure = None if state.state == "COMPLETED" else launchers.get(plan.launch.launcher).first_failure(_by_host(lines))
+    failure = _located(failure, ranks(lines)) if failure else None
     code, kind, message = _verdict(state, failure, unwell, _over_memory(lines))
     return Outcome(
         state=state.state,
@@ -62,6 +64,12 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[
         message=message,
         kind=kind,
     )
+
+
+def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
+    """A rank of which only its number was told ran where its log comes from."""
+    host = next((name for name, numbers in hosts.items() if failure.rank in numbers), None)
+    return failure if failure.host or host is None else failed(failure.exit_code, failure.rank, host)
 
 
 def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
