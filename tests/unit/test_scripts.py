@@ -16,9 +16,20 @@ from toolkit import scripts
 from toolkit.errors import UsageError
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
+from toolkit.model.source import Option, Source
 from toolkit.plan import Inputs, plan
 from toolkit.resources import package_directory
 
+# As PyTorch's ImageNet example defines them.
+IMAGENET = Source(
+    python=True,
+    imports=("torch.distributed",),
+    calls=("torch.multiprocessing.spawn",),
+    options=tuple(
+        Option(flag=flag, takes_value=flag != "--multiprocessing-distributed")
+        for flag in ("--epochs", "--world-size", "--rank", "--dist-url", "--dist-backend", "--gpu", "--multiprocessing-distributed")
+    ),
+)
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 
 
@@ -33,6 +44,24 @@ def cases() -> dict[str, Inputs]:
     }
     return {
         "torchrun": inputs(),
+        "torchrun-elastic": inputs({"nodes": "1:4"}),
+        "torchrun-unequal": inputs({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None}),
+        "srun": inputs({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
+        "srun-file": inputs({"launcher": "srun", "init": "file"}),
+        "spawn": inputs({"launcher": "spawn", "arguments": ("data", "--epochs", "3")}, source=IMAGENET, script="main.py"),
+        "none": inputs(
+            {
+                "launcher": "none",
+                "arguments": ("-f",),
+                "array": "0-9%2",
+                "account": "ml",
+                "constraint": "v100&ib",
+                "exclusive": True,
+                "signal": "B:USR1@60",
+            },
+            script="hostname",
+            program=True,
+        ),
         "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
         "horovod-gloo": inputs({"launcher": "horovod-gloo"}),
         "neuron": inputs(

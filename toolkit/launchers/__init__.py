@@ -43,9 +43,15 @@ class Entry(NamedTuple):
 
 # The module of a launcher is toolkit.launchers.<name with _ for ->.
 LAUNCHERS: dict[str, Entry] = {
-    "torchrun": Entry("one torchrun agent per node starts the node's ranks; for torch.distributed"),
+    "torchrun": Entry(
+        "one torchrun agent per node starts the node's ranks; for torch.distributed", elastic=True, unequal=True, options=("max_restarts",)
+    ),
+    "srun": Entry("Slurm starts every rank and tells it who it is; for torch.distributed without torchrun", options=("init",)),
+    "spawn": Entry("Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)"),
+    "none": Entry("the command as it is: one process, a job array, any program of the image", single=True),
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
     "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
+    "horovod-elastic": Entry("Horovod's elastic driver and an agent on each node", elastic=True, options=("max_restarts",)),
     "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
 }

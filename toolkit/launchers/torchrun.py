@@ -1,6 +1,7 @@
 """torchrun: Slurm starts one agent on each node, the agents meet at the first node and start the ranks.
 
-The agents' arguments that depend on the job (addresses, port) are in the template. A rank's exit code is lost on the way: torchrun
+The agents' arguments that depend on the job (addresses, port) are in the template. With a range of nodes the run is elastic, which is a
+template of its own: it goes on when nodes are lost, and takes new ones in. A rank's exit code is lost on the way: torchrun
 itself always ends with 1, and tells the code in its summary, which ``first_failure`` reads.
 """
 
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failed, failure_of_step, needs
+from toolkit.launchers.common import batch_lines, failed, failure_of_step, interface, needs
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
+_RESTARTS = 3  # of an elastic run, where nobody says
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
 _NUMBER = re.compile(r"-?\d+")
 
@@ -26,20 +28,33 @@ def check(request: Request) -> Sequence[ToolkitError]:
 
 def launch(request: Request) -> Launch:
     """One task per node, with the CPUs of all its ranks."""
-    interface = request.site.interface
+    least, most = request.job.node_range
+    elastic, unequal = least != most, bool(request.job.gpus_by_node)
+    restarts = request.job.max_restarts if request.job.max_restarts is not None else (_RESTARTS if elastic else 0)
+    options = (
+        f"--nnodes={least}:{most}" if elastic else f"--nnodes={most}",
+        *(() if unequal else (f"--nproc-per-node={request.ranks_per_node}",)),
+        *((f"--max-restarts={restarts}",) if restarts else ()),
+        "--tee=3",
+    )
     arguments = () if request.script.endswith(".py") else ("--no-python",)
     return Launch(
         launcher="torchrun",
+        template="torchrun-elastic" if elastic else None,
+        options=options,
+        directives=(("no-kill", ""), ("requeue", "")) if elastic else (),
         reason=request.reason,
         ntasks_per_node=1,
-        cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
+        cpus_per_task=None if unequal else request.cpus_per_rank * request.ranks_per_node,
         environment={
             "OMP_NUM_THREADS": str(request.cpus_per_rank),
             # An agent that ends after the first one finds its store closed and says so with a stack trace, in healthy runs.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
-            **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
+            # Agents that start ranks again hang where these share the agents' own store.
+            **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
+            **interface(request),
         },
         program=(*arguments, request.script, *request.arguments),
         task_is_rank=False,
