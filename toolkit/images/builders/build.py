@@ -59,6 +59,7 @@ def build(recipe: str, progress: Progress, *, force: bool = False, wait: bool = 
         expected = {**resolved.seconds, **(found[1].seconds if found else {})}
         # Until it is known to have worked, it is the log of a build that has not: also when nobody is left to rename it.
         log = directory / f"{resolved.name}.failed.log"
+        log.unlink(missing_ok=True)
         try:
             with workspace(directory) as place:
                 return _build(resolved, wanted, log, place, progress, expected)
