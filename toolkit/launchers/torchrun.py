@@ -42,6 +42,7 @@ def launch(request: Request) -> Launch:
         launcher="torchrun",
         template="torchrun-elastic" if elastic else None,
         options=options,
+        exclude=f",{request.job.exclude}" if request.job.exclude else "",
         directives=(("no-kill", ""), ("requeue", "")) if elastic else (),
         reason=request.reason,
         ntasks_per_node=1,

@@ -72,6 +72,7 @@ class Launch(Model, frozen=True, kw_only=True):
         template: the template that writes it out, where it is not the launcher's own name.
         directives: what the launcher needs of sbatch, after what the user asked for; "" for an option without a value.
         init: how the ranks find each other, where the launcher has a choice.
+        exclude: ``,nid007``: nodes that a job which joins later must not take either; empty: none.
         warnings: what the launcher fears will go wrong.
     """
 
@@ -88,6 +89,7 @@ class Launch(Model, frozen=True, kw_only=True):
     template: str | None = None
     directives: tuple[tuple[str, str], ...] = ()
     init: str | None = None
+    exclude: str = ""
     warnings: tuple[str, ...] = ()
 
 

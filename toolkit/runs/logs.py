@@ -20,23 +20,30 @@ _RANK = re.compile(r"^(?P<rank>\d+)\| ?(?P<text>.*)$")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log. ``rank`` is None where a launcher's agent or the batch shell speaks; ``host`` is "" for the batch shell."""
+    """A line of a log.
+
+    ``rank`` is None where a launcher's agent or the batch shell speaks; ``host`` is "" for the batch shell; ``element`` is the number in a
+    job array.
+    """
 
     text: str
     host: str
     rank: int | None
+    element: int | None = None
 
     @property
     def label(self) -> str:
-        return str(self.rank) if self.rank is not None else self.host
+        """``3``: the rank; ``nid001``: an agent; in a job array the element's number first: ``2.3``."""
+        speaker = str(self.rank) if self.rank is not None else self.host
+        return speaker if self.element is None else f"{self.element}.{speaker or 'batch'}"
 
 
 def line(text: str, log: Log, *, task_is_rank: bool) -> Line:
     """What a line says and who said it: torchrun's lines begin with their rank, Slurm's tasks are ranks by themselves."""
     match = _RANK.match(text)
     if match:
-        return Line(match["text"], log.host, int(match["rank"]))
-    return Line(text, log.host, log.task if task_is_rank else None)
+        return Line(match["text"], log.host, int(match["rank"]), log.element)
+    return Line(text, log.host, log.task if task_is_rank else None, log.element)
 
 
 def is_noise(text: str) -> bool:

@@ -62,6 +62,7 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[
         results=results(lines),
         failure=failure,
         message=message,
+        unwell=dict(unwell),
         kind=kind,
     )
 

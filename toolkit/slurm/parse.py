@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolkit.model.run import JobState
 from toolkit.model.site import Partition
@@ -98,7 +100,29 @@ def jobs(text: str) -> dict[int, JobState]:
     # slurmctld prints warnings of its plugins before the JSON, on some sites.
     start = text.find("{")
     data = json.loads(text[start:] if start >= 0 else text)
-    return {state.job_id: state for state in map(_job, data.get("jobs") or ())}
+    rows = list(data.get("jobs") or ())
+    states = {state.job_id: state for state in map(_job, rows)}
+    arrays: dict[int, list[JobState]] = {}
+    for row in rows:
+        arrays.setdefault(_value(row.get("array_job_id")), []).append(_job(row))
+    return states | {number: array(number, elements) for number, elements in arrays.items() if number}
+
+
+def array(number: int, elements: Sequence[JobState]) -> JobState:
+    """A job array as one job: it runs while an element does, has ended when all have, and came out as the first that did not complete."""
+    running = [state for state in elements if not state.ended]
+    begun = next((state for state in running if state.state != "PENDING"), None)
+    failed = next((state for state in elements if state.ended and state.state != "COMPLETED"), None)
+    shown = begun or (running[0] if running else failed or elements[0])
+    partly = running and not begun and len(running) < len(elements)  # some have ended, others still wait
+    return replace(
+        shown,
+        job_id=number,
+        state="RUNNING" if partly else shown.state,
+        nodes=",".join(dict.fromkeys(state.nodes for state in elements if state.nodes)),
+        start=min((state.start for state in elements if state.start), default=0),
+        end=0 if running else max(state.end for state in elements),
+    )
 
 
 def _job(data: Mapping[str, Any]) -> JobState:
