@@ -67,17 +67,21 @@ class Reader:
     results: Results = field(default_factory=Results)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
 
+    def enter(self, step: str) -> None:
+        """A step begins that the build itself does not say."""
+        if step != self.step:
+            self.step, self.command = step, ""
+            self.tail.clear()
+
     def feed(self, line: str) -> Literal["step", "check"] | None:
         """Take a line without its end; says whether a new step began or a check ended."""
         self.no_space = self.no_space or _NO_SPACE in line
         found = _STEP.match(line)
         if found and self.steps and found["name"] == self.steps[0]:
-            self.step, self.command = self.steps.pop(0), ""
-            self.tail.clear()
+            self.enter(self.steps.pop(0))
             return "step"
         if line.startswith("INFO:") and (_TESTS in line or _PACKING in line):
-            self.step, self.command = ("checks" if _TESTS in line else "pack"), ""
-            self.tail.clear()
+            self.enter("checks" if _TESTS in line else "pack")
             return "step"
         if line.startswith("+ ") and self.step not in ("base", "checks", "pack"):
             self.command = line[2:]

@@ -1,4 +1,4 @@
-"""The head of a SIF file, as far as it tells one image from another and a whole file from a part of one.
+"""The head of a SIF file: what tells one image from another and a whole file from a part of one, where its file system is, and a new one.
 
 The layout is ``sif.header`` of github.com/sylabs/sif: fixed offsets, little-endian. Pure: works on bytes that others have read.
 """
@@ -12,6 +12,16 @@ from toolkit.model.base import Model
 HEADER_SIZE = 128  # bytes to read from the beginning of the file
 _MAGIC = b"SIF_MAGIC"
 _MAGIC_AT, _ID_AT, _DATA_AT = 32, 48, 112
+_HEAD = struct.Struct("<32s10s3s3s16s8q")
+_LAUNCH = b"#!/usr/bin/env run-singularity\n"
+_DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+_DESCRIPTORS_AT, _MOST = 4096, 48
+_DEFINITION, _PARTITION, _JSON = 0x4001, 0x4004, 0x4006
+_GROUP = 0xF0000001
+_PRIMARY = struct.Struct("<ii3s")  # of a partition: squashfs, the system that starts, architecture
+FIRST = 32768  # where an image of ours has its file system: behind the head and all descriptors
+HEAD_SIZE = _DESCRIPTORS_AT + _MOST * _DESCRIPTOR.size  # bytes that ``partition`` needs
+_ARCHITECTURES = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06", "s390x": b"09"}
 
 
 class Header(Model, frozen=True, kw_only=True):
@@ -32,3 +42,48 @@ def parse(head: bytes) -> Header | None:
         return None
     start, size = struct.unpack_from("<qq", head, _DATA_AT)
     return Header(sif_id=head[_ID_AT : _ID_AT + 16].hex(), end=start + size)
+
+
+def partition(head: bytes) -> tuple[int, int] | None:
+    """Where the squashfs that a SIF starts from lies, and how long it is, by the first ``HEAD_SIZE`` bytes; None where there is none."""
+    if parse(head) is None or len(head) < HEAD_SIZE:
+        return None
+    _, count, at, *_ = struct.unpack_from("<qqq", head, 80)
+    for number in range(min(count, _MOST)):
+        kind, used, *_, name, extra = _DESCRIPTOR.unpack_from(head, at + number * _DESCRIPTOR.size)
+        del name
+        if used and kind == _PARTITION and _PRIMARY.unpack_from(extra)[:2] == (1, 2):
+            return struct.unpack_from("<qq", head, at + number * _DESCRIPTOR.size + 17)
+    return None
+
+
+class Part(Model, frozen=True, kw_only=True):
+    """What a new SIF holds beside its file system, which begins at ``FIRST``: position and length of each."""
+
+    system: int
+    definition: tuple[int, int]
+    metadata: tuple[int, int]
+
+
+def head(part: Part, sif_id: bytes, time: int, machine: str) -> bytes:
+    """The first ``FIRST`` bytes of a SIF.
+
+    Args:
+        sif_id: 16 bytes, of no other file.
+        time: of its making, in seconds since 1970.
+        machine: the architecture as ``uname -m`` says it.
+    """
+    architecture = _ARCHITECTURES.get(machine, b"00") + b"\0"
+    entries = (
+        (_DEFINITION, *part.definition, b"", b""),
+        (_JSON, *part.metadata, b"inspect-metadata.json", b""),
+        (_PARTITION, FIRST, part.system, b"", _PRIMARY.pack(1, 2, architecture)),
+    )
+    packed = b"".join(
+        _DESCRIPTOR.pack(kind, True, number, _GROUP, 0, start, size, size, time, time, 0, 0, name, extra)
+        for number, (kind, start, size, name, extra) in enumerate(entries, 1)
+    )
+    end = max(FIRST + part.system, sum(part.definition), sum(part.metadata))
+    places = (_MOST - len(entries), _MOST, _DESCRIPTORS_AT, _MOST * _DESCRIPTOR.size, HEAD_SIZE, end - HEAD_SIZE)
+    first = _HEAD.pack(_LAUNCH, _MAGIC, b"01\0", architecture, sif_id, time, time, *places)
+    return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(FIRST, b"\0")

@@ -90,22 +90,26 @@ def build(
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     arguments = [*mounts, *_temporary_arguments(place)]
     command = _command(chosen, resolved.base, definition, place, place.sif, COMPRESSION, arguments)
-    code = follower.follow(command, _environment(place, chosen), place, steps=names, on_step=_calm_after_base(names))
+    whole = {**_environment(place, chosen), **(environment or {})}
+    code = follower.follow(command, whole, place, steps=names, cwd=cwd, on_step=_calm_after_base(names))
     if code != 0:
         raise follower.error(code)
     follower.end()
     return Outcome(follower.reader.results, version(chosen), follower.seconds)
 
 
-def build_base(base: Base, place: Workspace, target: Path, follower: Follower) -> None:
-    """Build nothing but what an image begins as, so that layers can be put on it; errors as ``build``."""
+def build_base(
+    base: Base, place: Workspace, target: Path, follower: Follower, *, environment: Mapping[str, str] | None = None, cwd: Path | str = "/"
+) -> None:
+    """Build nothing but what an image begins as, so that layers can be put on it; arguments and errors as those of ``build``."""
     chosen = way()
     text = "\n".join(base.header()) + "\n"
     if base.setup():
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
     packing = (*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
     command = _command(chosen, base, text, place, target, packing, _temporary_arguments(place))
-    code = follower.follow(command, _environment(place, chosen), place, hidden=("pack", "checks"))
+    whole = {**_environment(place, chosen), **(environment or {})}
+    code = follower.follow(command, whole, place, cwd=cwd, hidden=("pack", "checks"))
     if code != 0:
         raise follower.error(code)
 

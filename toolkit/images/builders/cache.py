@@ -1,0 +1,215 @@
+"""What builds keep for the next: files under keys, in ``.cache`` beside the images.
+
+- ``bases/KEY.sif``: what images begin as, packed once.
+- ``layers/KEY.sqfs``: what a step changed, by the key of the step and all before it.
+- ``tables/KEY.tail``: the tables of a base with layers on it, which any change of these makes useless.
+- ``wheels/KEY/``: what a build stage compiled, by what it was compiled against; ``wheels/KEY.json`` says that it is whole.
+
+A file counts only with a note beside it, written last, that says how long it is and what its bytes hash to. One that is as its note left it
+is believed; one that is not, by its length or its time, is hashed, and goes if it is another. So what a killed build leaves is never taken
+for whole, and two builds that keep the same thing at the same time keep one of the two.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit.errors import BusyError
+from toolkit.files import write_atomically
+from toolkit.images.builders.remove import remove
+from toolkit.model.base import BadDataError, Model, from_json, to_json
+
+BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"
+KINDS = (BASES, LAYERS, TABLES, WHEELS)
+_ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", TABLES: ".tail", WHEELS: ""}
+_CHUNK = 1 << 20
+
+
+class Note(Model, frozen=True, kw_only=True):
+    """What is known of a kept file, or of a directory of wheels.
+
+    Attributes:
+        size: in bytes.
+        time: of its last change, in nanoseconds.
+        digest: SHA-256 of its bytes; of a directory, of its names and their bytes.
+        about: for people: the step that it is of.
+        facts: whatever else its kind has to know.
+    """
+
+    size: int
+    time: int
+    digest: str
+    about: str = ""
+    facts: dict[str, str] = {}
+
+
+class Kept(Model, frozen=True, kw_only=True):
+    """A whole entry.
+
+    Attributes:
+        used: when it was last used, in seconds since 1970.
+    """
+
+    kind: str
+    key: str
+    path: str
+    note: Note
+    used: float
+
+
+class Cache:
+    """The caches beside the images of one directory."""
+
+    def __init__(self, images: Path) -> None:
+        self.directory = images / ".cache"
+
+    def path(self, kind: str, key: str) -> Path:
+        return self.directory / kind / f"{key}{_ENDINGS[kind]}"
+
+    def find(self, kind: str, key: str) -> Kept | None:
+        """The entry of a key, if it is there and whole; one that is not is removed."""
+        path, note_path = self.path(kind, key), self._note(kind, key)
+        try:
+            note = from_json(note_path.read_text(encoding="utf-8"), Note)
+        except (OSError, UnicodeDecodeError, BadDataError):
+            return None
+        if not _is_as_noted(path, note):
+            note_path.unlink(missing_ok=True)
+            _discard(path)
+            return None
+        return Kept(kind=kind, key=key, path=str(path), note=note, used=note_path.stat().st_mtime)
+
+    def use(self, kind: str, key: str) -> Kept | None:
+        """``find``, and remember that it was of use."""
+        found = self.find(kind, key)
+        if found:
+            os.utime(self._note(kind, key))
+        return found
+
+    def temporary(self, kind: str) -> Path:
+        """A new directory on the file system of the entries, for what is to be kept; gone with the next ``sweep``, if not before."""
+        parent = self.directory / kind
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+
+    def keep(self, kind: str, key: str, made: Path, *, about: str = "", facts: dict[str, str] | None = None) -> Kept:
+        """Make a file or directory, which lies on the same file system, the entry of a key."""
+        target = self.path(kind, key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        size, digest = _weighed(made)
+        _sync(made)
+        with self._locked(kind):
+            self._note(kind, key).unlink(missing_ok=True)
+            if target.is_dir():
+                shutil.rmtree(target)
+            made.replace(target)
+            note = Note(size=size, time=target.stat().st_mtime_ns, digest=digest, about=about, facts=facts or {})
+            write_atomically(self._note(kind, key), to_json(note))
+        return Kept(kind=kind, key=key, path=str(target), note=note, used=self._note(kind, key).stat().st_mtime)
+
+    def entries(self) -> tuple[Kept, ...]:
+        """Everything that is kept and whole, the one used last first."""
+        keys = ((kind, path.name.removesuffix(".json")) for kind in KINDS for path in (self.directory / kind).glob("*.json"))
+        found = (self.find(kind, key) for kind, key in keys)
+        return tuple(sorted((one for one in found if one), key=lambda one: -one.used))
+
+    def drop(self, one: Kept) -> None:
+        """Forget an entry."""
+        self._note(one.kind, one.key).unlink(missing_ok=True)
+        _discard(Path(one.path))
+
+    def sweep(self) -> None:
+        """Remove what is no whole entry: leftovers of builds that were killed. Only within ``alone``."""
+        for kind in KINDS:
+            known = {path.name.removesuffix(".json") for path in (self.directory / kind).glob("*.json")}
+            for path in (self.directory / kind).glob("*"):
+                if path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json") not in known and path.name != ".lock":
+                    _discard(path)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For a build: as long as this lasts, nobody clears the caches away below it."""
+        with self._flock(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For who removes entries: no build is using any.
+
+        Raises:
+            BusyError: one is.
+        """
+        with self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+
+    def _note(self, kind: str, key: str) -> Path:
+        return self.directory / kind / f"{key}.json"
+
+    @contextmanager
+    def _flock(self, how: int) -> Iterator[None]:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.directory / ".use.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, how)
+            yield
+        except BlockingIOError:
+            raise BusyError("a build is using the caches", place=str(self.directory), next_step="again when it is done") from None
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def _locked(self, kind: str) -> Iterator[None]:
+        handle = os.open(self.directory / kind / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _is_as_noted(path: Path, note: Note) -> bool:
+    try:
+        state = path.stat()
+        if path.is_file() and state.st_size != note.size:
+            return False
+        if path.is_file() and state.st_mtime_ns == note.time:
+            return True
+        return _weighed(path) == (note.size, note.digest)
+    except OSError:
+        return False
+
+
+def _weighed(path: Path) -> tuple[int, str]:
+    """Size and hash of a file, or of all files of a directory with their names."""
+    digest, size = hashlib.sha256(), 0
+    for file in [path] if path.is_file() else sorted(inner for inner in path.rglob("*") if inner.is_file()):
+        if file != path:
+            digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    for one in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        handle = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""A base and the layers on it become one SIF: their data one after the other, and tables that know all of them.
+
+The base's data are copied, not packed: by the kernel, which shares them where the file system can (reflink: XFS, Btrfs), and at the speed
+of the disk elsewhere. It begins as soon as it is known which layers there are, beside the steps that have to run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import struct
+import threading
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.errors import BuildError
+from toolkit.images import sif
+from toolkit.images.builders.cache import TABLES, Cache, Kept
+from toolkit.images.squashfs.format import SUPERBLOCK_SIZE, Read, SquashfsError
+from toolkit.images.squashfs.graft import graft
+from toolkit.images.squashfs.tables import Tables, read_tables, written
+
+_PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_BEGIN_WRITING = 2  # of sync_file_range
+_PAGE = 4096
+_END = struct.Struct("<Q")
+
+
+class Copier(threading.Thread):
+    """Writes data to the image while something else is done; ``append`` adds to its work, ``finish`` waits for it."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(daemon=True)
+        self.handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o755)
+        self.end = sif.FIRST
+        self._todo: list[tuple[str, int, int]] = []
+        self._changed = threading.Condition()
+        self._over = False
+        self._error: OSError | None = None
+        self.start()
+
+    def append(self, path: str, start: int, end: int) -> None:
+        """Put these bytes of a file behind all that were appended before."""
+        with self._changed:
+            self._todo.append((path, start, end))
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """Wait until everything is there.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        self.join()
+        if self._error:
+            raise self._error
+
+    def run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._todo and not self._over:
+                        self._changed.wait()
+                    if not self._todo:
+                        return
+                    path, start, end = self._todo.pop(0)
+                self._copy(path, start, end)
+        except OSError as error:
+            self._error = error
+
+    def _copy(self, path: str, start: int, end: int) -> None:
+        source = os.open(path, os.O_RDONLY)
+        try:
+            while start < end:
+                done = os.copy_file_range(source, self.handle, min(_PIECE, end - start), start, self.end)
+                if done == 0:
+                    raise OSError(f"{path} is shorter than it was")
+                with suppress(AttributeError):  # it is the end of the build that waits for the disk
+                    _LIBC.sync_file_range(self.handle, ctypes.c_int64(self.end), ctypes.c_int64(done), _BEGIN_WRITING)
+                start, self.end = start + done, self.end + done
+        finally:
+            os.close(source)
+
+
+def system_of(path: str) -> tuple[int, Read]:
+    """Where the squashfs of a SIF begins, and how to read it; a file that is a squashfs begins with it.
+
+    Raises:
+        BuildError: there is none in it.
+    """
+    handle = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - closed when nobody reads any more
+    head = handle.read(sif.HEAD_SIZE)
+    place = (0, 0) if head.startswith(b"hsqs") else sif.partition(head)
+    if place is None:
+        raise BuildError("this file holds no squashfs", place=path)
+    offset = place[0]
+    return offset, lambda position, length: os.pread(handle.fileno(), length, offset + position)
+
+
+def tables_of(path: str) -> Tables:
+    """The tables of a SIF or a squashfs.
+
+    Raises:
+        BuildError: it cannot be built upon; says why.
+    """
+    _, read = system_of(path)
+    try:
+        return read_tables(read)
+    except SquashfsError as error:
+        raise BuildError(f"nothing can be put on this file system: {error}", place=path) from None
+
+
+def grafted(cache: Cache, base: Kept, layers: Sequence[Kept]) -> Tables:
+    """The tables of a base with layers on it; those of all but the last few layers are remembered from the last time."""
+    keys = [base.note.digest]
+    for layer in layers:
+        keys.append(hashlib.sha256(f"{keys[-1]} {layer.note.digest}".encode()).hexdigest())
+    count, tables = next(((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))), (0, None))
+    tables = tables or tables_of(base.path)
+    for number in range(count, len(layers)):
+        put_on(tables, layers[number].path)
+        _remember(cache, keys[number + 1], tables, layers[number].note.about)
+    return tables
+
+
+def put_on(tables: Tables, layer: str) -> None:
+    """Graft the layer of a file."""
+    try:
+        graft(tables, tables_of(layer), SUPERBLOCK_SIZE)
+    except SquashfsError as error:
+        raise BuildError(f"a layer cannot be put on the base: {error}", place=layer) from None
+
+
+def _remembered(cache: Cache, key: str) -> Tables | None:
+    import zstandard
+
+    kept = cache.use(TABLES, key)
+    if kept is None:
+        return None
+    raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())
+    (end,) = _END.unpack_from(raw)
+    head, tail = raw[_END.size : _END.size + SUPERBLOCK_SIZE], raw[_END.size + SUPERBLOCK_SIZE :]
+    return read_tables(lambda at, length: head[at : at + length] if at < SUPERBLOCK_SIZE else tail[at - end : at - end + length])
+
+
+def _remember(cache: Cache, key: str, tables: Tables, about: str) -> None:
+    import zstandard
+
+    head, tail = written(tables)
+    made = cache.temporary(TABLES) / "tail"
+    made.write_bytes(zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail))
+    cache.keep(TABLES, key, made, about=about)
+    made.parent.rmdir()
+
+
+def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> bytes:
+    """Complete the image whose data ``copier`` has written; its id.
+
+    Args:
+        definition, metadata: what Apptainer keeps beside the file system, and shows by ``inspect``.
+        time: of the making, in seconds since 1970.
+    """
+    copier.finish()
+    superblock, tail = written(tables)
+    assert copier.end == sif.FIRST + tables.data_end
+    system = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
+    texts = [definition.encode(), metadata.encode()]
+    at = sif.FIRST + system
+    part = sif.Part(system=system, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1])))
+    sif_id = uuid.uuid4().bytes
+    os.pwrite(copier.handle, tail, copier.end)
+    os.pwrite(copier.handle, b"".join(texts), at)
+    os.pwrite(copier.handle, sif.head(part, sif_id, time, platform.machine()) + superblock, 0)
+    os.close(copier.handle)
+    return sif_id

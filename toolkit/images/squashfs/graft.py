@@ -1,0 +1,106 @@
+"""What a step changed, put on what was there before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from toolkit.images.squashfs.format import SquashfsError
+from toolkit.images.squashfs.inodes import (
+    DIRECTORY,
+    FILE,
+    NO_FRAGMENT,
+    NO_XATTRS,
+    Entry,
+    Inode,
+    add_inode,
+    add_listing,
+    is_whiteout,
+    listing,
+    read_inode,
+)
+from toolkit.images.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
+
+
+def graft(base: Tables, layer: Tables, data_start: int) -> None:
+    """Put a layer on ``base``, which is changed: directories are merged, a whiteout deletes, everything else replaces.
+
+    Args:
+        layer: of the upper directory of an overlay, in which what is deleted is a whiteout.
+        data_start: where the layer's data begin in its own file; they are to be put at ``base.data_end`` as it was before.
+
+    Raises:
+        SquashfsError: the two cannot be in one file, or one is broken.
+    """
+    if (base.head.block_size, base.head.compression) != (layer.head.block_size, layer.head.compression):
+        raise SquashfsError("it was packed in another way than what it is to be put on")
+    shift = base.data_end - data_start
+    moved = _Moved(
+        base=base,
+        layer=layer,
+        shift=shift,
+        fragments=add_fragments(base, layer, shift),
+        ids=add_ids(base, layer),
+        xattrs=add_xattrs(base, layer),
+    )
+    base.data_end += layer.data_end - data_start
+    root = read_inode(base, base.head.root)
+    top = moved.merged(root, read_inode(layer, layer.head.root), root.parent)
+    base.head = msgspec.structs.replace(base.head, root=top.inode)
+
+
+@dataclass
+class _Moved:
+    """One graft: how the layer's numbers become the base's."""
+
+    base: Tables
+    layer: Tables
+    shift: int
+    fragments: int
+    ids: Sequence[int]
+    xattrs: int
+    links: dict[int, Entry] = field(default_factory=dict)
+
+    def merged(self, below: Inode | None, above: Inode, parent: int, name: bytes = b"") -> Entry:
+        """A directory of the layer, on one of the base or on none."""
+        base = self.base
+        number = below.number if below else self._new_number()
+        entries = {entry.name: entry for entry in listing(base, below)} if below else {}
+        for entry in list(listing(self.layer, above)):
+            inode = read_inode(self.layer, entry.inode)
+            if is_whiteout(inode):
+                entries.pop(entry.name, None)
+            elif inode.kind == DIRECTORY:
+                old = entries.get(entry.name)
+                lower = read_inode(base, old.inode) if old and old.kind == DIRECTORY else None
+                entries[entry.name] = self.merged(lower, inode, number, entry.name)
+            else:
+                entries[entry.name] = replace(self._leaf(inode), name=entry.name)
+        start, size, index = add_listing(base, entries.values())
+        directories = sum(entry.kind == DIRECTORY for entry in entries.values())
+        whole = replace(self._owned(above), number=number, links=2 + directories, start=start, size=size, parent=parent)
+        return Entry(name, add_inode(base, whole, index), number, DIRECTORY)
+
+    def _leaf(self, inode: Inode) -> Entry:
+        """Anything but a directory; the second name of the same inode gets the same inode."""
+        if inode.number not in self.links:
+            number = self._new_number()
+            whole = replace(self._owned(inode), number=number)
+            if inode.kind == FILE:
+                whole = replace(
+                    whole,
+                    start=inode.start + self.shift if inode.sizes else 0,
+                    fragment=inode.fragment + self.fragments if inode.fragment != NO_FRAGMENT else NO_FRAGMENT,
+                )
+            self.links[inode.number] = Entry(b"", add_inode(self.base, whole), number, inode.kind)
+        return self.links[inode.number]
+
+    def _owned(self, inode: Inode) -> Inode:
+        xattrs = inode.xattrs + self.xattrs if inode.xattrs != NO_XATTRS else NO_XATTRS
+        return replace(inode, owner=self.ids[inode.owner], group=self.ids[inode.group], xattrs=xattrs)
+
+    def _new_number(self) -> int:
+        self.base.export += bytes(8)
+        return len(self.base.export) // 8
