@@ -114,6 +114,16 @@ def build_base(
         raise follower.error(code)
 
 
+def pack_archive(base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path) -> str:
+    """Build ``place.sif`` of an archive in ``cwd`` as the end of another engine's build; what did it. Errors as ``build``."""
+    chosen = way()
+    command = _command(chosen, base, definition, place, place.sif, COMPRESSION, _temporary_arguments(place))
+    code = follower.follow(command, _environment(place, chosen), place, cwd=cwd)
+    if code != 0:
+        raise follower.error(code)
+    return version(chosen)
+
+
 def _command(
     chosen: Way, base: Base, definition: str, place: Workspace, target: Path, packing: tuple[str, ...], arguments: list[str]
 ) -> list[str]:

@@ -52,9 +52,9 @@ class Follower:
         *,
         steps: Collection[str] = (),
         hidden: Collection[str] = (),
-        cwd: Path | str = "/",
         on_step: Callable[[str, int], object] | None = None,
         on_line: Callable[[str], object] | None = None,
+        cwd: Path | str = "/",
     ) -> int:
         """Run a program under the guard to its end; its exit code.
 
@@ -62,9 +62,9 @@ class Follower:
             place: whose directories go, and whose locks are held until all of it has ended.
             steps: that the program will say to begin, in their order.
             hidden: steps that are not told, but count as part of the one before.
-            cwd: where it runs.
             on_step: is told when a step begins: its name, and the process id of the guard.
             on_line: gets every line of the output.
+            cwd: where it runs.
         """
         self.reader.steps = list(steps)
         directories = [str(directory) for directory in place.directories]
@@ -104,6 +104,10 @@ class Follower:
             check = self.reader.results.checks[-1]
             self._progress.say("check", f"{check.name} {'passed' if check.passed else 'failed'}: {check.detail}")
         return False
+
+    def say(self, line: str) -> None:
+        """A line for the log that no program said."""
+        self._stream.write(without(self._secret, line) + "\n")
 
     def begin(self, step: str) -> None:
         """A step begins now; the one before has ended."""
