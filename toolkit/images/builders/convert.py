@@ -1,0 +1,80 @@
+"""From an image of Docker's to a SIF, which carries the same labels, starts the same way and proves itself as one that Apptainer built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.errors import BuildError, NoSpaceError
+from toolkit.images.bases import Base
+from toolkit.images.builders import apptainer
+from toolkit.images.builders.docker_engine import Engine
+from toolkit.images.builders.follow import Follower
+from toolkit.images.builders.workspace import Workspace
+from toolkit.images.piece import CHECKS
+
+_ARCHIVE = "image.tar"  # named in the SIF, so it is no path of this machine
+
+
+class Archive(Base, frozen=True, kw_only=True):
+    """What a conversion begins with: what the engine wrote. No recipe can name it."""
+
+    def header(self) -> tuple[str, ...]:
+        return ("Bootstrap: docker-archive", f"From: {_ARCHIVE}")
+
+    def detail(self) -> str:
+        return "the image that Docker built"
+
+
+def convert(engine: Engine, image: str, name: str, place: Workspace, follower: Follower) -> str:
+    """Make ``place.sif`` of an image in the engine, and let it run its checks; the program that did it.
+
+    Args:
+        image: the engine's id of it.
+        name: of the recipe that it was built from.
+
+    Raises:
+        BuildError, NoSpaceError: it could not be written or packed, or did not pass a check.
+        NeedsInstallError, ForbiddenError: there is no Apptainer, or this user cannot build by it.
+    """
+    save(engine, image, place.scratch / _ARCHIVE)
+    try:
+        return apptainer.pack_archive(Archive(), definition(name), place, follower, place.scratch)
+    finally:
+        (place.scratch / _ARCHIVE).unlink(missing_ok=True)
+
+
+def definition(name: str) -> str:
+    """By which the SIF gets what an image of Docker's has no place for. Environment and labels come along by themselves."""
+    return (
+        f"# {name}: built by Docker, and put into a SIF by toolkit.\n"
+        + "\n".join(Archive().header())
+        + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
+    )
+
+
+def save(engine: Engine, image: str, target: Path) -> None:
+    """Write an image of the engine into a file.
+
+    Raises:
+        BuildError: the engine ended in the middle, or does not have it.
+        NoSpaceError: the disk was full.
+    """
+    import requests
+    from docker.errors import DockerException
+
+    try:
+        with target.open("wb") as stream:
+            for chunk in engine.client.images.get(image).save():
+                stream.write(chunk)
+    except OSError as error:
+        if isinstance(error, requests.RequestException):
+            raise _not_saved(engine, error) from None
+        raise NoSpaceError(f"the image could not be written to {target.parent}: {error.strerror}", place=str(target.parent)) from None
+    except DockerException as error:
+        raise _not_saved(engine, error) from None
+
+
+def _not_saved(engine: Engine, error: Exception) -> BuildError:
+    return BuildError(
+        f"{engine} did not hand the image over", place=engine.address, details=(str(error)[:300],), next_step="look at the engine's own log"
+    )

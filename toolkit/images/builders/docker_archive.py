@@ -1,0 +1,73 @@
+"""Archives of images that `docker load` can read: engines before 25 know none of the layout that OCI describes, so it is written anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def as_docker_archive(archive: Path, scratch: Path) -> Iterator[Path]:
+    """The archive itself if an engine can read it, else another one with the same image, gone afterwards.
+
+    Raises:
+        ValueError: it holds no image, or more than one.
+        OSError: it cannot be read.
+    """
+    try:
+        with tarfile.open(archive) as source:
+            names = set(source.getnames())
+            if "manifest.json" in names:
+                rewritten = None
+            elif "index.json" in names:
+                rewritten = scratch / "archive.tar"
+                _rewrite(source, rewritten)
+            else:
+                raise ValueError("it holds neither manifest.json nor index.json")
+    except tarfile.TarError as error:
+        raise ValueError(f"it is no archive: {error}") from None
+    try:
+        yield rewritten or archive
+    finally:
+        if rewritten:
+            rewritten.unlink(missing_ok=True)
+
+
+def _rewrite(source: tarfile.TarFile, target: Path) -> None:
+    manifests = _json(source, "index.json").get("manifests") or []
+    if len(manifests) != 1:
+        raise ValueError(f"it holds {len(manifests)} images, not one")
+    manifest = _json(source, _blob(manifests[0]))
+    if "config" not in manifest:
+        raise ValueError("it holds an image of several architectures; write one of them into it")
+    layers = [_blob(layer) for layer in manifest["layers"]]
+    described = [{"Config": _blob(manifest["config"]), "RepoTags": None, "Layers": layers}]
+    with tarfile.open(target, "w") as archive:
+        for name in dict.fromkeys((_blob(manifest["config"]), *layers)):
+            member = source.getmember(name)
+            archive.addfile(member, source.extractfile(member))
+        data = json.dumps(described).encode()
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+
+
+def _blob(descriptor: dict[str, Any]) -> str:
+    algorithm, _, digits = str(descriptor["digest"]).partition(":")
+    return f"blobs/{algorithm}/{digits}"
+
+
+def _json(source: tarfile.TarFile, name: str) -> dict[str, Any]:
+    try:
+        stream = source.extractfile(name)
+        data = json.load(stream) if stream else None
+    except (KeyError, ValueError):
+        data = None
+    if not isinstance(data, dict):
+        raise ValueError(f"its {name} is not there or broken")
+    return data

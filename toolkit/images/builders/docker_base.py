@@ -1,0 +1,178 @@
+"""What a build by Docker begins with: brought into the engine first, so that the build itself needs neither a registry nor a login."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolkit import shell
+from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, NeedsInstallError
+from toolkit.images import host
+from toolkit.images.bases import Base, Debootstrap
+from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_engine import Engine
+from toolkit.images.builders.follow import Follower
+from toolkit.images.builders.workspace import Workspace
+from toolkit.images.registry_auth import Credentials
+from toolkit.images.registry_source import Source, source
+from toolkit.model.base import Model
+
+# As Apptainer calls debootstrap: the same packages by either engine.
+_DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FORMAT = 1  # of the bases that we make; another number makes them anew
+# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it.
+_CLEAN = """
+cd "$1"
+for file in hostname hosts resolv.conf; do : > "etc/$file"; done
+echo '# The mirror of the build is not kept.' > etc/apt/sources.list
+rm -rf var/lib/apt/lists/* var/cache/apt/* var/cache/ldconfig/* var/cache/debconf/*-old var/lib/dpkg/*-old
+find var/log -type f -delete
+"""
+
+
+class Found(Model, frozen=True, kw_only=True):
+    """A base in the engine.
+
+    Attributes:
+        name: by which the engine knows exactly this one.
+        reference: as the recipe names it; empty for a base that we made.
+        digest: that it has in its registry.
+    """
+
+    name: str
+    reference: str = ""
+    digest: str = ""
+
+
+def provide(engine: Engine, base: Base, place: Workspace, follower: Follower) -> Found:
+    """Make the base of a recipe be there.
+
+    Raises:
+        ConfigError: Docker cannot begin with this kind of base.
+        BuildError, NeedsInstallError, ForbiddenError, ImageMissingError: it could not be made, loaded or fetched.
+        UnknownImageError, CommandFailedError: of its registry.
+    """
+    if isinstance(base, Debootstrap):
+        return _debian(engine, base, place, follower)
+    archive, reference = getattr(base, "archive", None), getattr(base, "reference", "")
+    if archive:
+        return _loaded(engine, str(archive), place)
+    if reference:
+        return _pulled(engine, source(str(reference), getattr(base, "digest", None) or None), follower)
+    raise ConfigError(
+        f"Docker cannot begin with this kind of base: {base.detail()}",
+        place="the recipe's [base]",
+        next_step="build it with: --engine apptainer",
+    )
+
+
+def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> Found:
+    """The same Debian that Apptainer would begin with; made once for each release and set of packages, and kept in the engine."""
+    made_from = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
+    tag = f"{base.release}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
+    name = f"toolkit/debian:{tag}"
+    if not _there(engine, name):
+        tree = place.scratch / "debian.tar"
+        _bootstrap(base, place, tree, follower)
+        changes = [f"ENV PATH={_PATH}", 'CMD ["/bin/bash"]', f'LABEL toolkit.base="debian {base.release}"']
+        engine.client.api.import_image_from_file(str(tree), repository="toolkit/debian", tag=tag, changes=changes)
+        tree.unlink()
+    return Found(name=name)
+
+
+def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
+    program = shell.which("debootstrap")
+    if program is None:
+        raise NeedsInstallError("debootstrap is not installed here", next_step="toolkit setup")
+    if os.geteuid() != 0:
+        raise ForbiddenError(
+            f"the engine has no debian {base.release} of ours yet, and only root can make it",
+            next_step="let root build one image with --engine docker, or build with: --engine apptainer",
+        )
+    root = place.scratch / "debian"
+    architecture = _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
+    options = [*_DEBOOTSTRAP, f"--include={','.join(('apt', *base.packages))}", f"--arch={architecture}"]
+    script = f'set -e; {program} "$@" && set -- "$root" && {{ {_CLEAN} }} && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
+    command = ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *options, base.release, str(root), host.debian_mirror(base.release)]
+    env = {"PATH": _PATH, "LC_ALL": "C.UTF-8", "root": str(root), "tree": str(tree), **host.proxies()}
+    code = follower.follow(command, env, place)
+    if code != 0:
+        raise follower.error(code)
+
+
+def _pulled(engine: Engine, found: Source, follower: Follower) -> Found:
+    result = Found(name=found.place.pinned, reference=str(found.wanted), digest=found.place.digest)
+    if not _there(engine, found.place.pinned):
+        _pull(engine, found, follower)
+    return result
+
+
+def _pull(engine: Engine, found: Source, follower: Follower) -> None:
+    from docker.errors import APIError, DockerException
+
+    follower.say(f"fetches {found.place.pinned}")
+    try:
+        messages = engine.client.api.pull(
+            found.place.repository, tag=found.place.digest, stream=True, decode=True, auth_config=_login(found.login)
+        )
+        for message in messages:
+            if "error" in message:
+                raise _pull_failed(found, str(message["error"]))
+    except (APIError, DockerException, OSError) as error:
+        raise _pull_failed(found, str(getattr(error, "explanation", None) or error)) from None
+
+
+def _login(login: Credentials | None) -> dict[str, str]:
+    """For the engine, in the body of our request. Never empty: for that the SDK would look for logins by its own rules."""
+    if login is None:
+        return {"username": "", "password": ""}
+    return {"identitytoken": login.token} if login.token else {"username": login.user, "password": login.secret}
+
+
+def _pull_failed(found: Source, reason: str) -> BuildError:
+    return BuildError(
+        f"the engine could not fetch {found.place.repository}",
+        place="step base",
+        details=tuple(reason.strip().splitlines()[-5:]),
+        next_step="without a network: `archive` in the recipe's [base]; through a mirror: TOOLKIT_REGISTRIES",
+    )
+
+
+def _loaded(engine: Engine, archive: str, place: Workspace) -> Found:
+    """From a file that `docker save`, skopeo or podman wrote."""
+    from docker.errors import DockerException
+
+    kind, colon, rest = archive.partition(":")
+    path = Path(rest if colon and kind in ("docker-archive", "oci-archive") else archive)
+    try:
+        with as_docker_archive(path, place.scratch) as file, file.open("rb") as stream:
+            images = engine.client.images.load(_chunks(stream))
+    except OSError as error:
+        raise ImageMissingError(f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)) from None
+    except (DockerException, ValueError) as error:
+        raise BuildError("the archive of the base is none that the engine can load", place=str(path), details=(str(error)[:300],)) from None
+    if len(images) != 1:
+        raise BuildError(f"the archive of the base holds {len(images)} images, not one", place=str(path))
+    name = f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}"
+    images[0].tag(name)  # an image without a name cannot be built from
+    return Found(name=name, reference=f"archive:{path.name}", digest=str(images[0].id))
+
+
+def _chunks(stream: Any) -> Iterator[bytes]:
+    while chunk := stream.read(1 << 20):
+        yield chunk
+
+
+def _there(engine: Engine, name: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        engine.client.images.get(name)
+    except ImageNotFound:
+        return False
+    return True
