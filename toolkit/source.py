@@ -59,7 +59,7 @@ def look(tree: ast.Module) -> Source:
     return Source(
         python=True,
         imports=_sorted(name for name, _ in imported),
-        calls=_sorted(name for node in calls if (name := _dotted(node.func, meaning))),
+        calls=_sorted(name for called in (*(node.func for node in calls), *_decorators(tree)) if (name := _dotted(called, meaning))),
         options=tuple(option for node in calls if (option := _option(node))),
     )
 
@@ -74,6 +74,13 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield node.module, node.module
             for alias in node.names:
                 yield f"{node.module}.{alias.name}", alias.asname or alias.name
+
+
+def _decorators(tree: ast.Module) -> Iterator[ast.expr]:
+    """What is put before a function or class by ``@``, which calls it too."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from node.decorator_list
 
 
 def _dotted(node: ast.expr, meaning: dict[str, str]) -> str:

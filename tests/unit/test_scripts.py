@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, NEURON, PARTITIONS, inputs
@@ -64,6 +65,9 @@ def cases() -> dict[str, Inputs]:
         ),
         "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
         "horovod-gloo": inputs({"launcher": "horovod-gloo"}),
+        "horovod-elastic": inputs({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}),
+        "mpirun": inputs({"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
+        "mpi": inputs({"launcher": "mpi"}, script="hello"),
         "neuron": inputs(
             neuron_job,
             site=NEURON,
@@ -117,9 +121,16 @@ SRUN = """#!/bin/bash
 for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
 SLURM_NODEID=0 SLURM_PROCID=0 exec "$@"
 """
+MPIRUN = """#!/bin/bash
+while [[ $1 != bash ]]; do shift; done
+OMPI_COMM_WORLD_RANK=0 SLURMD_NODENAME=localhost exec "$@"
+"""
 SCONTROL = "#!/bin/bash\necho localhost\n"
 CONTAINER = """#!/bin/bash
-case "$*" in *serve_forever*) echo 61007; exec cat ;; esac
+case "$*" in
+    *serve_forever*) echo 61007; exec cat ;;
+    *horovod_elastic.py\\ drive*) echo 61007; until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; exit ;;
+esac
 printf '%s\\0' "$@" > "$CAPTURE/arguments"
 env -0 | grep -z '^APPTAINERENV_' > "$CAPTURE/variables"
 """
@@ -129,7 +140,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     """Run the plan's script with the stand-ins; what the container command was given."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("apptainer", CONTAINER)):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("mpirun", MPIRUN), ("apptainer", CONTAINER)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = {
@@ -149,7 +160,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovod", "horovod-gloo"])
+@pytest.mark.parametrize("launcher", ["torchrun", "horovod", "horovod-gloo", "horovod-elastic", "mpirun", "mpi"])
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
@@ -162,6 +173,7 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp
         folder=str(work),
         run_directory=str(work / "runs/x-0001"),
         image=str(work / "image:1 $(x).sif"),
+        facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
     )
     arguments, inside = captured(plan(given), tmp_path)
     assert arguments[-len(words) :] == list(words)

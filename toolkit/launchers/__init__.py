@@ -51,7 +51,9 @@ LAUNCHERS: dict[str, Entry] = {
     "none": Entry("the command as it is: one process, a job array, any program of the image", single=True),
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
     "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
-    "horovod-elastic": Entry("Horovod's elastic driver and an agent on each node", elastic=True, options=("max_restarts",)),
+    "horovod-elastic": Entry(
+        "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run", elastic=True, options=("max_restarts",)
+    ),
     "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
 }

@@ -52,6 +52,7 @@ def launch(request: Request) -> Launch:
     """Slurm gives a slot for each rank, mpirun fills them. It binds no rank to a core: that is Slurm's business, and the user's."""
     interface = request.site.interface
     parameters = {**pmi.parameters(interface), **({"oob_tcp_if_include": interface} if interface else {})}
+    shape = ("-n", str(request.nodes * request.ranks_per_node), "--map-by", f"ppr:{request.ranks_per_node}:node", "--bind-to", "none")
     return Launch(
         launcher="mpirun",
         reason=request.reason,
@@ -64,7 +65,7 @@ def launch(request: Request) -> Launch:
             **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
         },
         program=(*python_command(request.script), *request.arguments),
-        options=("--bind-to", "none", *(word for name, value in parameters.items() for word in ("--mca", name, value))),
+        options=(*shape, *(word for name, value in parameters.items() for word in ("--mca", name, value))),
         warnings=_warnings(request),
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 TOKEN = os.environ.pop("TOOLKIT_TOKEN")  # known to the job's own agents only
 SILENCE = 15  # seconds after which a node that says nothing is lost; each side says something every second
-PATIENCE = 60  # seconds for all nodes to arrive at the start, and for an agent to find its driver again
+PATIENCE = 60  # seconds for all nodes to arrive at the start; half of it for an agent to find its driver again
 over = threading.Event()
 
 
@@ -80,7 +80,7 @@ def attend(first_node: str, port: int, node: str, ranks: int, command: list[str]
             if serve(link, command):
                 return 0
             say(f"{node} does not hear the driver any more; its ranks are ended")
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + PATIENCE / 2
         time.sleep(1)
     return 1
 
