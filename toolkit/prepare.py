@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from toolkit import hostmpi, shell, sites
 from toolkit.errors import BindMissingError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
+from toolkit.hostsetup.parts import DATASETS
 from toolkit.images import store
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.localcluster.access import access as local_access
@@ -196,7 +197,9 @@ def _directory_findings(job: Job, here: Path) -> list[ToolkitError]:
         source = here / text.split(":")[0]
         if not source.exists():
             near = [str(path) for path in source.parent.iterdir()] if source.parent.is_dir() else []
-            findings.append(BindMissingError(f"{source} is not there", place="--bind", choices=near, value=str(source)))
+            package = DATASETS.get(str(source))
+            step = f"apt-get install {package} (Debian's package of it), or --bind a copy of yours" if package else None
+            findings.append(BindMissingError(f"{source} is not there", place="--bind", choices=near, value=str(source), next_step=step))
     if not os.access(here, os.W_OK):
         findings.append(BindMissingError(f"{here} cannot be written to, and the run's directory goes there", place="directory"))
     return findings

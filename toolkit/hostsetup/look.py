@@ -90,9 +90,13 @@ def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
 def _missing(wishes: Wishes, slurm: str | None) -> tuple[Missing, ...]:
     found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=beside(packages.needed(wishes.accounting), slurm))]
     for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
-        lacking = tuple(need.package for need in part.needs if not shell.which(need.program))
+        lacking = tuple(need.package for need in part.needs if not _there(need.program))
         found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
     return tuple(missing for missing in found if missing.packages)
+
+
+def _there(program: str) -> bool:
+    return Path(program).exists() if program.startswith("/") else shell.which(program) is not None
 
 
 def _offered() -> bool | None:

@@ -16,7 +16,7 @@ RUNTIMES = ("apptainer", "singularity")
 
 
 class Need(Model, frozen=True, kw_only=True):
-    """A program, and the Debian package that has it."""
+    """A program, or the absolute path of a directory, and the Debian package that has it."""
 
     program: str
     package: str
@@ -55,10 +55,19 @@ BUILD = Part(
     ),
 )
 
+# Directories of the host that exercises bind, and the Debian package that has each.
+DATASETS = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
+
 TESTS = Part(
     name="tests",
     purpose="run the test-suite",
     needs=(
+        *(Need(program=path, package=package) for path, package in DATASETS.items()),
+        # A program of MPI is compiled on the host, and started by the host's mpirun around the image.
+        Need(program="gcc", package="gcc"),
+        Need(program="/usr/include/stdio.h", package="libc6-dev"),
+        Need(program="/usr/share/doc/libopenmpi-dev", package="libopenmpi-dev"),
+        Need(program="mpirun", package="openmpi-bin"),
         Need(program="git", package="git"),
         Need(program="make", package="make"),
         Need(program="runuser", package="util-linux"),
@@ -73,7 +82,10 @@ SLURM_PURPOSE = "a real Slurm on this machine"
 
 # The same things by the names of other distributions, for what we tell administrators. Debian's name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
+    "libc6-dev": ("glibc-devel",),
+    "libopenmpi-dev": ("openmpi-devel",),
     "libpmix-dev": ("pmix-devel",),
+    "openmpi-bin": ("openmpi",),
     "iproute2": ("iproute",),
     "mariadb-client": ("mariadb",),
     "procps": ("procps-ng",),
@@ -87,6 +99,9 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "uidmap": ("shadow-utils",),
 }
 SUSE_NAMES: dict[str, tuple[str, ...]] = {
+    "libc6-dev": ("glibc-devel",),
+    "libopenmpi-dev": ("openmpi4-devel",),
+    "openmpi-bin": ("openmpi4",),
     "libpmix-dev": ("pmix-devel",),
     "mariadb-client": ("mariadb-client",),
     "mariadb-server": ("mariadb",),

@@ -20,18 +20,24 @@ _OVER_MEMORY = re.compile(r"slurmstepd.*(?:exceeded memory limit|oom[-_]kill)", 
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
 
 
+_UNKNOWN = 1 << 30  # after every rank that is known
+
+
 def results(lines: Iterable[Line]) -> dict[str, Any]:
-    """The last JSON object that a rank printed on a line of its own, the lowest rank's first; empty if there is none."""
+    """The last JSON object that a rank printed on a line of its own, the lowest rank's first; empty if there is none.
+
+    Where ranks are not known by their lines, because a script forks them, the first node's.
+    """
     found: dict[int, dict[str, Any]] = {}
     for entry in lines:
         text = entry.text.strip()
-        if entry.rank is not None and text.startswith("{") and text.endswith("}"):
+        if entry.host and text.startswith("{") and text.endswith("}"):
             try:
                 data = json.loads(text)
             except ValueError:
                 continue
             if isinstance(data, dict):
-                found[entry.rank] = data
+                found[_UNKNOWN if entry.rank is None else entry.rank] = data
     return found[min(found)] if found else {}
 
 

@@ -1,0 +1,110 @@
+"""Handwritten digits with DDP, in a script that is started once on each node and forks the ranks of its node by itself.
+
+The arguments are those of PyTorch's ImageNet example: how many nodes there are, which one this is, and where the first one is.
+"""
+
+import argparse
+import json
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch.multiprocessing import spawn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, random_split
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--epochs", type=int, default=12)
+parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step (default 16)")
+parser.add_argument("--lr", type=float, default=0.01, help="learning rate of Adam (default 0.01)")
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--world-size", type=int, default=1, help="number of nodes (default 1)")
+parser.add_argument("--rank", type=int, default=0, help="which of them this is (default 0)")
+parser.add_argument("--dist-url", default="tcp://localhost:23456", help="where the ranks meet: on the first node")
+parser.add_argument("--nprocs", type=int, default=torch.cuda.device_count() or 2, help="ranks on each node (default: its GPUs, else 2)")
+
+
+def main(local_rank, args):
+    """One rank: the parent gives it its number on the node."""
+    # Every rank of a node takes a GPU of its own; without GPUs, the same script runs on CPUs.
+    rank, world_size = args.rank * args.nprocs + local_rank, args.world_size * args.nprocs
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        backend = "nccl"
+    else:
+        device = torch.device("cpu")
+        backend = "gloo"
+    dist.init_process_group(backend, init_method=args.dist_url, rank=rank, world_size=world_size)
+
+    # 1,797 real digits of 8x8 pixels, split in the same way on every rank and in every run.
+    images, labels = load_digits(return_X_y=True)
+    digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
+    train, test = random_split(digits, [1437, 360], generator=torch.Generator().manual_seed(2022))
+    # The sampler gives each rank its own part; all parts are equal in length, because a rank with one step more would wait for ever.
+    sampler = DistributedSampler(train, seed=args.seed)
+    batches = DataLoader(train, batch_size=args.batch_size, sampler=sampler)
+    test_images, test_labels = (part.to(device) for part in test[rank::world_size])
+
+    # The seed differs by rank on purpose: it is DDP that makes the networks equal, by sending rank 0's to all.
+    torch.manual_seed(args.seed + rank)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+
+    started = time.perf_counter()
+    for epoch in range(1, args.epochs + 1):
+        sampler.set_epoch(epoch)  # another shuffle each epoch, the same one on all ranks
+        loss_sum, seen = 0.0, 0
+        for x, y in batches:
+            x, y = x.to(device), y.to(device)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            loss.backward()  # here DDP averages the gradients of all ranks
+            optimizer.step()
+            loss_sum, seen = loss_sum + loss.item() * len(y), seen + len(y)
+
+        # Each rank tests its share; the sums over all ranks are those of the whole test set.
+        with torch.no_grad():
+            right = (network(test_images).argmax(1) == test_labels).sum().item()
+        sums = torch.tensor([loss_sum, seen, right, len(test_labels)], dtype=torch.float64, device=device)
+        dist.all_reduce(sums)
+        loss_all, accuracy = (sums[0] / sums[1]).item(), (sums[2] / sums[3]).item()
+        if rank == 0:
+            print(f"epoch {epoch:2d}  loss {loss_all:.3f}  accuracy {accuracy:.3f}", flush=True)
+    seconds = time.perf_counter() - started
+
+    # Did all ranks train one network? For every parameter: the largest value on any rank minus the smallest.
+    mine = torch.nn.utils.parameters_to_vector(network.parameters()).detach().double()
+    smallest, largest = mine.clone(), mine.clone()
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    difference = (largest - smallest).max().item()
+
+    # One write for the text and its end of line: print makes two, and the lines of two ranks could mix.
+    sys.stdout.write(f"rank {rank} of {world_size}  local rank {local_rank}  host {socket.gethostname()}  device {device}\n")
+    sys.stdout.flush()
+    dist.barrier()  # nobody leaves before all have arrived: a rank that closes its connections early makes the others fail
+    dist.destroy_process_group()
+    if rank == 0:
+        result = {
+            "accuracy": accuracy,
+            "loss": loss_all,
+            "epochs": args.epochs,
+            "world_size": world_size,
+            "parameters_equal": difference == 0,
+            "max_parameter_difference": difference,
+            "samples_per_second": round(sums[1].item() * args.epochs / seconds, 1),
+            "seconds": round(seconds, 3),
+        }
+        print(json.dumps(result), flush=True)
+    sys.exit(0 if difference == 0 else 1)
+
+
+if __name__ == "__main__":
+    arguments = parser.parse_args()
+    spawn(main, args=(arguments,), nprocs=arguments.nprocs)

@@ -1,0 +1,95 @@
+"""What is read of a script without running it, and the launcher that follows from that."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from toolkit.launchers import LAUNCHERS, auto
+from toolkit.model.job import Job
+from toolkit.model.source import Option, Source
+from toolkit.source import look, read
+
+# The heads of scripts as they are found: which launcher they need, and the words that say why.
+SCRIPTS = [
+    ("import torch.distributed as dist\ndist.init_process_group()", "torchrun", "imports torch.distributed"),
+    ("from torch import distributed", "torchrun", "imports torch.distributed"),
+    ("def main():\n    from torch.distributed import init_process_group", "torchrun", "imports torch.distributed"),
+    ("import torch\ntorch.nn.parallel.DistributedDataParallel(x)", "torchrun", "uses DistributedDataParallel"),
+    ("import torch, torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main)", "spawn", "calls mp.spawn"),
+    ("from torch import multiprocessing\nmultiprocessing.spawn(main)", "spawn", "calls mp.spawn"),
+    ("from torch.multiprocessing import spawn as fork\nfork(main)", "spawn", "calls mp.spawn"),
+    ("parser.add_argument('--multiprocessing-distributed', action='store_true')", "spawn", "has --multiprocessing-distributed"),
+    ("import horovod.torch as hvd, torch.distributed", "horovod", "imports horovod"),
+    ("import torch\nmodel = torch.nn.DataParallel(model)", "none", "uses DataParallel, in one process"),
+    ("import lightning as L", "torchrun", "imports lightning"),
+    ("import torch", "torchrun", "imports nothing that says otherwise"),
+    ("import subprocess\nsubprocess.spawn()", "torchrun", "imports nothing that says otherwise"),
+    ("def broken(:", "torchrun", "imports nothing that says otherwise"),
+]
+
+
+def choice(text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object) -> auto.Choice:
+    (tmp_path / "train.py").write_text(text)
+    settings = Job(nodes=2, **job)  # type: ignore[arg-type]
+    return auto.choose("train.py", read(tmp_path / "train.py"), frameworks, settings, LAUNCHERS)
+
+
+@pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
+def test_the_launcher_follows_from_what_the_script_imports_and_calls(text: str, launcher: str, why: str, tmp_path: Path) -> None:
+    assert choice(text, tmp_path) == (launcher, f"train.py {why}")
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    choice(f"open({str(tmp_path / 'ran')!r}, 'w')", tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from parts.inner import work\n")
+    (tmp_path / "parts" / "inner.py").write_text("import horovod.torch\nimport train\n")
+    assert choice("from parts import work", tmp_path).launcher == "horovod"
+
+
+def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -> None:
+    assert choice("import json", tmp_path, frameworks={"tensorflow"}).launcher == "none"
+
+
+def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch")
+    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(), LAUNCHERS).launcher == "none"
+    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(gpus=4), LAUNCHERS).launcher == "torchrun"
+
+
+def test_a_program_is_run_as_it_is() -> None:
+    assert auto.choose("bench.sh", Source(), None, Job(nodes=4), LAUNCHERS).launcher == "none"
+
+
+def test_only_launchers_that_there_are_are_chosen(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import horovod.torch\nimport torch.distributed")
+    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(nodes=2), ("torchrun",)).launcher == "torchrun"
+
+
+def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:
+    horovod = Source(python=True, imports=("horovod.torch", "torch"))
+    assert "--launcher horovod" in auto.warnings("train.py", horovod, "torchrun")[0]
+    assert "--launcher torchrun" in auto.warnings("train.py", Source(python=True, imports=("torch.distributed",)), "horovod")[0]
+    assert auto.warnings("train.py", horovod, "horovod") == ()
+    assert auto.warnings("train.py", Source(python=True, imports=("horovod.torch", "torch.distributed")), "torchrun") == ()
+    assert auto.warnings("train.py", Source(), "torchrun") == (), "of what could not be read nothing is known"
+
+
+def test_options_are_read_with_whether_they_take_a_value() -> None:
+    text = """
+parser.add_argument("data", nargs="?")
+parser.add_argument("-e", "--epochs", type=int)
+parser.add_argument("--multiprocessing-distributed", action="store_true")
+group.add_argument("--dist_url", default="env://")
+"""
+    found = look(ast.parse(text)).options
+    assert found == (Option(flag="--epochs"), Option(flag="--multiprocessing-distributed", takes_value=False), Option(flag="--dist_url"))
+    assert Source(options=found).option("dist-url") == Option(flag="--dist_url")
+    assert Source(options=found).option("rank") is None
