@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from toolkit.errors import BuildError, NoSpaceError
 from toolkit.images.bases import Base
 from toolkit.images.builders import apptainer
 from toolkit.images.builders.docker_engine import Engine
+from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.piece import CHECKS
 
-_ARCHIVE = "image.tar"  # named in the SIF, so it is no path of this machine
+_LAYOUT = "image"  # named in the SIF, so it is no path of this machine
 
 
-class Archive(Base, frozen=True, kw_only=True):
+class Layout(Base, frozen=True, kw_only=True):
     """What a conversion begins with: what the engine wrote. No recipe can name it."""
 
     def header(self) -> tuple[str, ...]:
-        return ("Bootstrap: docker-archive", f"From: {_ARCHIVE}")
+        return ("Bootstrap: oci", f"From: {_LAYOUT}")
 
     def detail(self) -> str:
         return "the image that Docker built"
@@ -36,24 +38,24 @@ def convert(engine: Engine, image: str, name: str, place: Workspace, follower: F
         BuildError, NoSpaceError: it could not be written or packed, or did not pass a check.
         NeedsInstallError, ForbiddenError: there is no Apptainer, or this user cannot build by it.
     """
-    save(engine, image, place.scratch / _ARCHIVE)
+    save(engine, image, place.scratch / _LAYOUT)
     try:
-        return apptainer.pack_archive(Archive(), definition(name), place, follower, place.scratch)
+        return apptainer.pack_archive(Layout(), definition(name), place, follower, place.scratch)
     finally:
-        (place.scratch / _ARCHIVE).unlink(missing_ok=True)
+        shutil.rmtree(place.scratch / _LAYOUT, ignore_errors=True)
 
 
 def definition(name: str) -> str:
     """By which the SIF gets what an image of Docker's has no place for. Environment and labels come along by themselves."""
     return (
         f"# {name}: built by Docker, and put into a SIF by toolkit.\n"
-        + "\n".join(Archive().header())
+        + "\n".join(Layout().header())
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
 
 
-def save(engine: Engine, image: str, target: Path) -> None:
-    """Write an image of the engine into a file.
+def save(engine: Engine, image: str, directory: Path) -> None:
+    """Write an image of the engine into a new directory, in OCI's layout.
 
     Raises:
         BuildError: the engine ended in the middle, or does not have it.
@@ -63,15 +65,11 @@ def save(engine: Engine, image: str, target: Path) -> None:
     from docker.errors import DockerException
 
     try:
-        with target.open("wb") as stream:
-            for chunk in engine.client.images.get(image).save():
-                stream.write(chunk)
-    except OSError as error:
-        if isinstance(error, requests.RequestException):
-            raise _not_saved(engine, error) from None
-        raise NoSpaceError(f"the image could not be written to {target.parent}: {error.strerror}", place=str(target.parent)) from None
-    except DockerException as error:
+        write_layout(engine.client.images.get(image).save(), directory)
+    except (DockerException, requests.RequestException, ValueError) as error:  # the second is an OSError
         raise _not_saved(engine, error) from None
+    except OSError as error:
+        raise NoSpaceError(f"the image could not be written to {directory.parent}: {error.strerror}", place=str(directory.parent)) from None
 
 
 def _not_saved(engine: Engine, error: Exception) -> BuildError:

@@ -29,6 +29,7 @@ _FORMAT = 1  # of the bases that we make; another number makes them anew
 _CLEAN = """
 cd "$1"
 for file in hostname hosts resolv.conf; do : > "etc/$file"; done
+rm -rf dev/*
 echo '# The mirror of the build is not kept.' > etc/apt/sources.list
 rm -rf var/lib/apt/lists/* var/cache/apt/* var/cache/ldconfig/* var/cache/debconf/*-old var/lib/dpkg/*-old
 find var/log -type f -delete
