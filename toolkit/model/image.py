@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit.model.base import Model
 
@@ -33,6 +33,42 @@ class Check(Model, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class BaseImage(Model, frozen=True, kw_only=True):
+    """What an image began as.
+
+    Attributes:
+        reference: as people name it: ``debian bookworm``, ``nvcr.io/nvidia/pytorch:22.03-py3``, a path.
+        digest: that says which one it was: of the image in its registry, or of the file; empty where nothing does, as with a mirror of Debian,
+            whose packages are named one by one.
+    """
+
+    reference: str
+    digest: str = ""
+
+
+class Packages(Model, frozen=True, kw_only=True):
+    """Every package in an image, by name, with its version."""
+
+    apt: dict[str, str] = {}
+    pip: dict[str, str] = {}
+
+
+class Signature(Model, frozen=True, kw_only=True):
+    """Who signed an image.
+
+    Attributes:
+        kind: of key.
+        fingerprint: of the key: SHA-256 of the public key in DER, or PGP's own.
+        signer: as the key names its owner; PEM keys name nobody.
+        when: in UTC, ISO 8601.
+    """
+
+    kind: Literal["pem", "pgp"]
+    fingerprint: str
+    signer: str = ""
+    when: str = ""
+
+
 class Manifest(Model, frozen=True, kw_only=True):
     """Written beside ``<name>.sif`` as ``<name>.json`` when a build has passed its checks.
 
@@ -49,6 +85,16 @@ class Manifest(Model, frozen=True, kw_only=True):
         builder: the program and version that built it.
         checks: what the image's own checks said; of images built before there was ``verified``, in which they are since.
         verified: what was verified, by the build and since: the latest of each check and site.
+        base: what it began as.
+        packages: what is in it, as its own package managers say.
+        system: its operating system, as it calls itself.
+        horovod: what Horovod's build noted of itself; empty where there is no Horovod.
+        definition_hash: SHA-256 of the definition that was built.
+        tools: what it was built with, by name, and its version.
+        command: that builds it again.
+        locked: SHA-256 of the lock that it was built from; empty: it was built from what there was.
+        partition: SHA-256 of its file system; equal ones hold the same in every byte. Empty where nobody has asked for it yet.
+        signatures: who signed it.
     """
 
     name: str
@@ -63,6 +109,16 @@ class Manifest(Model, frozen=True, kw_only=True):
     builder: str = ""
     checks: tuple[Check, ...] = ()
     verified: tuple[Verdict, ...] = ()
+    base: BaseImage | None = None
+    packages: Packages = Packages()
+    system: str = ""
+    horovod: dict[str, Any] = {}
+    definition_hash: str = ""
+    tools: dict[str, str] = {}
+    command: str = ""
+    locked: str = ""
+    partition: str = ""
+    signatures: tuple[Signature, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
