@@ -161,14 +161,21 @@ def _container(inputs: Inputs) -> Container:
 
 
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
-    """Where the ranks run, the run's own directory, where the script is, and what the user names; none twice, none within another."""
+    """Where the ranks run, the run's own directory, where the script is, the site's data, and what the user names; none within another."""
     own = [inputs.directory, inputs.run_directory, inputs.folder]
     kept: list[str] = []
     for path in own:
         if not any(PurePosixPath(path).is_relative_to(other) for other in kept):
             kept.append(path)
     places = [apptainer.checked(Bind(source=path, target=path), "working directory") for path in kept]
-    return (*places, *(apptainer.bind(text, inputs.directory) for text in inputs.job.bind))
+    named = tuple(apptainer.bind(text, inputs.directory) for text in inputs.job.bind)
+    taken = {bind.target for bind in named}
+    data = (
+        apptainer.checked(Bind(source=inputs.site.datasets[name], target=f"/data/{name}", read_only=True), "datasets")
+        for name in inputs.job.datasets
+        if name in inputs.site.datasets and f"/data/{name}" not in taken
+    )
+    return (*places, *data, *named)
 
 
 def _always() -> dict[str, str]:

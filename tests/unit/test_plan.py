@@ -136,3 +136,13 @@ def test_the_site_and_the_user_have_their_say_over_the_environment() -> None:
     decided = plan(inputs({"env": {"OMP_NUM_THREADS": "7"}}))
     assert decided.environment["OMP_NUM_THREADS"] == "7"
     assert decided.environment["OMPI_MCA_mpi_yield_when_idle"] == LOCAL.environment["OMPI_MCA_mpi_yield_when_idle"]
+
+
+def test_data_of_the_site_is_bound_where_it_has_it() -> None:
+    from msgspec.structs import replace
+
+    site = replace(LOCAL, datasets={"imagenet": "/apps/imagenet"})
+    assert str(plan(inputs({"datasets": ("imagenet",)}, site=site)).container.binds[-1]) == "/apps/imagenet:/data/imagenet:ro"
+    assert len(plan(inputs({"datasets": ("imagenet",)})).container.binds) == 1, "a site without it"
+    own = plan(inputs({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)).container.binds
+    assert [str(bind) for bind in own[1:]] == ["/mine:/data/imagenet"]

@@ -36,6 +36,7 @@ class Job(Model, frozen=True, kw_only=True):
         comment: Slurm's comment, which some sites require.
         job_name: name of the job and of its run directories.
         bind: ``SRC:DST[:ro]``, what of the host is seen in the container.
+        datasets: names of data that the site may keep; where it does, the container sees them as ``/data/NAME``, to read.
         env: variables for the ranks.
         runs: directory that run directories are made in.
         max_restarts: how often ranks that failed are started again.
@@ -59,6 +60,7 @@ class Job(Model, frozen=True, kw_only=True):
     comment: str | None = None
     job_name: str | None = None
     bind: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
     env: dict[str, str] = {}
     runs: str | None = None
     max_restarts: NotNegative | None = None
