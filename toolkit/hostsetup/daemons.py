@@ -15,7 +15,15 @@ from toolkit import shell
 POLICY = Path("/usr/sbin/policy-rc.d")
 MARK = "# written by toolkit setup, for as long as it installs packages"
 # Debian package -> the service that it brings.
-_SERVICES = {"munge": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb"}
+_SERVICES = {
+    "docker-registry": "docker-registry",
+    "docker.io": "docker",
+    "mariadb-server": "mariadb",
+    "munge": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+}
 _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 

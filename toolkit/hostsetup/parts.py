@@ -60,8 +60,10 @@ DATASETS = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
 
 TESTS = Part(
     name="tests",
-    purpose="run the test-suite",
+    purpose="run the test-suite, with a Docker engine and a registry of its own",
     needs=(
+        Need(program="dockerd", package="docker.io"),
+        Need(program="docker-registry", package="docker-registry"),
         *(Need(program=path, package=package) for path, package in DATASETS.items()),
         # A program of MPI is compiled on the host, and started by the host's mpirun around the image.
         Need(program="gcc", package="gcc"),
@@ -82,6 +84,8 @@ SLURM_PURPOSE = "a real Slurm on this machine"
 
 # The same things by the names of other distributions, for what we tell administrators. Debian's name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
+    "docker-registry": ("docker-distribution",),
+    "docker.io": ("docker-ce", "docker-buildx-plugin"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi-devel",),
     "libpmix-dev": ("pmix-devel",),
@@ -99,6 +103,8 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "uidmap": ("shadow-utils",),
 }
 SUSE_NAMES: dict[str, tuple[str, ...]] = {
+    "docker-registry": ("distribution-registry",),
+    "docker.io": ("docker", "docker-buildx"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi4-devel",),
     "openmpi-bin": ("openmpi4",),

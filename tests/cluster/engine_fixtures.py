@@ -1,0 +1,241 @@
+"""A real Docker engine and real registries for tests: started as root when the first test asks for them, ended by their process ids.
+
+Everything of theirs is below one directory in /var/tmp. The engine has mounts of its own, which end with it; networks of its own it has not:
+what it runs sees the machine's, so no bridge and no rule of a firewall is left behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.image_fixtures import wait_for
+
+_PREFIX = "toolkit-engine-"
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+REGISTRY_USER, REGISTRY_PASSWORD = "reader", "stand-in password"
+# What `htpasswd -B` writes for it; fixed, so that no test needs the program.
+_HTPASSWD = "reader:$2y$05$abcdefghijklmnopqrstuuKAexcJ0UOk3kdOZlGua9Pmrp63f/gdm\n"
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A program that serves until it is ended."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def end(self, *, seconds: float = 30) -> None:
+        """Ask it to end, and make it end when it does not."""
+        self.process.terminate()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(frozen=True)
+class TestEngine:
+    """An engine.
+
+    Attributes:
+        address: for ``DOCKER_HOST``.
+        directory: where it keeps everything.
+        daemon: the process.
+    """
+
+    __test__ = False
+
+    address: str
+    directory: Path
+    daemon: Daemon
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"DOCKER_HOST": self.address}
+
+    def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
+        """What Debian's own client says."""
+        argv = [docker_program(), *words]
+        environment = {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"}
+        done = subprocess.run(argv, env=environment, input=input, capture_output=True, check=False)
+        assert not check or done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+
+@dataclass(frozen=True)
+class TestRegistry:
+    """A registry on a port of the loopback address."""
+
+    __test__ = False
+
+    name: str
+    directory: Path
+    daemon: Daemon
+
+    def login(self, home: Path) -> None:
+        """Put the right login into the Docker configuration of a home directory."""
+        secret = base64.b64encode(f"{REGISTRY_USER}:{REGISTRY_PASSWORD}".encode()).decode()
+        (home / ".docker").mkdir(exist_ok=True)
+        (home / ".docker/config.json").write_text(json.dumps({"auths": {self.name: {"auth": secret}}}))
+
+
+def docker_program() -> str:
+    """The client that came with the engine; another may be before it on the PATH."""
+    found = shutil.which("docker", path="/usr/bin:/usr/local/bin")
+    assert found, "docker is missing: toolkit setup --with tests"
+    return found
+
+
+def start(argv: list[str], directory: Path, name: str) -> Daemon:
+    """Start a daemon that ends with us, whatever ends us."""
+    log = directory / f"{name}.log"
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env={"PATH": _PATH, "HOME": str(directory), "TMPDIR": str(directory)},
+            start_new_session=True,
+        )
+    return Daemon(process, log)
+
+
+def start_engine(directory: Path) -> TestEngine:
+    """An engine with its data in ``directory``, which may hold that of one before it."""
+    sock = directory / "docker.sock"
+    sock.unlink(missing_ok=True)
+    (directory / "docker.pid").unlink(missing_ok=True)
+    options = ["--data-root", str(directory / "data"), "--exec-root", str(directory / "exec"), "--pidfile", str(directory / "docker.pid")]
+    options += ["-H", f"unix://{sock}", "--storage-driver", _driver(directory), "--exec-opt", "native.cgroupdriver=cgroupfs"]
+    options += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--log-level", "warn"]
+    # The data is mounted on itself, privately: what containers mount there is gone with the last process of it.
+    daemon = start(["unshare", "--mount", "--propagation", "private", "dockerd", *options], directory, "dockerd")
+    wait_for(lambda: daemon.process.poll() is not None or _answers(sock), "the engine to answer")
+    assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
+    return TestEngine(f"unix://{sock}", directory, daemon)
+
+
+def _driver(directory: Path) -> str:
+    """``overlay2`` where an overlay can be mounted, else what works everywhere."""
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        for part in ("lower", "upper", "work", "at"):
+            Path(name, part).mkdir()
+        script = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/at"'
+        tried = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", name], capture_output=True, check=False)
+    return "overlay2" if tried.returncode == 0 else "vfs"
+
+
+def _answers(sock: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.settimeout(3)
+        connection.connect(str(sock))
+        connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: d\r\n\r\n")
+        return b"OK" in connection.recv(4096)
+    return False
+
+
+@pytest.fixture(scope="session")
+def engine_directory() -> Iterator[Path]:
+    """A directory for all of them, gone at the end; those of test runs that were killed go now."""
+    for old in Path("/var/tmp").glob(f"{_PREFIX}[0-9]*"):
+        if not Path("/proc", old.name.split("-")[2]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+    assert not mounts, mounts
+
+
+@pytest.fixture(scope="session")
+def cgroups() -> Iterator[None]:
+    """Control groups, which a machine without an init may not have mounted."""
+    if "cgroup" in Path("/proc/mounts").read_text():
+        yield
+        return
+    root = Path("/sys/fs/cgroup")
+    subprocess.run(["mount", "-t", "tmpfs", "cgroup", root], check=True)
+    fields = [line.split() for line in Path("/proc/cgroups").read_text().splitlines() if not line.startswith("#")]
+    for name in (field[0] for field in fields if field[3] == "1"):
+        (root / name).mkdir()
+        subprocess.run(["mount", "-t", "cgroup", "-o", name, "cgroup", root / name], check=False)
+    yield
+    subprocess.run(["umount", "--recursive", root], check=False)
+
+
+@pytest.fixture(scope="session")
+def docker_engine(engine_directory: Path, cgroups: None) -> Iterator[TestEngine]:
+    """An engine of the tests' own, empty at first."""
+    del cgroups
+    if os.geteuid() != 0:
+        pytest.skip("an engine is started by root")
+    directory = engine_directory / "engine"
+    directory.mkdir()
+    engine = start_engine(directory)
+    yield engine
+    engine.daemon.end()
+
+
+def _registry(directory: Path, *, guarded: bool) -> Iterator[TestRegistry]:
+    directory.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (directory / "htpasswd").write_text(_HTPASSWD)
+    guard = f"auth: {{htpasswd: {{realm: tests, path: {directory}/htpasswd}}}}\n" if guarded else ""
+    (directory / "registry.yml").write_text(
+        f"version: 0.1\nlog: {{level: warn}}\nstorage:\n  filesystem: {{rootdirectory: {directory}/data}}\n  delete: {{enabled: true}}\n"
+        f'http: {{addr: "127.0.0.1:{port}"}}\n{guard}'
+    )
+    daemon = start(["docker-registry", "serve", str(directory / "registry.yml")], directory, "registry")
+    registry = TestRegistry(f"localhost:{port}", directory, daemon)
+    wait_for(lambda: daemon.process.poll() is not None or _serves(registry), "the registry to answer")
+    assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
+    yield registry
+    daemon.end()
+
+
+def _serves(registry: TestRegistry) -> bool:
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://{registry.name}/v2/", timeout=3).close()
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def registry(engine_directory: Path) -> Iterator[TestRegistry]:
+    """A registry that everybody may read and write."""
+    yield from _registry(engine_directory / "registry", guarded=False)
+
+
+@pytest.fixture(scope="session")
+def guarded_registry(engine_directory: Path) -> Iterator[TestRegistry]:
+    """A registry that wants a login: ``REGISTRY_USER`` and ``REGISTRY_PASSWORD``."""
+    yield from _registry(engine_directory / "guarded", guarded=True)
+
+
+def kill_hard(daemon: Daemon) -> None:
+    """As when the machine's memory is full."""
+    os.killpg(daemon.process.pid, signal.SIGKILL)
+    daemon.process.wait()
