@@ -1,6 +1,6 @@
 """A real Docker engine and real registries for tests: started as root when the first test asks for them, ended by their process ids.
 
-Everything of theirs is below one directory in /var/tmp. The engine has mounts of its own, which end with it; networks of its own it has not:
+Everything of theirs is below one directory in /var/tmp. The engine has mounts of its own, which end with it, and no networks of its own:
 what it runs sees the machine's, so no bridge and no rule of a firewall is left behind.
 """
 

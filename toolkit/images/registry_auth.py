@@ -116,8 +116,8 @@ def _from_entry(entry: Mapping[str, Any], origin: str) -> Credentials | None:
 
 def _from_helper(helper: str, key: str) -> Credentials | None:
     """Ask the user's own program; it reads the registry from its input and answers in JSON."""
-    program = shell.which(f"docker-credential-{helper}")
-    if program is None or "/" in helper:
+    program = None if "/" in helper else shell.which(f"docker-credential-{helper}")
+    if program is None:
         return None
     try:
         said = shell.run([program, "get"], input=key, check=False, timeout=60)
