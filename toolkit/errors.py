@@ -200,3 +200,9 @@ class JobLostError(ToolkitError):
     """The job ended without an exit code of its own: a node failed, or Slurm forgot it."""
 
     exit_code, kind = 87, "job lost"
+
+
+class SignatureError(ToolkitError):
+    """An image is not signed as it has to be, or was changed since."""
+
+    exit_code, kind = 88, "signature"

@@ -142,9 +142,9 @@ def _announced_path(path: Path, sif_id: str) -> Path:
     return path.with_name(f".{path.name.removesuffix('.sif')}.{sif_id}.json")
 
 
-def publish(built: Path, manifest: Manifest, directory: Path) -> Path:
-    """Make a built SIF, which lies on the file system of ``directory``, the image ``manifest.name``; returns its path."""
-    target = directory / f"{manifest.name}.sif"
+def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | None = None) -> Path:
+    """Make a built SIF, which lies on the file system of ``directory``, the image ``name`` (else the recipe's); returns its path."""
+    target = directory / f"{name or manifest.name}.sif"
     _sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))

@@ -38,8 +38,8 @@ class BaseImage(Model, frozen=True, kw_only=True):
 
     Attributes:
         reference: as people name it: ``debian bookworm``, ``nvcr.io/nvidia/pytorch:22.03-py3``, a path.
-        digest: that says which one it was: of the image in its registry, or of the file; empty where nothing does, as with a mirror of Debian,
-            whose packages are named one by one.
+        digest: that says which one it was: of the image in its registry, or of the file; empty where nothing does, as with a mirror of
+            Debian, whose packages are named one by one.
     """
 
     reference: str

@@ -11,6 +11,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
     "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),
     "render": ("toolkit.cli.image.render", "Show the definition that a recipe becomes."),
+    "sign": ("toolkit.cli.image.sign", "Sign an image with a key."),
+    "verify-signature": ("toolkit.cli.image.verify_signature", "Tell whether an image is signed by a key, and unchanged since."),
     "path": ("toolkit.cli.image.path", "Print where an image is."),
 }
 
