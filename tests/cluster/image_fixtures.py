@@ -147,9 +147,12 @@ class Tiny:
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 line, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                # Steps of a build in layers know nothing of the store but what is mounted for them alone.
+                is_apart = (entry / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
+                mounts = (entry / "mountinfo").read_bytes() if is_apart else b""
             except OSError:
                 continue  # it has ended meanwhile
-            if str(self.place).encode() in line + environment and int(entry.name) != os.getpid():
+            if str(self.place).encode() in line + environment + mounts and int(entry.name) != os.getpid():
                 found.append(line.replace(b"\0", b" ").decode(errors="replace"))
         return found
 
@@ -157,8 +160,8 @@ class Tiny:
         return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.place) in line]
 
     def left(self) -> list[str]:
-        """What a store holds that is no image and no lock."""
-        return sorted(path.name for path in self.images.iterdir() if path.suffix != ".lock")
+        """What a store holds that is no lock and no cache."""
+        return sorted(path.name for path in self.images.iterdir() if path.suffix != ".lock" and path.name != ".cache")
 
 
 def _quoted(text: str) -> str:

@@ -6,12 +6,13 @@ The layout is ``sif.header`` of github.com/sylabs/sif: fixed offsets, little-end
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from toolkit.model.base import Model
 
 HEADER_SIZE = 128  # bytes to read from the beginning of the file
 _MAGIC = b"SIF_MAGIC"
-_MAGIC_AT, _ID_AT, _DATA_AT = 32, 48, 112
+_MAGIC_AT, _ID_AT, _COUNT_AT, _DATA_AT = 32, 48, 88, 112
 _HEAD = struct.Struct("<32s10s3s3s16s8q")
 _LAUNCH = b"#!/usr/bin/env run-singularity\n"
 _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
@@ -46,15 +47,24 @@ def parse(head: bytes) -> Header | None:
 
 def partition(head: bytes) -> tuple[int, int] | None:
     """Where the squashfs that a SIF starts from lies, and how long it is, by the first ``HEAD_SIZE`` bytes; None where there is none."""
+    found = (place for kind, place, extra in _objects(head) if kind == _PARTITION and _PRIMARY.unpack_from(extra)[:2] == (1, 2))
+    return next(found, None)
+
+
+def metadata(head: bytes) -> tuple[int, int] | None:
+    """Where the labels and the like are that ``inspect`` shows, and how long they are; None where they are not kept apart."""
+    return next((place for kind, place, _ in _objects(head) if kind == _JSON), None)
+
+
+def _objects(head: bytes) -> Iterator[tuple[int, tuple[int, int], bytes]]:
+    """Kind, place and further facts of whatever a SIF holds."""
     if parse(head) is None or len(head) < HEAD_SIZE:
-        return None
-    _, count, at, *_ = struct.unpack_from("<qqq", head, 80)
+        return
+    count, at = struct.unpack_from("<qq", head, _COUNT_AT)
     for number in range(min(count, _MOST)):
-        kind, used, *_, name, extra = _DESCRIPTOR.unpack_from(head, at + number * _DESCRIPTOR.size)
-        del name
-        if used and kind == _PARTITION and _PRIMARY.unpack_from(extra)[:2] == (1, 2):
-            return struct.unpack_from("<qq", head, at + number * _DESCRIPTOR.size + 17)
-    return None
+        kind, used, _, _, _, start, size, *_, extra = _DESCRIPTOR.unpack_from(head, at + number * _DESCRIPTOR.size)
+        if used:
+            yield kind, (start, size), extra
 
 
 class Part(Model, frozen=True, kw_only=True):

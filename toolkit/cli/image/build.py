@@ -12,21 +12,24 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Build also where nothing has changed.")
+@click.option("--force", is_flag=True, help="Build also where nothing has changed, and every step again.")
+@click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
 @click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
-def command(name: str, force: bool, no_wait: bool, as_json: bool) -> None:
+def command(name: str, force: bool, flat: bool, no_wait: bool, as_json: bool) -> None:
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
     \b
-    What has not changed is kept. The image appears when it is whole and has passed its checks, not before.
+    What has not changed is kept: the image, or its steps up to the first that has changed (toolkit image cache).
+    The image appears when it is whole and has passed its checks, not before.
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
+    from toolkit.images.builders.build import Wish
     from toolkit.images.builders.build import build as build_image
 
     with console.Steps() as progress:
-        built = build_image(name, progress, force=force, wait=not no_wait)
+        built = build_image(name, progress, Wish(force=force, flat=flat, wait=not no_wait))
     _show_built(built, as_json)
 
 

@@ -43,11 +43,18 @@ _MIRROR = "{{ mirror }}"
 
 @dataclass
 class Outcome:
-    """Of a build that worked: what the checks said, and how long each step took, in seconds."""
+    """Of a build that worked.
+
+    Attributes:
+        results: what the checks said.
+        seconds: that each step took.
+        kept: steps that had nothing to do, since they are as they were.
+    """
 
     results: Results
     builder: str
     seconds: dict[str, float] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
 
 def build(

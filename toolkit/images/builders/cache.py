@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,12 +91,6 @@ class Cache:
         if found:
             os.utime(self._note(kind, key))
         return found
-
-    def temporary(self, kind: str) -> Path:
-        """A new directory on the file system of the entries, for what is to be kept; gone with the next ``sweep``, if not before."""
-        parent = self.directory / kind
-        parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
 
     def keep(self, kind: str, key: str, made: Path, *, about: str = "", facts: dict[str, str] | None = None) -> Kept:
         """Make a file or directory, which lies on the same file system, the entry of a key."""

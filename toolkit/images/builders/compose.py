@@ -19,8 +19,9 @@ from pathlib import Path
 
 from toolkit.errors import BuildError
 from toolkit.images import sif
+from toolkit.images.builders import identity
 from toolkit.images.builders.cache import TABLES, Cache, Kept
-from toolkit.images.squashfs.format import SUPERBLOCK_SIZE, Read, SquashfsError
+from toolkit.images.squashfs.format import SUPERBLOCK_SIZE, Read, SquashfsError, Superblock
 from toolkit.images.squashfs.graft import graft
 from toolkit.images.squashfs.tables import Tables, read_tables, written
 
@@ -105,6 +106,16 @@ def system_of(path: str) -> tuple[int, Read]:
     return offset, lambda position, length: os.pread(handle.fileno(), length, offset + position)
 
 
+def labels_of(path: str) -> dict[str, str]:
+    """The labels of a SIF."""
+    with Path(path).open("rb") as stream:
+        place = sif.metadata(stream.read(sif.HEAD_SIZE))
+        if place is None:
+            return {}
+        stream.seek(place[0])
+        return identity.labels_of(stream.read(place[1]))
+
+
 def tables_of(path: str) -> Tables:
     """The tables of a SIF or a squashfs.
 
@@ -118,8 +129,12 @@ def tables_of(path: str) -> Tables:
         raise BuildError(f"nothing can be put on this file system: {error}", place=path) from None
 
 
-def grafted(cache: Cache, base: Kept, layers: Sequence[Kept]) -> Tables:
-    """The tables of a base with layers on it; those of all but the last few layers are remembered from the last time."""
+def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> Tables:
+    """The tables of a base with layers on it; those of what was there before are remembered.
+
+    Args:
+        scratch: a directory on the file system of the caches.
+    """
     keys = [base.note.digest]
     for layer in layers:
         keys.append(hashlib.sha256(f"{keys[-1]} {layer.note.digest}".encode()).hexdigest())
@@ -127,8 +142,15 @@ def grafted(cache: Cache, base: Kept, layers: Sequence[Kept]) -> Tables:
     tables = tables or tables_of(base.path)
     for number in range(count, len(layers)):
         put_on(tables, layers[number].path)
-        _remember(cache, keys[number + 1], tables, layers[number].note.about)
+        _remember(cache, keys[number + 1], tables, scratch / "tail", layers[number].note.about)
     return tables
+
+
+def data_of(path: str) -> tuple[str, int, int]:
+    """Where the data of a SIF's base, or of a layer, begin and end in their file: for ``Copier.append``."""
+    offset, read = system_of(path)
+    head = Superblock.parse(read(0, SUPERBLOCK_SIZE))
+    return path, offset + (SUPERBLOCK_SIZE if offset == 0 else 0), offset + head.inode_table
 
 
 def put_on(tables: Tables, layer: str) -> None:
@@ -151,14 +173,12 @@ def _remembered(cache: Cache, key: str) -> Tables | None:
     return read_tables(lambda at, length: head[at : at + length] if at < SUPERBLOCK_SIZE else tail[at - end : at - end + length])
 
 
-def _remember(cache: Cache, key: str, tables: Tables, about: str) -> None:
+def _remember(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:
     import zstandard
 
     head, tail = written(tables)
-    made = cache.temporary(TABLES) / "tail"
     made.write_bytes(zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail))
     cache.keep(TABLES, key, made, about=about)
-    made.parent.rmdir()
 
 
 def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> bytes:

@@ -127,6 +127,11 @@ class Follower:
         self._stream.close()
         self._progress.end()
 
+    def give_up(self) -> None:
+        """It is left to another way to build."""
+        self._stream.close()
+        self._progress.end("left")
+
     def _clock(self, step: str) -> None:
         """The step before has ended now, and ``step`` begins."""
         now = time.monotonic()

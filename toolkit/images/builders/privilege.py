@@ -51,6 +51,29 @@ def way(*, root: bool | None = None) -> Way:
     return Way(program, options=("--fakeroot",))
 
 
+_SYS_ADMIN = 21
+
+
+def may_mount() -> bool:
+    """Whether we are root of this machine, and may mount and change owners; else it takes a user namespace."""
+    if os.geteuid() != 0:
+        return False
+    line = next((line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(line.split()[1], 16) >> _SYS_ADMIN & 1)
+
+
+def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What ``newuidmap`` and ``newgidmap`` are told behind the process: we are root, and our subordinate ids are the others.
+
+    Raises:
+        ForbiddenError: we have none.
+    """
+    ranges = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
+    if ranges[0] is None or ranges[1] is None:
+        raise _not_allowed(os.geteuid() == 0, has_helper=shell.which("newuidmap") is not None)
+    return (0, os.getuid(), 1, 1, *ranges[0]), (0, os.getgid(), 1, 1, *ranges[1])
+
+
 def has_all_capabilities(status: str, last: int) -> bool:
     """Whether a process has every capability that its kernel knows, by its ``/proc/PID/status`` and the number of the last one."""
     line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")

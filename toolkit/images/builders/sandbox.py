@@ -194,13 +194,11 @@ def _furnish(root: Path, binds: Sequence[Bind]) -> None:
         _mount("tmpfs", root / "dev/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777")
     for bind in binds:
         target = root / bind.target.lstrip("/")
-        if Path(bind.source).is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif Path(bind.source).exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.touch()
-        else:
+        if not Path(bind.source).exists():
             continue
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.mkdir() if Path(bind.source).is_dir() else target.touch()
         _bind(bind.source, target)
         if not bind.writable:
             # In a user namespace, what is locked there already has to stay so.
@@ -262,7 +260,8 @@ def _walk(directory: str) -> Iterator[str]:
 
 def _pack(task: Task, work: Work) -> subprocess.Popen[bytes]:
     Path(task.layer).unlink(missing_ok=True)
-    return subprocess.Popen([*work.pack, task.upper, task.layer], stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
+    argv = [*work.pack, task.upper, task.layer, *work.packing]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
 
 
 def work_through(work: Work) -> int:

@@ -53,7 +53,7 @@ class Work(Model, frozen=True, kw_only=True):
         users, groups: arguments of ``newuidmap`` and ``newgidmap`` behind the process; empty for root, who needs no user namespace.
         binds: what every step sees of the machine.
         environment: of every step.
-        pack: the command that packs, without source and destination.
+        pack, packing: the program that packs, and its options behind source and destination.
     """
 
     directory: str
@@ -64,3 +64,4 @@ class Work(Model, frozen=True, kw_only=True):
     binds: tuple[Bind, ...] = ()
     environment: dict[str, str] = {}
     pack: tuple[str, ...] = ()
+    packing: tuple[str, ...] = ()

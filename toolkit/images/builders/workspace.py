@@ -50,14 +50,17 @@ def scratch_parent(images: Path) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else images
 
 
-def require_space(images: Path, space: Space) -> None:
+def require_space(images: Path, space: Space, *, twice: bool = False) -> None:
     """Refuse to begin what would fill a disk.
+
+    Args:
+        twice: a build in layers keeps what the image is put together from.
 
     Raises:
         NoSpaceError: a file system has less than the recipe needs.
     """
     needs: dict[int, tuple[Path, int]] = {}
-    for directory, megabytes in ((images, space.image), (scratch_parent(images), space.build)):
+    for directory, megabytes in ((images, space.image * (2 if twice else 1)), (scratch_parent(images), space.build)):
         device = directory.stat().st_dev
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
     for directory, megabytes in needs.values():

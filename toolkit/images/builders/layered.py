@@ -1,0 +1,260 @@
+"""Building in layers: a base that is packed once, and for each step what it changed, kept for the next build.
+
+Only the steps from the first changed one on run again; the image is put together from the base and the layers without packing any of them
+again: ``images/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built flat.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from toolkit import shell
+from toolkit.errors import NeedsInstallError
+from toolkit.images import host
+from toolkit.images.builders import compose, identity
+from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, version
+from toolkit.images.builders.cache import BASES, LAYERS, Cache, Kept
+from toolkit.images.builders.follow import Follower
+from toolkit.images.builders.privilege import may_mount, namespace_ids, way
+from toolkit.images.builders.work import CANNOT, Bind, Lower, Task, Work
+from toolkit.images.builders.workspace import Workspace
+from toolkit.images.chain import Chain, Link
+from toolkit.images.loan import ROOT, secrets
+from toolkit.images.piece import CHECKS
+from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.model.base import to_json
+from toolkit.progress import Progress
+
+_PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
+_SOURCE = Path(__file__).resolve().parents[3]
+
+
+class NotHereError(Exception):
+    """This machine does not let this user build in layers; says why."""
+
+
+def build(
+    name: str,
+    chain: Chain,
+    definition: str,
+    place: Workspace,
+    log: Path,
+    progress: Progress,
+    expected: Mapping[str, float],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | str = "/",
+    fresh: bool = False,
+) -> Outcome:
+    """Build ``place.sif`` as ``apptainer.build`` does, and with its errors, but only what has changed.
+
+    Args:
+        chain: the recipe's steps with their keys.
+        fresh: use nothing that is kept, though it is kept anew.
+
+    Raises:
+        NotHereError: it has to be built flat; nothing has been done.
+    """
+    build = _Layered(name, chain, definition, place, log, progress, expected, fresh)
+    with build.cache.used():
+        base = build.base(environment, cwd)
+        build.steps(base)
+        build.put_together(base)
+        build.check()
+    build.follower.end()
+    return Outcome(build.follower.reader.results, build.builder, build.follower.seconds, tuple(build.kept))
+
+
+class _Layered:
+    """One build, step by step."""
+
+    def __init__(
+        self,
+        name: str,
+        chain: Chain,
+        definition: str,
+        place: Workspace,
+        log: Path,
+        progress: Progress,
+        expected: Mapping[str, float],
+        fresh: bool,
+    ) -> None:
+        self.way = way()
+        require_programs()
+        self.chain, self.definition, self.place, self.fresh = chain, definition, place, fresh
+        self.cache = Cache(log.parent)
+        self.loan = host.loan()
+        details = {link.name: link.detail for link in chain.links}
+        details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "the image proves itself"}
+        secret = secrets((*self.loan.files.values(), *host.proxies().values()))
+        self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
+        self.builder = version(self.way)
+        self.kept: list[str] = []
+        self.layers: list[Kept] = []
+        self.copier: compose.Copier | None = None
+
+    def base(self, environment: Mapping[str, str] | None, cwd: Path | str) -> Kept:
+        """What the image begins as; what its data are begins to be copied."""
+        found = None if self.fresh else self.cache.use(BASES, self.chain.base_key)
+        if found:
+            self._keep("base")
+        else:
+            self.follower.begin("base")
+            self._sandbox(Work(directory=str(self._directory("probe")), lowers=(), tasks=()))  # before it takes long
+            made = self.place.output / "base.sif"
+            build_base(self.chain.base, self.place, made, self.follower, environment=environment, cwd=cwd)
+            said = compose.labels_of(str(made))
+            found = self.cache.keep(BASES, self.chain.base_key, made, about=self.chain.base.detail(), facts=said)
+        self.copier = compose.Copier(self.place.sif)
+        self.copier.append(*compose.data_of(found.path))
+        return found
+
+    def _keep(self, step: str) -> None:
+        self.follower.kept(step)
+        self.kept.append(step)
+
+    def steps(self, base: Kept) -> None:
+        """Every layer: those that are kept, and from the first that is not, those that have to be made."""
+        links = self.chain.links
+        while not self.fresh and len(self.layers) < len(links) and (found := self.cache.use(LAYERS, links[len(self.layers)].key)):
+            self._keep(links[len(self.layers)].name)
+            self._take(found)
+        missing = links[len(self.layers) :]
+        if not missing:
+            return
+        work = self._work(base, missing)
+        made = _Made(self, missing, work)
+        code = self._sandbox(work, made.take)
+        made.take()
+        if code != 0:
+            raise self.follower.error(code)
+
+    def _sandbox(self, work: Work, on_step: Callable[[str, int], object] | None = None) -> int:
+        """Have it done; the exit code of the first step that failed, or 0."""
+        file = self.place.output / "work.json"
+        users, groups = ((), ()) if may_mount() else namespace_ids()
+        file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
+        command = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
+        code = self.follower.follow(command, _environment(), self.place, steps=[task.name for task in work.tasks], on_step=on_step)
+        if code == CANNOT:
+            self.follower.give_up()
+            raise NotHereError("; ".join(line.removeprefix("toolkit: ") for line in self.follower.reader.tail))
+        return code
+
+    def _directory(self, name: str) -> Path:
+        path = self.place.scratch / name
+        path.mkdir()
+        return path
+
+    def _take(self, layer: Kept) -> None:
+        assert self.copier
+        self.layers.append(layer)
+        self.copier.append(*compose.data_of(layer.path))
+
+    def _work(self, base: Kept, missing: Sequence[Link]) -> Work:
+        """What the sandbox has to do: each step on all before it."""
+        lent = lend(self.loan, self.place.output / "host")
+        scripts = self.place.output / "host" / "steps"
+        scripts.mkdir()
+        lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in self.layers)]
+        below = [f"l{number}" for number in range(len(lowers))]
+        tasks: list[Task] = []
+        for number, link in enumerate(missing):
+            (scripts / str(number)).write_text(link.script, encoding="utf-8")
+            tasks.append(
+                Task(
+                    name=link.name,
+                    detail=link.detail,
+                    script=f"{ROOT}/steps/{number}",
+                    lowers=tuple(reversed(below)),
+                    upper=f"u{number}",
+                    layer=str(self.place.output / f"{number}.sqfs"),
+                )
+            )
+            below.append(f"u{number}")
+        return Work(
+            directory=str(self._directory("steps")),
+            lowers=tuple(lowers),
+            tasks=tuple(tasks),
+            binds=(*_machine_binds(), *self._temporary(), *lent),
+            environment={"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **host.proxies()},
+            pack=("mksquashfs",),
+            packing=_PACK,
+        )
+
+    def _temporary(self) -> Iterable[Bind]:
+        for target in ("/tmp", "/var/tmp"):
+            directory = self._directory(f"steps{target.replace('/', '-')}")
+            directory.chmod(0o1777)
+            yield Bind(source=str(directory), target=target, writable=True)
+
+    def put_together(self, base: Kept) -> None:
+        """The image, whole but for its checks."""
+        assert self.copier
+        self.follower.begin("pack")
+        tables = compose.grafted(self.cache, base, self.layers, self.place.output)
+        now = identity.utc_now()
+        said = identity.labels(self.definition, base.note.facts, self.builder, platform.machine(), now)
+        directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
+        directory.mkdir(mode=0o755)
+        metadata = identity.write(directory, self.definition, said)
+        shell.run(["mksquashfs", directory, layer, *_PACK, "-all-root"])
+        compose.put_on(tables, str(layer))
+        self.copier.append(*compose.data_of(str(layer)))
+        compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
+
+    def check(self) -> None:
+        """What the image carries to prove itself, run in the finished image."""
+        self.follower.begin("checks")
+        program = self.way.program
+        command = [program, "--silent", "exec", "--cleanenv", "--containall", str(self.place.sif), "/bin/sh", f"{CHECKS}/run"]
+        settings = {f"{name}_CONFIGDIR": str(self.place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
+        code = self.follower.follow(command, _environment() | settings, self.place)
+        if code != 0:
+            raise self.follower.error(code)
+
+
+@dataclass
+class _Made:
+    """Layers that have to be made. Each is kept as soon as it is whole, so that a build that is killed later has not been in vain."""
+
+    build: _Layered
+    links: Sequence[Link]
+    work: Work
+    taken: int = 0
+
+    def take(self, *_: object) -> None:
+        while self.taken < len(self.links):
+            link, whole = self.links[self.taken], Path(f"{self.work.tasks[self.taken].layer}.whole")
+            if not whole.exists():
+                return
+            self.build._take(self.build.cache.keep(LAYERS, link.key, whole, about=link.name))
+            self.taken += 1
+
+
+def require_programs() -> None:
+    """Refuse before anything is done.
+
+    Raises:
+        NeedsInstallError: mksquashfs is not there.
+    """
+    if shell.which("mksquashfs") is None:
+        raise NeedsInstallError("mksquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)")
+
+
+def _machine_binds() -> Iterable[Bind]:
+    """How names are resolved, as a flat build has it from the machine."""
+    return (Bind(source=file, target=file) for file in ("/etc/resolv.conf", "/etc/hosts") if Path(file).exists())
+
+
+def _environment() -> dict[str, str]:
+    """For our own programs and Apptainer: nothing of the user's."""
+    path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
+    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(_SOURCE)}
