@@ -63,6 +63,8 @@ def _show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: boo
             unreachable = True
         else:
             show_outcome(event, paths)
+            if event.kind != "ok":
+                show_explanation(paths)
             if as_json:
                 console.out_json({"run": paths.name, "directory": str(paths.directory), "job_id": job_id, **json.loads(to_json(event))})
             return event.exit_code
@@ -89,3 +91,20 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
         console.note(console.subject("", places))
     directory = os.path.relpath(paths.directory)
     console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))
+
+
+def show_explanation(paths: Paths) -> None:
+    """Why a run failed, as far as the rules know; whatever is wrong with a rule of the user's own must not hide the outcome."""
+    from toolkit.cli.explain import lines_of
+    from toolkit.errors import ToolkitError
+    from toolkit.explain.gather import of_run
+    from toolkit.explain.matcher import explain
+    from toolkit.explain.rulebook import rules
+
+    try:
+        lines = lines_of(explain(of_run(paths)[0], rules()))
+    except ToolkitError as error:
+        lines = [console.subject("explain", f"{error.cause} ({error.place})")]
+    console.note("")
+    for line in lines:
+        console.note(line)

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
     "image": ("toolkit.cli.image", "Build, list and prove images."),
+    "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
     "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),
     "cluster": ("toolkit.cli.cluster", "Bring a real Slurm cluster up on this machine, and down."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),

@@ -85,6 +85,7 @@ class Outcome(Model, frozen=True, kw_only=True):
         results: the JSON object that the script printed last, if it did.
         failure: the first rank that failed.
         message: what happened, where it needs words.
+        unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
     """
 
     state: str
@@ -95,4 +96,5 @@ class Outcome(Model, frozen=True, kw_only=True):
     results: dict[str, object] = {}
     failure: Failure | None = None
     message: str = ""
+    unwell: dict[str, str] = {}
     kind: Literal["ok", "failed", "lost", "cancelled", "timeout"] = "ok"

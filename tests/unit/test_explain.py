@@ -1,0 +1,120 @@
+"""From a log to the cause: every rule recognises its own examples, no rule sees anything in a healthy log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.explain_evidence import captured, read
+from toolkit.explain.matcher import entries_of, explain, pasted
+from toolkit.explain.model import Evidence, Example, Rule
+from toolkit.explain.rulebook import rules
+from toolkit.redaction import is_secret_name, redacted
+
+RULES = rules()
+EXAMPLES = [(name, number, example) for name, rule in RULES.items() for number, example in enumerate(rule.examples)]
+
+
+def evidence(example: Example) -> Evidence:
+    return Evidence(pasted(example.log), example.state, example.exit_code, example.launcher, example.nodes_down)
+
+
+@pytest.mark.parametrize(("name", "number", "example"), EXAMPLES, ids=[f"{name}-{number}" for name, number, _ in EXAMPLES])
+def test_an_example_is_recognised(name: str, number: int, example: Example) -> None:
+    del number
+    found = explain(evidence(example), RULES)
+    assert found.match is not None
+    assert found.match.rule == name, found
+    assert "{" not in found.match.cause
+    assert "?" not in found.match.cause
+
+
+def test_every_rule_has_an_example_a_source_and_a_fix() -> None:
+    without = [name for name, rule in RULES.items() if not rule.examples and name != "alone"]
+    assert without == []
+    assert all(rule.fix and rule.source for rule in RULES.values())
+
+
+@pytest.mark.parametrize("path", captured("captured"), ids=lambda path: path.stem)
+def test_a_failure_that_was_provoked_is_named(path: Path) -> None:
+    found = explain(read(path), RULES)
+    assert found.match is not None
+    assert found.match.rule == path.name.split(".")[0]
+
+
+@pytest.mark.parametrize("path", captured("healthy"), ids=lambda path: path.stem)
+def test_a_healthy_log_is_left_alone(path: Path) -> None:
+    found = explain(read(path), RULES)
+    assert found.match is None, found.match
+
+
+def test_the_first_failing_rank_is_found_among_the_noise_of_the_others() -> None:
+    noise = [("RuntimeError: Connection closed by peer [10.77.0.11]:4321", f"nid{rank:03}", rank) for rank in range(64) if rank != 37] * 40
+    own = [
+        ("Traceback (most recent call last):", "nid037", 37),
+        ('  File "/scratch/u/train.py", line 9, in <module>', "nid037", 37),
+        ('  File "/opt/venv/lib/python3.11/site-packages/x.py", line 1, in f', "nid037", 37),
+        ("KeyError: 'weights'", "nid037", 37),
+    ]
+    middle = len(noise) // 2
+    found = explain(Evidence(entries_of([*noise[:middle], *own, *noise[middle:]]), "FAILED", 1), RULES)
+    assert found.match is not None
+    assert (found.match.rule, found.match.rank, found.match.host) == ("python-exception", 37, "nid037")
+    assert found.match.cause == "KeyError: 'weights' (/scratch/u/train.py, line 9)"
+    assert found.first == "rank 37 on nid037: KeyError: 'weights'"
+
+
+def test_what_slurm_says_of_the_first_rank_has_weight() -> None:
+    lines = [("Traceback (most recent call last):", "a", 1), ("ValueError: one", "a", 1), ("Traceback (most recent call last):", "b", 5)]
+    entries = entries_of([*lines, ("ValueError: five", "b", 5)])
+    found = explain(Evidence(entries, "FAILED", 1, first_rank=5, first_host="b", first_text="rank 5 on b: exit code 1"), RULES)
+    assert found.match is not None
+    assert found.match.line == "ValueError: five"
+    assert found.first == "rank 5 on b: exit code 1"
+    assert found.match.ranks == (1, 5)
+
+
+def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
+    text = (
+        "".join(f"{rank}| step {step}\n" for step in range(50) for rank in range(3))
+        + "1| the flux capacitor failed\n1| more failed\n1| third failed\n"
+    )
+    found = explain(Evidence(pasted(text), "FAILED", 9), RULES)
+    assert found.match is None
+    assert found.suspicious == ("1| the flux capacitor failed", "1| more failed")
+
+
+def test_conditions_hold() -> None:
+    rule = Rule(summary="s", cause="c", fix=("f",), source="x", signatures=("boom",), launchers=("ray",), without=("fine",))
+    assert explain(Evidence(pasted("boom"), launcher="ray"), {"r": rule}).match is not None
+    assert explain(Evidence(pasted("boom")), {"r": rule}).match is not None
+    assert explain(Evidence(pasted("boom"), launcher="torchrun"), {"r": rule}).match is None
+    assert explain(Evidence(pasted("boom\nfine"), launcher="ray"), {"r": rule}).match is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:pw@mirror/simple", "https://****@mirror/simple"),
+        ("NGC_API_KEY=abcdef123456", "NGC_API_KEY=****"),
+        ("--token abcdefg x", "--token **** x"),
+        ('"password": "hunter2"', '"password": "****"'),
+        ("Authorization: Bearer abcdef.ghijkl", "Authorization: Bearer ****"),
+        ("key nvapi-0123456789abcdef", "key ****"),
+        ("tokens: 512 per second", "tokens: 512 per second"),
+        ("loss 0.3, accuracy 0.9", "loss 0.3, accuracy 0.9"),
+    ],
+)
+def test_secrets_are_hidden(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_names_of_secrets() -> None:
+    assert all(map(is_secret_name, ("NGC_API_KEY", "HF_TOKEN", "db_password", "MY_SECRET")))
+    assert not any(map(is_secret_name, ("PATH", "OMP_NUM_THREADS", "KEYBOARD", "TOKENIZERS_PARALLELISM")))
+
+
+def test_secrets_do_not_come_out_of_an_explanation() -> None:
+    found = explain(Evidence(pasted("0| OSError: No space left on device: '/x'\n0| error at https://me:secret@host"), "FAILED", 1), RULES)
+    assert "secret" not in str(found)

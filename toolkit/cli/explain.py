@@ -1,0 +1,111 @@
+"""`toolkit explain`: from a failed run, or a log, to the cause and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.options import complete_runs
+
+if TYPE_CHECKING:
+    from toolkit.explain.model import Evidence, Explanation
+    from toolkit.model.run import Outcome
+
+
+@click.command("explain")
+@click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--rules", "list_rules", is_flag=True, help="List what it knows, and stop.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
+    """Say what happened first in a failed run, why, and what to do about it.
+
+    RUN is a run (default: the newest); LOGFILE is any log, "-" is standard input: nothing is asked of a cluster for it.
+
+    \b
+    Examples:
+      toolkit explain
+      toolkit explain train-0007
+      toolkit explain slurm-4711.out
+      toolkit explain - < pasted.log
+    """
+    from toolkit.explain.matcher import explain
+    from toolkit.explain.rulebook import rules
+
+    known = rules()
+    if list_rules:
+        from toolkit.cli import console
+
+        console.out(console.table(("RULE", "KNOWS", "SOURCE"), [(name, rule.summary, rule.source) for name, rule in known.items()]))
+        return
+    evidence, outcome = _evidence(what, runs)
+    if outcome is not None and outcome.kind == "ok":
+        from toolkit.cli import console
+
+        console.note("this run ended well; there is nothing to explain")
+        return
+    found = explain(evidence, known)
+    if as_json:
+        import msgspec
+
+        from toolkit.cli import console
+
+        console.out_json(msgspec.to_builtins(found))
+    else:
+        from toolkit.cli import console
+
+        console.out("\n".join(lines_of(found)))
+
+
+def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None]:
+    from toolkit.explain.gather import of_file, of_run
+    from toolkit.runs.store import find
+
+    if what == "-":
+        import sys
+
+        from toolkit.explain.matcher import pasted
+        from toolkit.explain.model import Evidence
+
+        return Evidence(pasted(sys.stdin.read())), None
+    if what is not None and Path(what).is_file():
+        return of_file(Path(what)), None
+    paths = find(what, runs)
+    if not paths.outcome.is_file():
+        from toolkit.runs import status
+
+        status.current(paths)  # a run that nobody watched to its end: works out how it came out
+    return of_run(paths)
+
+
+def lines_of(found: Explanation) -> list[str]:
+    """An explanation for people: what happened first, the cause, the fix, how sure, what was looked at."""
+    from toolkit.cli.console import subject
+
+    lines = [subject("first", found.first)]
+    if found.match is None:
+        lines.append(subject("cause", "not known: none of the rules fits. The earliest lines that look like errors:"))
+        lines += [subject("", line) for line in found.suspicious] or [subject("", "there are none")]
+        lines.append(subject("next", "toolkit logs --raw RUN shows everything"))
+    else:
+        match = found.match
+        lines.append(subject("cause", match.cause))
+        if match.line and match.line not in found.first and match.line not in match.cause:
+            lines.append(subject("line", f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}"))
+        if len(match.ranks) > 1:
+            lines.append(subject("ranks", f"{len(match.ranks)} printed the like: {_some(match.ranks)}"))
+        lines += [subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)]
+        lines.append(subject("sure", f"{match.sure} (rule {match.rule}; {match.source})"))
+        lines += [subject("else", f"{other.summary} ({other.rule}: {other.line})") for other in found.others]
+        if found.suspicious:
+            lines.append(subject("lines", "the earliest that look like errors:"))
+            lines += [subject("", line) for line in found.suspicious]
+    lines.append(subject("looked at", "; ".join(found.looked_at)))
+    return lines
+
+
+def _some(ranks: tuple[int, ...], most: int = 8) -> str:
+    shown = ", ".join(map(str, ranks[:most]))
+    return f"{shown}, ..." if len(ranks) > most else shown

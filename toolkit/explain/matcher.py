@@ -1,0 +1,212 @@
+"""From the evidence to the cause: which rules fit, and which of them is first. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from toolkit.explain.model import Entry, Evidence, Explanation, Match, Rule, compiled
+from toolkit.redaction import redacted
+
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
+_SUSPICIOUS = re.compile(
+    r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed|failure|denied|refused|"
+    r"no such|not found|panic",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE)
+_OF_FIRST_RANK = 5  # how much a line of the rank that failed first counts more than another's
+_GENERAL = 40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
+_MOST_RANKS, _LINES_EACH, _FRAMES_BACK = 8, 2, 200
+
+
+def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
+    """What happened, by the rules."""
+    matches = sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
+    best = matches[0] if matches else None
+    others = tuple(match for match in matches[1:] if match.role == "cause" and best and match.line not in ("", best.line))[:3]
+    return Explanation(
+        first=_first(evidence, best),
+        match=best,
+        others=others,
+        suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
+        looked_at=_looked_at(evidence, len(rules)),
+    )
+
+
+def _rank_of(match: Match, evidence: Evidence) -> tuple[bool, int]:
+    """Causes before consequences, then by weight; a line of the rank that failed first counts for a little more."""
+    own = evidence.first_rank is not None and match.rank == evidence.first_rank
+    return (match.role != "cause", -(match.weight + (_OF_FIRST_RANK if own else 0)))
+
+
+def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
+    echoes = _echoes(evidence.entries, rules)
+    for name, rule in rules.items():
+        if not _applies(rule, evidence):
+            continue
+        general = rule.role == "cause" and rule.weight < _GENERAL
+        found = [(entry, groups) for entry, groups in _lines(rule, evidence.entries) if not (general and entry in echoes)]
+        if rule.signatures and not found:
+            continue
+        entry, groups = _best_line(found, evidence.first_rank) if found else (None, {})
+        yield Match(
+            rule=name,
+            summary=rule.summary,
+            cause=redacted(_filled(rule.cause, groups)),
+            fix=tuple(redacted(_filled(text, groups)) for text in rule.fix),
+            source=rule.source,
+            sure=rule.sure,
+            role=rule.role,
+            weight=rule.weight,
+            rank=entry.rank if entry else None,
+            host=entry.host if entry else "",
+            line=redacted(entry.text.strip()) if entry else "",
+            ranks=tuple(sorted({one.rank for one, _ in found if one.rank is not None})),
+        )
+
+
+def _echoes(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
+    """Lines that only say that another rank has gone."""
+    patterns = [compiled(pattern) for rule in rules.values() if rule.role == "consequence" for pattern in rule.signatures]
+    return {entry for entry in entries if any(pattern.search(entry.text) for pattern in patterns)}
+
+
+def _applies(rule: Rule, evidence: Evidence) -> bool:
+    """Whether the conditions hold; what is not known of a pasted log does not stand in the way of a rule that has signatures."""
+    for wanted, given in ((rule.states, evidence.state), (rule.launchers, evidence.launcher)):
+        if wanted and given not in wanted and (given or not rule.signatures):
+            return False
+    if rule.exit_codes and evidence.exit_code not in rule.exit_codes and (evidence.exit_code is not None or not rule.signatures):
+        return False
+    if rule.nodes_down and not evidence.nodes_down and not rule.signatures:
+        return False
+    texts = [entry.text for entry in evidence.entries]
+    return all(_anywhere(pattern, texts) for pattern in rule.also) and not any(_anywhere(pattern, texts) for pattern in rule.without)
+
+
+def _anywhere(pattern: str, texts: Sequence[str]) -> bool:
+    return any(compiled(pattern).search(text) for text in texts)
+
+
+def _lines(rule: Rule, entries: Sequence[Entry]) -> Iterator[tuple[Entry, dict[str, str]]]:
+    """Every line that shows the cause, with what its signature's groups hold."""
+    patterns = [compiled(pattern) for pattern in rule.signatures]
+    for position, entry in enumerate(entries):
+        found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
+        if found:
+            groups = {name: text or "" for name, text in found.groupdict().items()}
+            yield entry, {"place": _place(entries, position), "where": _where(entry), **groups}
+
+
+def _best_line(found: Sequence[tuple[Entry, dict[str, str]]], first_rank: int | None) -> tuple[Entry, dict[str, str]]:
+    """Of the rank that failed first, else the earliest in its own log; a line that says more comes before one that says less."""
+    own = [pair for pair in found if pair[0].rank is not None and pair[0].rank == first_rank]
+    return min(own or found, key=lambda pair: (sum(not text for name, text in pair[1].items() if name != "place"), pair[0].number))
+
+
+def _where(entry: Entry) -> str:
+    who = f"rank {entry.rank}" if entry.rank is not None else "the batch script" if not entry.host else "a task"
+    return f"{who} on {entry.host}" if entry.host else who
+
+
+def _place(entries: Sequence[Entry], position: int) -> str:
+    """The last line of the user's own in the traceback that ends here: ``train.py, line 12``; empty where there is none."""
+    frames: list[tuple[str, str]] = []
+    here = entries[position]
+    for entry in reversed(entries[max(0, position - _FRAMES_BACK) : position]):
+        if entry.label != here.label:
+            continue
+        frame = _FRAME.search(entry.text)
+        if frame:
+            frames.append((frame["file"], frame["line"]))
+        if _TRACEBACK.search(entry.text):
+            break
+    else:
+        return ""
+    own = next(((file, line) for file, line in frames if not _FOREIGN.search(file)), frames[0] if frames else None)
+    return f"{own[0]}, line {own[1]}" if own else ""
+
+
+_GROUP = re.compile(r"\{(\w+)\}")
+
+
+def _filled(text: str, groups: Mapping[str, str]) -> str:
+    """``text`` with its groups; a part in brackets whose group is empty is left out: ``it failed[ at {place}]``."""
+
+    def optional(match: re.Match[str]) -> str:
+        names = _GROUP.findall(match[1])
+        return match[1] if names and all(groups.get(name) for name in names) else ("" if names else match[0])
+
+    return _GROUP.sub(lambda match: groups.get(match[1], "?"), re.sub(r"\[([^\[\]]*)\]", optional, text))
+
+
+def _first(evidence: Evidence, best: Match | None) -> str:
+    """What happened first, in words."""
+    if evidence.first_text:
+        return evidence.first_text
+    if evidence.nodes_down:
+        return "; ".join(f"node {name} is {text}" for name, text in sorted(evidence.nodes_down.items()))
+    if best and best.line:
+        where = f" on {best.host}" if best.host else ""
+        who = f"rank {best.rank}" if best.rank is not None else "the batch script" if not best.host else "a task"
+        return f"{who}{where}: {best.line}"
+    return f"Slurm says {evidence.state}" if evidence.state else "not known"
+
+
+def _suspicious(evidence: Evidence) -> Iterator[str]:
+    """The earliest lines that look like errors, a few for each of the first ranks; the one that failed first comes first."""
+    streams: dict[str, list[str]] = {}
+    for entry in evidence.entries:
+        if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text):
+            kept = streams.setdefault(entry.label, [])
+            if len(kept) < _LINES_EACH:
+                kept.append(redacted(entry.text.rstrip()))
+    first = str(evidence.first_rank)
+    labels = sorted(streams, key=lambda label: (label != first, not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    for label in labels[:_MOST_RANKS]:
+        yield from (f"{label}| {text}" for text in streams[label])
+    if len(labels) > _MOST_RANKS:
+        yield f"... and {len(labels) - _MOST_RANKS} more"
+
+
+def _looked_at(evidence: Evidence, rules: int) -> tuple[str, ...]:
+    streams = {entry.label for entry in evidence.entries}
+    seen = [f"{len(evidence.entries)} lines of {len(streams)} streams", f"{rules} rules"]
+    if evidence.state:
+        seen.append(f"Slurm's state {evidence.state}" + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else ""))
+    if evidence.nodes_down:
+        seen.append(f"nodes that are not well: {', '.join(sorted(evidence.nodes_down))}")
+    return tuple(seen)
+
+
+def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...]:
+    """Number the lines of each stream: from (text, host, rank)."""
+    counts: dict[tuple[str, int | None], int] = {}
+    entries: list[Entry] = []
+    for text, host, rank in lines:
+        key = (host, rank)
+        counts[key] = counts.get(key, -1) + 1
+        entries.append(Entry(text, host, rank, counts[key]))
+    return tuple(entries)
+
+
+_LABELLED = re.compile(r"(?:(?P<rank>\d+)|(?P<batch>batch)|(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*))[|:] ?(?P<text>.*)")
+_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.*)")
+
+
+def pasted(text: str) -> tuple[Entry, ...]:
+    """The lines of a log that somebody pasted: labelled as `toolkit logs`, ``srun --label`` or torchrun do it, or not at all."""
+    return entries_of(_labelled(line) for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"))
+
+
+def _labelled(line: str) -> tuple[str, str, int | None]:
+    torch = _TORCH.match(line)
+    if torch:
+        return torch["text"], "", int(torch["rank"])
+    found = _LABELLED.match(line)
+    if not found:
+        return line, "", None
+    return found["text"], found["host"] or "", int(found["rank"]) if found["rank"] else None
