@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ToolkitError, UsageError
+from toolkit.errors import UsageError
+from toolkit.images import pip_files
 from toolkit.images.loan import Loan, borrow, pip_settings
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
@@ -21,9 +23,25 @@ _BUNDLES = (
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
+_INSTEAD: ContextVar[Loan | None] = ContextVar("instead", default=None)
+
+
+@contextmanager
+def lending(instead: Loan) -> Iterator[None]:
+    """As long as this lasts, builds borrow this and nothing else."""
+    token = _INSTEAD.set(instead)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
 def loan() -> Loan:
     """What a build may borrow from this machine."""
-    settings = _pip_settings()
+    chosen = _INSTEAD.get()
+    if chosen is not None:
+        return chosen
+    settings = pip_settings_here()
     return borrow(settings, apt=_apt_settings(), certificates=_certificates(settings))
 
 
@@ -72,14 +90,9 @@ def mirrors(listing: str) -> dict[str, str]:
     return found
 
 
-def _pip_settings() -> dict[str, str]:
-    try:
-        said = shell.run([sys.executable, "-m", "pip", "config", "list"], check=False, timeout=60)
-        if not said.ok and shell.which("pip"):
-            said = shell.run(["pip", "config", "list"], check=False, timeout=60)
-    except ToolkitError:
-        return {}
-    return pip_settings(said.stdout)
+def pip_settings_here() -> dict[str, str]:
+    """How this machine's pip is told to reach packages."""
+    return pip_settings(pip_files.listing())
 
 
 def _apt_settings() -> list[str]:

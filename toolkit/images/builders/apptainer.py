@@ -150,7 +150,11 @@ def _calm_after_base(names: list[str]) -> Callable[[str, int], None]:
 
 def version(chosen: Way) -> str:
     """``apptainer 1.4.5``."""
-    said = shell.run([chosen.program, "--version"], check=False, timeout=30).stdout
+    return said_version(shell.run([chosen.program, "--version"], check=False, timeout=30).stdout)
+
+
+def said_version(said: str) -> str:
+    """The same, from what it says."""
     return said.replace(" version ", " ").strip()
 
 

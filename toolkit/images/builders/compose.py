@@ -29,6 +29,7 @@ _PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin wri
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _BEGIN_WRITING = 2  # of sync_file_range
 _PAGE = 4096
+_WORTH_IT = 8 * 2000  # bytes of new inodes' references: with fewer, a layer is sooner grafted again than its tables are read
 _END = struct.Struct("<Q")
 
 
@@ -141,8 +142,10 @@ def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> 
     count, tables = next(((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))), (0, None))
     tables = tables or tables_of(base.path)
     for number in range(count, len(layers)):
+        before = len(tables.export)
         put_on(tables, layers[number].path)
-        _remember(cache, keys[number + 1], tables, scratch / "tail", layers[number].note.about)
+        if len(tables.export) - before > _WORTH_IT:
+            _remember(cache, keys[number + 1], tables, scratch / "tail", layers[number].note.about)
     return tables
 
 

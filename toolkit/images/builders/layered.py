@@ -19,7 +19,7 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images import host
 from toolkit.images.builders import compose, identity
-from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, version
+from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
 from toolkit.images.builders.cache import BASES, LAYERS, Cache, Kept
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.privilege import may_mount, namespace_ids, way
@@ -95,7 +95,8 @@ class _Layered:
         details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "the image proves itself"}
         secret = secrets((*self.loan.files.values(), *host.proxies().values()))
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
-        self.builder = version(self.way)
+        self.builder = ""
+        self._said = shell.start([self.way.program, "--version"])  # nobody waits for it until the image is put together
         self.kept: list[str] = []
         self.layers: list[Kept] = []
         self.copier: compose.Copier | None = None
@@ -200,6 +201,7 @@ class _Layered:
         assert self.copier
         self.follower.begin("pack")
         tables = compose.grafted(self.cache, base, self.layers, self.place.output)
+        self.builder = said_version(self._said.communicate()[0])
         now = identity.utc_now()
         said = identity.labels(self.definition, base.note.facts, self.builder, platform.machine(), now)
         directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
