@@ -188,6 +188,7 @@ class Agents:
 
 def drive(first_node: str, port: int, least: int, most: int, resets: int | None, nodes: int) -> int:
     """Horovod's elastic driver: it puts the ranks together anew when one fails, or nodes come and go."""
+    from horovod.runner.elastic.discovery import HostManager
     from horovod.runner.elastic.driver import ElasticDriver
     from horovod.runner.elastic.rendezvous import create_rendezvous_handler
     from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
@@ -228,6 +229,11 @@ def drive(first_node: str, port: int, least: int, most: int, resets: int | None,
             say(failures[-1][1])
         return code, time.time()
 
+    def in_order(found: set[str], before: list[str]) -> list[str]:
+        """Nodes that were there keep their places, so that rank 0 has the state; Horovod itself takes new ones in any order."""
+        return [*(node for node in before if node in found), *sorted(found - set(before))]
+
+    HostManager.order_available_hosts = staticmethod(in_order)
     agents, rendezvous = Agents(), Rendezvous()
     server, own = listening(lambda free: socket.create_server((address, free)))
     in_background(agents.listen, server)
