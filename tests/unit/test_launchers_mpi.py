@@ -52,6 +52,16 @@ def test_a_horovod_built_without_what_carries_it_is_refused(launcher: str, opera
     assert findings(launcher, image(operations="mpi, gloo, nccl")) == []
 
 
+@pytest.mark.parametrize("launcher", ["horovod", "horovod-gloo", "mpirun"])
+def test_a_horovod_built_for_another_framework_is_refused(launcher: str) -> None:
+    script = Source(python=True, imports=("horovod.tensorflow.keras", "tensorflow"))
+    (cause,) = findings(launcher, image(), source=script, facts=OPEN_MPI)
+    assert "imports horovod.tensorflow" in cause
+    assert "built for pytorch" in cause
+    both = replace(image(), verified=(replace(image().verified[0], detail="built for pytorch 2.13.0, tensorflow 2.21.0, with mpi, gloo"),))
+    assert findings(launcher, both, source=script, facts=OPEN_MPI) == []
+
+
 def test_what_a_build_said_is_read_from_old_and_new_manifests() -> None:
     old = replace(MANIFEST, checks=(Check(name="horovod-build", passed=True, detail=BUILD.format("mpi, gloo")),))
     assert built.operations(old) == ("mpi", "gloo")

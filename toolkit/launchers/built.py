@@ -12,6 +12,8 @@ from toolkit.model.image import Manifest
 
 _NAMES = {"mpi": "MPI", "gloo": "Gloo"}
 _OTHER = {"mpi": "--launcher horovod-gloo starts ranks without MPI", "gloo": "--launcher horovod starts ranks over MPI"}
+# What a script imports of Horovod -> the framework that this must have been built for, as Horovod itself calls it.
+_PARTS = {"horovod.torch": "pytorch", "horovod.tensorflow": "tensorflow", "horovod.keras": "tensorflow", "horovod.mxnet": "mxnet"}
 _DETAIL = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
 
 
@@ -31,7 +33,24 @@ def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitEr
                 next_step=_OTHER[operation],
             )
         )
-    return findings
+    return [*findings, *_unbuilt(request)]
+
+
+def _unbuilt(request: Request) -> Sequence[ToolkitError]:
+    """A finding where the script imports a part of Horovod that was not built."""
+    found = _DETAIL.match(said_of("horovod-build", request.manifest) or "")
+    if found is None:
+        return []
+    held = {word.split()[0] for word in found["frameworks"].split(", ")}
+    lacking = [(part, name) for part, name in _PARTS.items() if request.source.imports_any(part) and name not in held]
+    return [
+        LauncherMismatchError(
+            f"the script imports {part}, this image's Horovod was built for {', '.join(sorted(held))}",
+            place="--image",
+            next_step=f"an image whose recipe builds Horovod for {name}: toolkit image list",
+        )
+        for part, name in lacking[:1]
+    ]
 
 
 def operations(manifest: Manifest | None) -> tuple[str, ...] | None:
