@@ -24,7 +24,7 @@ from toolkit.images import host, library
 from toolkit.images.builders.labels import labels
 
 SLOW = ("echo begun > /begun", "mkdir /deep /deep/er", "sleep 300")
-BUILT = ["tiny.json", "tiny.log", "tiny.sif"]
+BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
 
 
 def manifest(store: Tiny) -> dict[str, object]:

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Build also where nothing has changed, and every step again.")
 @click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
+@click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock); flat, and from nothing kept.")
+@click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
 @click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
-def command(name: str, force: bool, flat: bool, no_wait: bool, as_json: bool) -> None:
+def command(name: str, force: bool, flat: bool, locked: bool, lock_file: str | None, no_wait: bool, as_json: bool) -> None:
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
     \b
@@ -28,8 +30,12 @@ def command(name: str, force: bool, flat: bool, no_wait: bool, as_json: bool) ->
     from toolkit.images.builders.build import Wish
     from toolkit.images.builders.build import build as build_image
 
+    if locked and lock_file is None:
+        from toolkit.images.builders.locking import lock_path
+
+        lock_file = str(lock_path(name))
     with console.Steps() as progress:
-        built = build_image(name, progress, Wish(force=force, flat=flat, wait=not no_wait))
+        built = build_image(name, progress, Wish(force=force, flat=flat, wait=not no_wait, lock=lock_file))
     _show_built(built, as_json)
 
 

@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from toolkit.errors import ForbiddenError, ImageMissingError
-from toolkit.images import library, store
+import msgspec
+
+from toolkit import __version__
+from toolkit.errors import BuildError, ForbiddenError, ImageMissingError
+from toolkit.files import write_atomically
+from toolkit.images import host, library, sbom, store
 from toolkit.images.bases import LocalImage
-from toolkit.images.builders import apptainer, layered
+from toolkit.images.builders import apptainer, layered, locking
 from toolkit.images.builders.apptainer import Outcome
+from toolkit.images.builders.collect import contents
 from toolkit.images.builders.lock import held
+from toolkit.images.builders.provenance import base_image, described
+from toolkit.images.builders.sif_file import normalise, partition_digest
 from toolkit.images.builders.workspace import Workspace, require_space, scratch_parent, workspace
 from toolkit.images.chain import chain
+from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest
+from toolkit.model.lock import Lock, to_toml
 from toolkit.progress import Progress
 
 
@@ -43,11 +52,13 @@ class Wish(Model, frozen=True, kw_only=True):
         force: also where nothing has changed, and with nothing that was kept of earlier builds.
         flat: packed as one by Apptainer alone, not in layers.
         wait: for somebody else who builds the same image; else give up.
+        lock: the lock file that says exactly what to build; None: what there is.
     """
 
     force: bool = False
     flat: bool = False
     wait: bool = True
+    lock: str | None = None
 
 
 def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
@@ -64,18 +75,21 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
     """
     wish = wish or Wish()
     resolved = library.load(recipe)
+    lock = locking.read(Path(wish.lock), resolved) if wish.lock else None
     directory = store.images_directory()
     _make(directory)
     with held(directory, resolved.name, wait=wish.wait, progress=progress):
         found = _existing(directory, resolved.name)
         state = _state(resolved)
         wanted = _hash(resolved, state)
-        if found and found[1].recipe_hash == wanted and not wish.force:
+        if found and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock) and not wish.force:
             return Built(path=str(found[0]), manifest=found[1], kept=True)
         require_space(directory, resolved.space, twice=not wish.flat)
         task = _Task(
             resolved=resolved,
+            recipe=recipe,
             wish=wish,
+            lock=lock,
             state=state,
             wanted=wanted,
             # Until it is known to have worked, it is the log of a build that has not: also when nobody is left to rename it.
@@ -97,13 +111,16 @@ class _Task:
     """One build that has to be done.
 
     Attributes:
+        recipe: as somebody named it.
         state: of a base that lies on this machine: which one it is.
         wanted: the hash that the manifest gets.
         expected: seconds that each step is likely to take.
     """
 
     resolved: Resolved
+    recipe: str
     wish: Wish
+    lock: Lock | None
     state: str
     wanted: str
     log: Path
@@ -123,6 +140,9 @@ def _make(directory: Path) -> None:
 def _build(task: _Task, progress: Progress) -> Built:
     """By the first way that works here."""
     directory = task.log.parent
+    if task.lock:
+        with workspace(directory) as place:
+            return _finished(task, _locked(task, task.lock, place, progress), place)
     if not task.wish.flat:
         try:
             with workspace(directory) as place:
@@ -134,6 +154,24 @@ def _build(task: _Task, progress: Progress) -> Built:
         return _finished(task, apptainer.build(task.resolved, definition, place, task.log, progress, task.expected), place)
 
 
+def _locked(task: _Task, lock: Lock, place: Workspace, progress: Progress) -> Outcome:
+    """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
+    base = base_image(task.resolved.base, digest=True)
+    if isinstance(task.resolved.base, LocalImage) and base.digest != lock.base.digest:
+        raise BuildError(
+            f"the base of {lock.name} is another than was locked", place=base.reference, details=(lock.base.digest, base.digest)
+        )
+    resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
+    definition = locked_definition(library.rendered(resolved), lock)
+    with host.lending(locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")):
+        try:
+            # The first is for what packs, the second for the steps, which see nothing else of an environment.
+            environment = {name: str(lock.epoch) for name in ("SOURCE_DATE_EPOCH", "APPTAINERENV_SOURCE_DATE_EPOCH")}
+            return apptainer.build(resolved, definition, place, task.log, progress, task.expected, environment=environment)
+        except BuildError as error:
+            raise locking.explained(error, lock, task.log) from None
+
+
 def _layered(task: _Task, place: Workspace, progress: Progress) -> Outcome:
     resolved = task.resolved
     links, definition = chain(resolved, task.state), library.rendered(resolved)
@@ -142,10 +180,13 @@ def _layered(task: _Task, place: Workspace, progress: Progress) -> Outcome:
 
 def _finished(task: _Task, outcome: Outcome, place: Workspace) -> Built:
     """What was built becomes the image, with what is known of it."""
-    name = task.resolved.name
+    name, lock = task.resolved.name, task.lock
+    found = contents(str(place.sif))
+    if lock and (wrong := differences(lock, found)):
+        raise BuildError(f"what was built of {name} is not what is locked; it is not kept", details=wrong, next_step=f"the log: {task.log}")
     manifest = Manifest(
         name=name,
-        sif_id=store.whole_header(place.sif).sif_id,
+        sif_id=normalise(place.sif, lock.epoch) if lock else store.whole_header(place.sif).sif_id,
         size=place.sif.stat().st_size,
         recipe_hash=task.wanted,
         built=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -154,10 +195,31 @@ def _finished(task: _Task, outcome: Outcome, place: Workspace) -> Built:
         mpi=tuple(outcome.results.mpi),
         builder=outcome.builder,
         checks=tuple(outcome.results.checks),
+        locked=locked_hash(lock),
+        partition=partition_digest(place.sif) if lock else "",
     )
+    base = lock.base if lock else base_image(task.resolved.base)
+    manifest = described(manifest, found, library.rendered(task.resolved), base, _command(task))
     path = store.publish(place.sif, manifest, task.log.parent)
+    write_atomically(path.with_name(f"{name}{sbom.ENDING}"), sbom.cyclonedx(manifest, found, __version__))
     task.log.replace(task.log.with_name(f"{name}.log"))
     return Built(path=str(path), manifest=manifest, kept=False, seconds=round(sum(outcome.seconds.values()), 1))
+
+
+def _command(task: _Task) -> list[str]:
+    """By which it is built again."""
+    options = ["--locked"] if task.wish.lock else ["--flat"] if task.wish.flat else []
+    return ["toolkit", "image", "build", task.recipe, *options]
+
+
+def locked_hash(lock: Lock | None) -> str:
+    """What a manifest says of the lock that its image was built from."""
+    return hashlib.sha256(to_toml(lock).encode()).hexdigest() if lock else ""
+
+
+def wanted_hash(resolved: Resolved) -> str:
+    """What the manifest of an image says that is of this recipe, on this machine."""
+    return _hash(resolved, _state(resolved))
 
 
 def _existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:

@@ -26,11 +26,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from toolkit.images.loan import CERTIFICATES, ROOT, Loan
+from toolkit.images.lock import PREFERENCES, QUESTION
 
 WHEELS = "wheels"  # within the directory that is given to the engine, and below ROOT in the build
 SOURCES = "sources.list"
 # Named in every step whether they are lent or not, so that a step's key does not depend on it.
-_SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", SOURCES)
+_SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", PREFERENCES, QUESTION, SOURCES)
 _STAGE = "toolkit-wheels"
 _RUN = re.compile(r"^RUN ((?:--\S+\s+(?:\\\n\s*)?)*)", re.MULTILINE)
 _FROM = re.compile(r"^FROM ", re.MULTILINE)

@@ -1,0 +1,137 @@
+"""Comparing two images: their file systems are listed by ``unsquashfs``, and unpacked where only contents can tell."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import BuildError, NeedsInstallError
+from toolkit.images import store
+from toolkit.images.builders.collect import contents
+from toolkit.images.builders.sif_file import objects_of, partition_digest
+from toolkit.images.builders.workspace import require_space, workspace
+from toolkit.images.diff import Change, Difference, Entry, alike, files, listing, merged, named, variables
+from toolkit.images.sif_objects import PARTITION
+from toolkit.images.store import FoundImage
+from toolkit.model.image import Packages
+from toolkit.model.recipe import Space
+
+_PATIENCE = 3600.0  # seconds
+
+
+def compare(one: FoundImage, other: FoundImage, *, read: bool = True) -> Difference:
+    """What two images have otherwise.
+
+    Args:
+        read: also compare the contents of files of the same size; else only what a directory says of them.
+
+    Raises:
+        NeedsInstallError: unsquashfs or Apptainer is not here.
+        BuildError: an image cannot be read.
+        NoSpaceError: there is no room to unpack both.
+    """
+    paths = (Path(one.path), Path(other.path))
+    if partition_digest(paths[0]) == partition_digest(paths[1]):
+        return Difference(identical=True, contents=True)
+    changes = [*_packages(one, other), *_said(*paths)]
+    before, after = (_entries(path) for path in paths)
+    candidates = alike(before, after)
+    if not read:
+        found, times, _ = files(before, after, lambda _: None)
+        return Difference(identical=False, contents=None, changes=(*changes, *found), times=times, uncompared=len(candidates))
+    store.images_directory().mkdir(parents=True, exist_ok=True)
+    megabytes = sum(_bytes(entries) for entries in (before, after)) // 10**6 + 1
+    require_space(store.images_directory(), Space(image=0, build=megabytes))
+    with workspace(store.images_directory()) as place:
+        roots = tuple(_unpacked(path, place.scratch / str(number)) for number, path in enumerate(paths))
+        found, times, unknown = files(before, after, _same(before, after, *roots))
+    same = not found and not unknown
+    return Difference(identical=False, contents=same, changes=(*changes, *found), times=times, uncompared=unknown)
+
+
+def _packages(one: FoundImage, other: FoundImage) -> list[Change]:
+    before, after = (_known(image) for image in (one, other))
+    return [*named("packages", before.apt, after.apt), *named("packages", _python(before), _python(after))]
+
+
+def _python(packages: Packages) -> dict[str, str]:
+    return {f"{name} (pip)": version for name, version in packages.pip.items()}
+
+
+def _known(image: FoundImage) -> Packages:
+    """Of the manifest; of an older one, or none, by asking the image."""
+    known = image.manifest.packages if image.manifest else Packages()
+    return known if known.apt or known.pip else contents(image.path).packages
+
+
+def _said(before: Path, after: Path) -> list[Change]:
+    """Labels and environment."""
+    was, now = _inspected(before), _inspected(after)
+    scripts = (variables(str(text) for text in said.get("environment", {}).values()) for said in (was, now))
+    return [*named("labels", was.get("labels", {}), now.get("labels", {})), *named("environment", *scripts)]
+
+
+def _inspected(path: Path) -> dict[str, dict[str, str]]:
+    program = shell.which("apptainer") or shell.which("singularity")
+    if program is None:
+        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
+    said = shell.run([program, "inspect", "--json", "--labels", "--environment", path], check=False, timeout=60)
+    try:
+        found = json.loads(said.stdout)["data"]["attributes"]
+        return {name: found.get(name) or {} for name in ("labels", "environment")}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _unsquashfs() -> str:
+    program = shell.which("unsquashfs")
+    if program is None:
+        raise NeedsInstallError("unsquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)")
+    return program
+
+
+def _offsets(path: Path) -> list[int]:
+    return [one.offset for one in objects_of(path) if one.kind == PARTITION]
+
+
+def _entries(path: Path) -> dict[str, Entry]:
+    listings = []
+    for part, offset in enumerate(_offsets(path)):
+        environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+        said = shell.run([_unsquashfs(), "-lls", "-o", str(offset), path], env=environment, check=False, timeout=_PATIENCE)
+        found = listing(said.stdout, part)
+        if not found:
+            raise BuildError("the image's file system cannot be listed", place=str(path), details=said.tail(3))
+        listings.append(found)
+    return merged(listings)
+
+
+def _bytes(entries: Mapping[str, Entry]) -> int:
+    return sum(int(entry.size) for entry in entries.values() if entry.mode.startswith("-"))
+
+
+def _unpacked(path: Path, target: Path) -> list[Path]:
+    """The file systems of an image, each in a directory; what this user may not make, such as devices, is left out."""
+    roots = []
+    for part, offset in enumerate(_offsets(path)):
+        root = target / str(part)
+        root.parent.mkdir(exist_ok=True)
+        shell.run([_unsquashfs(), "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path], check=False, timeout=_PATIENCE)
+        roots.append(root)
+    return roots
+
+
+def _same(before: Mapping[str, Entry], after: Mapping[str, Entry], roots: list[Path], others: list[Path]) -> Callable[[str], bool | None]:
+    def same(path: str) -> bool | None:
+        try:
+            one = roots[before[path].part] / path.lstrip("/")
+            other = others[after[path].part] / path.lstrip("/")
+            return filecmp.cmp(one, other, shallow=False)
+        except OSError:
+            return None
+
+    return same

@@ -1,0 +1,229 @@
+"""Making a lock of an image, and bringing what one names to a build."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from toolkit import shell
+from toolkit.errors import BuildError, ConfigError, ImageMissingError, ToolkitError
+from toolkit.files import read_toml
+from toolkit.images import host, library, store
+from toolkit.images.bases import Debootstrap
+from toolkit.images.builders.apptainer import lend
+from toolkit.images.builders.collect import contents
+from toolkit.images.builders.provenance import base_image
+from toolkit.images.builders.workspace import Workspace, workspace
+from toolkit.images.collect import Contents
+from toolkit.images.index import Index
+from toolkit.images.loan import ROOT, Loan, bind_option
+from toolkit.images.lock import changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.packages import is_source, origin
+from toolkit.images.recipes import Resolved
+from toolkit.images.store import FoundImage
+from toolkit.model.image import Manifest
+from toolkit.model.lock import FORMAT, Lock, Pinned
+
+_INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
+_INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
+_PATIENCE = 600.0  # seconds
+_FILES = ".cache/files"
+
+
+def lock_path(recipe: str) -> Path:
+    """Where the lock of a recipe is: beside it."""
+    return library.recipe_path(recipe).with_suffix(".lock")
+
+
+def read(path: Path, resolved: Resolved) -> Lock:
+    """The lock of a recipe.
+
+    Raises:
+        ConfigError: it is not there, or broken, or the recipe has changed since; says what.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{resolved.name} has no lock", place=str(path), next_step=f"toolkit image lock {resolved.name}")
+    lock = read_toml(path, Lock)
+    if lock.format != FORMAT:
+        raise ConfigError(
+            f"the lock is of format {lock.format}, not {FORMAT}", place=str(path), next_step=f"toolkit image lock {resolved.name}"
+        )
+    changed = changes(lock, resolved, library.recipe_hash(resolved))
+    if changed:
+        raise ConfigError(
+            f"the recipe of {resolved.name} is not the one that was locked",
+            place=str(path),
+            details=changed,
+            next_step=f"toolkit image build {resolved.name}, and then: toolkit image lock {resolved.name}",
+        )
+    return lock
+
+
+def make(recipe: str, epoch: int) -> Lock:
+    """Everything that the image of a recipe was built from.
+
+    Args:
+        recipe: its name or path. Its image has to be there, and of the recipe as it is now.
+        epoch: now, in seconds since 1970.
+
+    Raises:
+        ImageMissingError: the image is not there, or of another recipe.
+        BuildError: it does not say what is in it, or the mirror has something else by now.
+        CommandFailedError: a package index does not answer.
+    """
+    resolved = library.load(recipe)
+    image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
+    manifest = _manifest(image, resolved)
+    found = contents(image.path)
+    lock = Lock(
+        name=resolved.name,
+        recipe_hash=library.recipe_hash(resolved),
+        epoch=epoch,
+        base=manifest.base or base_image(resolved.base),
+        parts=parts(resolved),
+        tools=manifest.tools,
+        apt=found.packages.apt,
+        pip=_pinned(found, resolved),
+    )
+    return with_build_packages(lock, _build_packages(image, resolved, lock)) if found.debian else lock
+
+
+def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
+    if image.manifest is None or parts_changed(image.manifest, resolved):
+        raise ImageMissingError(
+            f"the image {resolved.name} is of another recipe than there is now",
+            place=image.path,
+            next_step=f"toolkit image build {resolved.name}",
+        )
+    return image.manifest
+
+
+def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
+    """Whether an image is of another recipe than this."""
+    from toolkit.images.builders.build import wanted_hash
+
+    return manifest.recipe_hash not in (library.recipe_hash(resolved), wanted_hash(resolved))
+
+
+def _index(resolved: Resolved) -> Index:
+    lines = (line for piece in resolved.pieces for line in piece.lines)
+    further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
+    return Index(host.pip_settings_here(), dict.fromkeys(further))
+
+
+def _pinned(found: Contents, resolved: Resolved) -> tuple[Pinned, ...]:
+    index = _index(resolved)
+    pinned: dict[str, Pinned] = {}
+    for one in found.pip:
+        file = origin(one.name, one.version, one.tags, index.files(one.name))
+        bare = Pinned(name=one.name, version=one.version)
+        known = msgspec.structs.replace(bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)) if file else bare
+        pinned.setdefault(one.name, known)
+    return tuple(pinned.values())
+
+
+def _build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
+    """What apt would add to the image for a build, and that the mirror still has what is in it.
+
+    Raises:
+        BuildError: it has not, or apt cannot be asked.
+    """
+    wanted = sorted({package.partition("=")[0] for piece in resolved.pieces for package in piece.build_packages})
+    script = f"mkdir -p {ROOT}/w/lists/partial {ROOT}/w/cache/archives/partial; apt-get -qq update >&2; "
+    script += f"apt-get -s install --no-install-recommends {' '.join(wanted)}" if wanted else "true"
+    with workspace(Path(image.path).parent) as place:
+        files = place.scratch / "none"
+        files.mkdir()
+        lent = locked_loan(host.loan(), lock, str(files))
+        said = _asked(image, _with_lists(lent, resolved), place, script)
+    gone = missing(said.stdout + said.stderr)
+    if gone:
+        raise _moved_on(lock.name, gone)
+    if not said.ok:
+        raise BuildError("apt could not be asked what a build needs", place=image.path, details=said.tail())
+    return {found["name"]: found["version"] for found in _INSTALLED.finditer(said.stdout) if found["name"] not in lock.apt}
+
+
+def _with_lists(loan: Loan, resolved: Resolved) -> Loan:
+    """So that apt writes nothing into the image, and asks the mirror of this machine where the image names none."""
+    text = f'Dir::State::Lists "{ROOT}/w/lists/";\nDir::Cache "{ROOT}/w/cache/";\nAPT::Sandbox::User "root";\nDebug::NoLocking "1";\n'
+    files = dict(loan.files)
+    if isinstance(resolved.base, Debootstrap):
+        release = resolved.base.release
+        files["sources.list"] = f"deb {host.debian_mirror(release)} {release} main\n"
+        text += f'Dir::Etc::SourceList "{ROOT}/sources.list";\nDir::Etc::SourceParts "-";\n'
+    files["apt.conf"] = files["apt.conf"] + text
+    return msgspec.structs.replace(loan, files=files)
+
+
+def _asked(image: FoundImage, loan: Loan, place: Workspace, script: str) -> shell.Result:
+    """What a script in the image says that sees what is lent, and may write below ``/mnt/w``."""
+    program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
+    lent = lend(loan, place.scratch / "host")
+    writable = place.scratch / "w"
+    writable.mkdir()
+    (place.scratch / "host" / "w").mkdir()
+    mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
+    mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
+    argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--env", f"APT_CONFIG={ROOT}/apt.conf", *mounts, image.path]
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(Path.home()), "LC_ALL": "C.UTF-8", **host.proxies()}
+    return shell.run([*argv, "/bin/sh", "-ec", script], env=environment, cwd="/", timeout=_PATIENCE, check=False)
+
+
+def _moved_on(name: str, gone: Iterable[str]) -> BuildError:
+    gone = tuple(gone)
+    count = "1 package" if len(gone) == 1 else f"{len(gone)} packages"
+    return BuildError(
+        f"the mirror no longer has {count} of {name} in the version that is locked",
+        place=", ".join(one.split()[0] for one in gone),
+        details=gone,
+        next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions (snapshot.debian.org), or build it now and lock that",
+    )
+
+
+def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
+    """Fetch the files of a lock, and say what to lend to a build by it.
+
+    Args:
+        images: beside whose images fetched files are kept.
+        target: a directory, not there yet, for the files of this build.
+
+    Raises:
+        BuildError: a file is gone, or another one has its name now; all such are named.
+    """
+    index = _index(resolved)
+    target.mkdir()
+    gone: list[str] = []
+    for one in (one for one in lock.pip if one.sha256):
+        kept = images / _FILES / one.sha256 / Path(one.file).name
+        if not kept.is_file() or index.digest_of(kept) != one.sha256:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            fitting = [file for file in index.files(one.name) if file.name == one.file and file.sha256 in ("", one.sha256)]
+            if not any(index.fetch(file, kept) == one.sha256 for file in fitting):
+                kept.unlink(missing_ok=True)
+                gone.append(f"{one.name} {one.version}: {one.file} (sha256 {one.sha256})")
+                continue
+        shutil.copyfile(kept, target / kept.name)
+    if gone:
+        count = "1 file" if len(gone) == 1 else f"{len(gone)} files"
+        raise BuildError(
+            f"no package index has {count} of the lock of {lock.name} any more, or has another under the same name",
+            place=", ".join(one.split()[0] for one in gone),
+            details=gone,
+            next_step="add the index or directory that has it to pip's configuration (find-links), or lock again",
+        )
+    return locked_loan(host.loan(), lock, str(target))
+
+
+def explained(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
+    """Why a locked build failed, where that is because a mirror has moved on; else the error as it was."""
+    try:
+        gone = missing(log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return error
+    return _moved_on(lock.name, gone) if gone else error

@@ -1,0 +1,41 @@
+"""The bill of materials of an image: the one that its build wrote, or one that is made now."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from toolkit import __version__
+from toolkit.images import sbom
+from toolkit.images.builders.collect import contents
+from toolkit.images.builders.sif_file import partition_digest
+from toolkit.images.store import FoundImage, whole_header
+from toolkit.model.image import Manifest
+
+
+def materials(image: FoundImage) -> str:
+    """The document of an image, in JSON.
+
+    Raises:
+        BuildError: the image does not run, or does not say what is in it.
+        NeedsInstallError: there is no Apptainer.
+    """
+    path = Path(image.path)
+    beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")
+    if image.manifest and beside.is_file():
+        document = beside.read_text(encoding="utf-8")
+        if sbom.belongs(document, image.manifest):
+            return document
+    found = contents(image.path)
+    manifest = image.manifest or _foreign(path, image.name)
+    return sbom.cyclonedx(msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__)
+
+
+def _foreign(path: Path, name: str) -> Manifest:
+    """Of an image that we did not build: its file is all that is known."""
+    when = datetime.fromtimestamp(int(path.stat().st_mtime), timezone.utc).isoformat()
+    digest = partition_digest(path)
+    head = whole_header(path)
+    return Manifest(name=name, sif_id=head.sif_id, size=path.stat().st_size, recipe_hash=digest, built=when, partition=digest)
