@@ -120,8 +120,7 @@ def test_a_script_of_mpirun_runs_without_us(hello: Path, toolkit: Any, pytorch_i
     ]
 
 
-@pytest.mark.parametrize("launcher", ["horovod-gloo", "mpirun"])
-@pytest.mark.parametrize(("how", "code"), [("3", 3), ("kill", 137)])
+@pytest.mark.parametrize(("launcher", "how", "code"), [("horovod-gloo", "3", 3), ("mpirun", "3", 3), ("mpirun", "kill", 137)])
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -131,6 +130,16 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     assert done.returncode == code, done.stdout + done.stderr
     failure = outcome(shared_dir, "failing-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (2, "nid002")
+    none_left(shared_dir)
+
+
+@pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])
+def test_nothing_is_left_of_a_cancelled_job(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+    options = ("--launcher", launcher, "--nodes", "2")
+    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, "wait.py", cwd=shared_dir).returncode == 0
+    wait_for(lambda: said(shared_dir, "wait-0001").count("here") == 2, "two ranks", says=lambda: said(shared_dir, "wait-0001"))
+    assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
     none_left(shared_dir)
 
 
