@@ -81,7 +81,7 @@ def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir:
     assert printed == "rank 0 on nid001\nrank 1 on nid002\n"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "horovod"])
 @pytest.mark.parametrize(("how", "code"), [("3", 3), ("kill", 137)])
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path

@@ -103,7 +103,7 @@ def test_every_launcher_has_a_golden_script() -> None:
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
-        r"option|plan\.(shape|toolkit|nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name"
+        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name"
         r'|container\.(action|prefix|settings)|binds|"\$\{" ~ binds.*|.*container\.prefix ~ \'@\}"\''
     )
     unquoted = [
@@ -160,7 +160,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovod", "horovod-gloo", "horovod-elastic", "mpirun", "mpi"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "horovod-elastic", "mpirun", "mpi"])
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'

@@ -136,3 +136,30 @@ def test_broken_host_lists(text: str) -> None:
 
 def test_variables_that_override_a_script_do_not_reach_sbatch() -> None:
     assert without_sbatch_variables({"SBATCH_PARTITION": "x", "SLURM_CONF": "y"}) == {"SLURM_CONF": "y"}
+
+
+def test_an_answer_that_tells_of_an_error_is_none() -> None:
+    """What 22.05 prints, with exit code 0, where no controller answers."""
+    answer = '{"errors": [{"description": "Failed while looking for jobs", "source": "slurm_load_jobs"}], "jobs": []}'
+    with pytest.raises(ValueError, match="looking for jobs"):
+        parse.jobs(answer)
+
+
+def element(number: int, index: int, state: str, code: int = 0, nodes: str = "") -> dict[str, object]:
+    return {"job_id": number, "array_job_id": 7, "array_task_id": index, "job_state": state, "exit_code": code << 8, "nodes": nodes}
+
+
+@pytest.mark.parametrize(
+    ("states", "together", "code"),
+    [
+        (("PENDING", "PENDING"), "PENDING", 0),
+        (("RUNNING", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "COMPLETED"), "COMPLETED", 0),
+        (("COMPLETED", "FAILED"), "FAILED", 3),
+    ],
+)
+def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) -> None:
+    rows = [element(8 - index, index, state, 3 if state == "FAILED" else 0, f"nid00{index}") for index, state in enumerate(states)]
+    found = parse.jobs(json.dumps({"jobs": rows}))[7]
+    assert (found.job_id, found.state, found.exit_code, found.nodes) == (7, together, code, "nid000,nid001")

@@ -87,9 +87,11 @@ class Client:
     def _queued(self, ids: Sequence[int]) -> dict[int, JobState]:
         # 22.05 prints all jobs whatever is asked for; later versions only these, and fail for one that they do not know.
         result = self._run(["squeue", "--json", "--states=all", f"--jobs={_list(ids)}"], check=False)
-        if result.ok and "{" in result.stdout:
-            states = parse.jobs(result.stdout)
-        else:
+        try:
+            states = parse.jobs(result.stdout) if result.ok and "{" in result.stdout else None
+        except ValueError:
+            states = None
+        if states is None:
             states = {}
             for number in ids:
                 states |= parse.job_lines(self._show(number))

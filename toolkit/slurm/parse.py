@@ -95,12 +95,14 @@ def jobs(text: str) -> dict[int, JobState]:
     """The answer of ``squeue --json``, by job id.
 
     Raises:
-        ValueError: it is not such an answer.
+        ValueError: it is not such an answer, or one that tells of an error: 22.05 ends with 0 also where no controller answers.
     """
     # slurmctld prints warnings of its plugins before the JSON, on some sites.
     start = text.find("{")
     data = json.loads(text[start:] if start >= 0 else text)
     rows = list(data.get("jobs") or ())
+    if data.get("errors") and not rows:
+        raise ValueError(f"squeue could not tell: {data['errors']}")
     states = {state.job_id: state for state in map(_job, rows)}
     arrays: dict[int, list[JobState]] = {}
     for row in rows:

@@ -1,0 +1,49 @@
+"""The processes of a run's ranks, seen from outside: the nodes of the local cluster are namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def processes_of(directory: Path) -> dict[int, dict[str, str]]:
+    """Process id -> environment of whatever was started from a directory: ranks, agents, containers and batch shells."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            rows = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended meanwhile, or is not ours to look at
+        environment = dict(row.decode(errors="replace").partition("=")[::2] for row in rows if b"=" in row)
+        belongs = "SLURM_JOB_ID" in environment and str(directory) in (environment.get("PWD", "") + environment.get("SLURM_SUBMIT_DIR", ""))
+        if command and belongs and int(entry.name) != os.getpid():
+            found[int(entry.name)] = environment
+    return found
+
+
+def rank_process(directory: Path, rank: int) -> int:
+    """The process of one rank, which torchrun told its number.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for pid, environment in processes_of(directory).items():
+        if environment.get("RANK") == str(rank) and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise LookupError(f"no process of rank {rank} below {directory}")
+
+
+def none_left(directory: Path, *, seconds: float = 15) -> None:
+    """After a job has ended, Slurm may need a moment until all of its processes are gone."""
+    wait_for(lambda: not processes_of(directory), "no process to be left", seconds=seconds, says=lambda: repr(processes_of(directory)))
+
+
+def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60, says: Callable[[], str] = str) -> None:
+    """Until a condition holds; ``says`` tells how things are where it never does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds:g} s for {what}\n{says()}"
+        time.sleep(0.2)

@@ -1,0 +1,265 @@
+"""Each launcher on the real cluster, and what goes wrong there. Most scripts import no framework: it is the launcher that is tested."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import none_left, processes_of, rank_process, wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Tells in one line what a rank was told.
+TELL = """\
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+         "INIT_METHOD")
+told = {name: os.environ[name] for name in names if name in os.environ}
+sys.stdout.write(json.dumps({"host": os.uname().nodename, "argv": sys.argv[1:], **told}) + "\\n")
+"""
+# The smallest script that meets: as a script of a user would, by INIT_METHOD or by what is the default.
+MEET = """\
+import os, torch, torch.distributed as dist
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=os.environ["INIT_METHOD"], rank=rank, world_size=world)
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+dist.barrier()
+dist.destroy_process_group()
+print(f"sum {total.item():g} by {os.environ['INIT_METHOD'].split(':')[0]}, MASTER_ADDR {os.environ.get('MASTER_ADDR')}", flush=True)
+"""
+FORKING = """\
+import argparse, os, sys, time
+from torch.multiprocessing import spawn
+parser = argparse.ArgumentParser()
+parser.add_argument("--world-size", type=int)
+parser.add_argument("--rank", type=int)
+parser.add_argument("--nprocs", type=int)
+parser.add_argument("--dist-url")
+parser.add_argument("--multiprocessing-distributed", action="store_true")
+def main(local_rank, args):
+    number = args.rank * args.nprocs + local_rank
+    world = args.world_size * args.nprocs
+    print(f"rank {number} of {world} meets at {args.dist_url} forked {args.multiprocessing_distributed}", flush=True)
+    if number == 2:
+        time.sleep(1)
+        os._exit(3)
+    time.sleep(300)
+if __name__ == "__main__":
+    args = parser.parse_args()
+    spawn(main, args=(args,), nprocs=args.nprocs)
+"""
+# Listens where the next job would meet, by the number that it will have.
+SQUATTER = """\
+import os, socket, time
+port = 61000 + (int(os.environ["SLURM_JOB_ID"]) + 1) % 4536
+server = socket.create_server(("", port))
+print("listens", port, flush=True)
+time.sleep(300)
+"""
+
+
+def told(directory: Path, name: str) -> list[dict[str, Any]]:
+    """What all ranks of a run said with TELL."""
+    logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
+    lines = [line[line.index("{") :] for log in logs for line in log.read_text().splitlines() if '"host"' in line]
+    return [json.loads(line) for line in lines]
+
+
+def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "tell.py").write_text(TELL)
+    options = ("--launcher", "srun", "--nodes", "2", "--ntasks-per-node", "2", "--env", "LOCAL_WORLD_SIZE=mine")
+    done = toolkit("run", "--image", str(pytorch_image), *options, "tell.py", cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(told(shared_dir, "tell-0001"), key=lambda one: int(one["RANK"]))
+    assert [(one["RANK"], one["LOCAL_RANK"], one["NODE_RANK"], one["host"]) for one in ranks] == [
+        ("0", "0", "0", "nid001"),
+        ("1", "1", "0", "nid001"),
+        ("2", "0", "1", "nid002"),
+        ("3", "1", "1", "nid002"),
+    ]
+    (common,) = {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["LOCAL_WORLD_SIZE"], one["INIT_METHOD"]) for one in ranks}
+    assert common == ("4", "nid001", "mine", "env://")
+
+
+@pytest.mark.parametrize("init", ["env", "tcp", "file"])
+def test_ranks_of_srun_meet_in_three_ways(init: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "meet.py").write_text(MEET)
+    done = toolkit(
+        *("run", "--image", str(pytorch_image), "--launcher", "srun", "--init", init, "--nodes", "2", "meet.py"),
+        cwd=shared_dir,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"sum 3 by {init}, MASTER_ADDR {'nid001' if init == 'env' else 'None'}") == 2
+    assert not list((shared_dir / "runs/meet-0001").glob("init.*")), "the file is gone with the run"
+
+
+def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_runs(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "forking.py").write_text(FORKING)
+    done = toolkit(
+        *("run", "--image", str(pytorch_image), "--nodes", "2", "--ntasks-per-node", "2", "forking.py"), cwd=shared_dir, timeout=150
+    )
+    assert "spawn (forking.py calls mp.spawn)" in done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
+    for rank in range(4):
+        assert f"rank {rank} of 4 meets at tcp://nid001:6" in done.stdout
+    assert "forked True" in done.stdout
+    assert "local rank 0 on nid002: exit code 3" in done.stderr
+    none_left(shared_dir)
+
+
+def test_an_array_is_followed_as_one_run(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    words = ("run", "--image", str(pytorch_image), "--launcher", "none", "--array", "1-3", "--job-name", "many")
+    done = toolkit(
+        *words, "--", "sh", "-c", 'echo "element $SLURM_ARRAY_TASK_ID"; test "$SLURM_ARRAY_TASK_ID" -ne 2 || exit 5', cwd=shared_dir
+    )
+    for element in (1, 2, 3):
+        assert f"{element}.0| element {element}" in done.stdout
+    assert done.returncode == 5, done.stdout + done.stderr
+    again = toolkit("run", "runs/many-0001", cwd=shared_dir)
+    assert again.returncode == 5, "a program is repeated as a program"
+
+
+def test_each_node_starts_as_many_ranks_as_it_has_gpus(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "tell.py").write_text(TELL)
+    done = toolkit("run", "--image", str(pytorch_image), "--launcher", "torchrun", "--gpus", "2,1", "tell.py", cwd=shared_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 nodes with 2 and 1 GPUs" in done.stderr
+    ranks = told(shared_dir, "tell-0001")
+    assert sorted(one["RANK"] for one in ranks) == ["0", "1", "2"]
+    assert sorted(one["LOCAL_WORLD_SIZE"] for one in ranks) == ["1", "2", "2"]
+    assert {one["WORLD_SIZE"] for one in ranks} == {"3"}
+
+
+def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_passed_over(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    for name, text in (("squatter.py", SQUATTER), ("tell.py", TELL + "import time; time.sleep(3)\n")):
+        (shared_dir / name).write_text(text)
+    words = ("run", "--detach", "--image", str(pytorch_image), "--nodelist", "nid001", "--ntasks-per-node")
+    assert toolkit(*words, "1", "--launcher", "none", "squatter.py", cwd=shared_dir).returncode == 0
+    wait_for(lambda: "listens" in toolkit("logs", "squatter-0001", cwd=shared_dir).stdout, "the squatter")
+    taken = int(toolkit("logs", "squatter-0001", cwd=shared_dir).stdout.split()[-1])
+    try:
+        for launcher in ("srun", "torchrun", "torchrun"):
+            assert toolkit(*words, "2", "--launcher", launcher, "tell.py", cwd=shared_dir).returncode == 0
+        for number in (1, 2, 3):
+            followed = toolkit("logs", "-f", f"tell-000{number}", cwd=shared_dir)
+            assert followed.returncode == 0, followed.stdout + followed.stderr
+            ranks = told(shared_dir, f"tell-000{number}")
+            assert sorted((one["RANK"], one["WORLD_SIZE"]) for one in ranks) == [("0", "2"), ("1", "2")]
+    finally:
+        toolkit("cancel", "squatter-0001", cwd=shared_dir)
+    assert {int(one["MASTER_PORT"]) for one in told(shared_dir, "tell-0001")} == {taken + 1}
+
+
+def test_an_image_without_the_framework_is_refused_before_anything_queues(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    images = shared_dir / "images"
+    images.mkdir()
+    (images / "bare.sif").symlink_to(pytorch_image)
+    known = json.loads(pytorch_image.with_suffix(".json").read_text())
+    (images / "bare.json").write_text(json.dumps({**known, "name": "bare", "frameworks": {"numpy": "2"}}))
+    (shared_dir / "train.py").write_text("import torch.distributed\n")
+    env = {**toolkit_env, "TOOLKIT_IMAGES": str(images)}
+    done = toolkit("run", "--image", "bare", "train.py", cwd=shared_dir, env=env)
+    assert done.returncode == 86, done.stderr
+    assert "nothing was submitted" in done.stderr
+    assert not (shared_dir / "runs").exists()
+
+
+def test_a_script_for_horovod_under_torchrun_is_warned_of(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "train.py").write_text("import horovod.torch as hvd\n")
+    words = ("run", "--dry-run", "--image", str(pytorch_image))
+    assert "warning    train.py imports horovod" in toolkit(*words, "--launcher", "torchrun", "train.py", cwd=shared_dir).stderr
+    assert "warning" not in toolkit(*words, "train.py", cwd=shared_dir).stderr, "it would be started by Horovod's launcher"
+
+
+def test_a_killed_rank_starts_again_from_the_snapshot(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    job = ("jobs/digits-ddp-elastic", "--epochs", "14", "--pause", "0.5")
+    options = ("--nodes", "2", "--ntasks-per-node", "1", "--max-restarts", "2")
+    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir).returncode == 0
+    name = "digits-ddp-elastic-0001"
+    wait_for(lambda: "epoch  3" in toolkit("logs", name, cwd=shared_dir).stdout, "the third epoch", seconds=120)
+    subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 1))], check=True)
+    done = toolkit("logs", "-f", name, cwd=shared_dir, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((shared_dir / "runs" / name / "outcome.json").read_text())["results"]
+    assert results["resumed_after"] >= 3, "not from 0"
+    assert results["accuracy"] >= 0.93
+    assert (results["world_size"], results["parameters_equal"]) == (2, True)
+    none_left(shared_dir)
+
+
+def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    job = ("jobs/digits-ddp-elastic", "--epochs", "300", "--pause", "0.4")
+    options = ("--nodes", "1:2", "--ntasks-per-node", "1")
+    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir).returncode == 0
+    name = "digits-ddp-elastic-0001"
+
+    def log() -> str:
+        return str(toolkit("logs", name, cwd=shared_dir).stdout)
+
+    try:
+        wait_for(lambda: log().count("ranks 2") >= 3, "two ranks to train", seconds=120, says=log)
+        toolkit("cluster", "cut", "nid002")
+        wait_for(lambda: "round 1: a node was lost, 1 of this job's are left" in log(), "the loss", seconds=90, says=log)
+        wait_for(lambda: log().partition("round 1")[2] or log(), "the next round", says=log)
+        # A job of one node took the third node, and joined; whether before or after the first epoch of the new round is chance.
+        wait_for(lambda: _joined(shared_dir / "runs" / name / "logs"), "a new node to join", seconds=90, says=log)
+        assert max(map(int, re.findall(r"starts after epoch (\d+)", log()))) >= 3, "not from 0"
+        queue = toolkit("cluster", "exec", "--", "squeue", "--noheader", "--format=%j %N").stdout
+        assert sorted(line.split()[1] for line in queue.splitlines() if line.startswith("digits-ddp-elastic")) == ["nid001", "nid003"]
+    finally:
+        toolkit("cancel", name, cwd=shared_dir)
+        toolkit("cluster", "join", "nid002")
+        toolkit("cluster", "exec", "--", "bash", "-c", "scancel --name=digits-ddp-elastic")
+    wait_for(lambda: not toolkit("cluster", "exec", "--", "squeue", "--noheader").stdout, "an empty queue", seconds=90)
+    none_left(shared_dir)
+
+
+def _joined(logs: Path) -> bool:
+    """Whether a rank trains on the third node, with another on the first."""
+    third = [path.read_text() for path in logs.glob("*-nid003.log")]
+    first = "".join(path.read_text() for path in logs.glob("*-0-nid001.log"))
+    return any("of 2 on nid003" in text for text in third) and first.count("of 2 on nid001") >= 2
+
+
+def test_a_controller_that_restarts_in_the_middle_costs_nothing(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    """In a cluster of its own: this one's controller is not its first process's child any more afterwards."""
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "restart"}
+    up = toolkit("cluster", "up", "--nodes", "2", env=env)
+    assert up.returncode == 0, up.stderr
+    try:
+        words = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none", "--nodes", "2", "--job-name", "long")
+        assert toolkit(*words, "--", "sh", "-c", "echo begun; sleep 12; echo ended", env=env, cwd=shared_dir).returncode == 0
+        wait_for(lambda: toolkit("logs", "long-0001", env=env, cwd=shared_dir).stdout.count("begun") == 2, "the beginning")
+        follower = subprocess.Popen(
+            (sys.executable, "-m", "toolkit", "logs", "-f", "long-0001"),
+            env=env,
+            cwd=shared_dir,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert toolkit("cluster", "exec", "--", "scontrol", "shutdown", "slurmctld", env=env).returncode == 0
+        wait_for(lambda: toolkit("cluster", "exec", "--", "squeue", env=env).returncode != 0, "the controller to be gone")
+        assert toolkit("cluster", "exec", "--", "slurmctld", env=env).returncode == 0
+        out, error = follower.communicate(timeout=90)
+        assert follower.returncode == 0, out + error
+        assert out.count("ended") == 2
+    finally:
+        toolkit("cluster", "down", env=env)
+    assert not processes_of(shared_dir)
