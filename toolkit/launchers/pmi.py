@@ -69,9 +69,17 @@ def _spoken(request: Request) -> tuple[str, ...]:
 
 
 def _common(request: Request) -> str | None:
-    """The first type that both speak: the plain name where Slurm has it, else the newest version of the plugin (``pmix_v4``)."""
-    offered = request.facts.mpi or ()
-    for name in _spoken(request):
+    return common(_spoken(request), request.facts.mpi or ())
+
+
+def common(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
+    """The first type that both have: the plain name where Slurm has it, else the newest version of the plugin (``pmix_v4``); None: no one.
+
+    Args:
+        spoken: what the image's MPI speaks, best first.
+        offered: what ``srun --mpi=list`` says.
+    """
+    for name in spoken:
         if name in offered:
             return name
         versions = sorted((kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)), key=_number, reverse=True)
