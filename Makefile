@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-cli test-fresh clean
+.PHONY: help setup demo test lint bench-cli bench-build test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -36,6 +36,10 @@ lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 
 bench-cli: setup ## how long commands take, beside their peers
 	@$(TOOLKIT) bench cli
+
+bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
+	@$(TOOLKIT) image build pytorch_cpu
+	@$(TOOLKIT) bench build
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

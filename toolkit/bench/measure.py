@@ -62,14 +62,14 @@ def times(values: Sequence[float]) -> Times:
     return Times(median=statistics.median(values), smallest=min(values), largest=max(values))
 
 
-def seconds(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> float:
+def seconds(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 120) -> float:
     """Wall time of a whole process.
 
     Raises:
         CommandFailedError: it failed; a benchmark of something that does not work is worth nothing.
     """
     started = time.perf_counter()
-    shell.run(argv, cwd=cwd, env=env, timeout=120)
+    shell.run(argv, cwd=cwd, env=env, timeout=timeout)
     return time.perf_counter() - started
 
 

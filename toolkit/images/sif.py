@@ -56,6 +56,11 @@ def metadata(head: bytes) -> tuple[int, int] | None:
     return next((place for kind, place, _ in _objects(head) if kind == _JSON), None)
 
 
+def definition(head: bytes) -> tuple[int, int] | None:
+    """Where the definition is that it was built from, and how long; None where it is not kept apart."""
+    return next((place for kind, place, _ in _objects(head) if kind == _DEFINITION), None)
+
+
 def _objects(head: bytes) -> Iterator[tuple[int, tuple[int, int], bytes]]:
     """Kind, place and further facts of whatever a SIF holds."""
     if parse(head) is None or len(head) < HEAD_SIZE:

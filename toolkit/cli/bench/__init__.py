@@ -8,6 +8,7 @@ from toolkit.cli.lazy import LazyGroup
 
 VERBS: dict[str, tuple[str, str]] = {
     "cli": ("toolkit.cli.bench.cli", "Compare the speed of our commands with the field's."),
+    "build": ("toolkit.cli.bench.build", "Build a changed image again: ours, Apptainer, BuildKit."),
 }
 
 
@@ -19,4 +20,5 @@ def command() -> None:
     Examples:
       toolkit bench cli
       toolkit bench cli --only render --runs 30 --json
+      toolkit bench build
     """

@@ -39,7 +39,7 @@ def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: b
 
         console.out_json(msgspec.to_builtins(outcomes))
     else:
-        _show(outcomes)
+        show(outcomes)
     context.exit(0 if all(outcome.held for outcome in outcomes) else 1)
 
 
@@ -47,7 +47,8 @@ def _milliseconds(times: Times) -> str:
     return f"{times.median * 1000:.0f} ms ({times.smallest * 1000:.0f}-{times.largest * 1000:.0f})"
 
 
-def _show(outcomes: list[Outcome]) -> None:
+def show(outcomes: list[Outcome]) -> None:
+    """A line for each comparison, with its bar."""
     rows = [
         (
             outcome.what,

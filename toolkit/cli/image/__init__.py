@@ -17,6 +17,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "sign": ("toolkit.cli.image.sign", "Sign an image with a key."),
     "verify-signature": ("toolkit.cli.image.verify_signature", "Tell whether an image is signed by a key, and unchanged since."),
     "path": ("toolkit.cli.image.path", "Print where an image is."),
+    "flatten": ("toolkit.cli.image.flatten", "Pack an image again as one, without what nobody sees."),
+    "cache": ("toolkit.cli.image.cache", "Show what builds keep for the next."),
 }
 
 

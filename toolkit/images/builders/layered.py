@@ -6,14 +6,10 @@ again: ``images/squashfs`` says how, and why not otherwise. Where a machine does
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
@@ -22,22 +18,18 @@ from toolkit.images.builders import compose, identity
 from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
 from toolkit.images.builders.cache import BASES, LAYERS, Cache, Kept
 from toolkit.images.builders.follow import Follower
-from toolkit.images.builders.privilege import may_mount, namespace_ids, way
-from toolkit.images.builders.work import CANNOT, Bind, Lower, Task, Work
+from toolkit.images.builders.namespaces import NotHereError as NotHereError
+from toolkit.images.builders.namespaces import done, environment
+from toolkit.images.builders.privilege import way
+from toolkit.images.builders.work import Bind, Lower, Task, Work
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.chain import Chain, Link
 from toolkit.images.loan import ROOT, secrets
 from toolkit.images.piece import CHECKS
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.model.base import to_json
 from toolkit.progress import Progress
 
 _PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
-_SOURCE = Path(__file__).resolve().parents[3]
-
-
-class NotHereError(Exception):
-    """This machine does not let this user build in layers; says why."""
 
 
 def build(
@@ -49,7 +41,7 @@ def build(
     progress: Progress,
     expected: Mapping[str, float],
     *,
-    environment: Mapping[str, str] | None = None,
+    login: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
     fresh: bool = False,
 ) -> Outcome:
@@ -57,6 +49,7 @@ def build(
 
     Args:
         chain: the recipe's steps with their keys.
+        login: what Apptainer has to know besides to fetch the base; ``cwd``: where it does.
         fresh: use nothing that is kept, though it is kept anew.
 
     Raises:
@@ -64,7 +57,7 @@ def build(
     """
     build = _Layered(name, chain, definition, place, log, progress, expected, fresh)
     with build.cache.used():
-        base = build.base(environment, cwd)
+        base = build.base(login, cwd)
         build.steps(base)
         build.put_together(base)
         build.check()
@@ -101,16 +94,16 @@ class _Layered:
         self.layers: list[Kept] = []
         self.copier: compose.Copier | None = None
 
-    def base(self, environment: Mapping[str, str] | None, cwd: Path | str) -> Kept:
+    def base(self, login: Mapping[str, str] | None, cwd: Path | str) -> Kept:
         """What the image begins as; what its data are begins to be copied."""
         found = None if self.fresh else self.cache.use(BASES, self.chain.base_key)
         if found:
             self._keep("base")
         else:
             self.follower.begin("base")
-            self._sandbox(Work(directory=str(self._directory("probe")), lowers=(), tasks=()))  # before it takes long
+            done(Work(directory=str(self._directory("probe"))), self.place, self.follower)  # before it takes long
             made = self.place.output / "base.sif"
-            build_base(self.chain.base, self.place, made, self.follower, environment=environment, cwd=cwd)
+            build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
             said = compose.labels_of(str(made))
             found = self.cache.keep(BASES, self.chain.base_key, made, about=self.chain.base.detail(), facts=said)
         self.copier = compose.Copier(self.place.sif)
@@ -132,22 +125,10 @@ class _Layered:
             return
         work = self._work(base, missing)
         made = _Made(self, missing, work)
-        code = self._sandbox(work, made.take)
+        code = done(work, self.place, self.follower, made.take)
         made.take()
         if code != 0:
             raise self.follower.error(code)
-
-    def _sandbox(self, work: Work, on_step: Callable[[str, int], object] | None = None) -> int:
-        """Have it done; the exit code of the first step that failed, or 0."""
-        file = self.place.output / "work.json"
-        users, groups = ((), ()) if may_mount() else namespace_ids()
-        file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
-        command = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
-        code = self.follower.follow(command, _environment(), self.place, steps=[task.name for task in work.tasks], on_step=on_step)
-        if code == CANNOT:
-            self.follower.give_up()
-            raise NotHereError("; ".join(line.removeprefix("toolkit: ") for line in self.follower.reader.tail))
-        return code
 
     def _directory(self, name: str) -> Path:
         path = self.place.scratch / name
@@ -218,7 +199,7 @@ class _Layered:
         program = self.way.program
         command = [program, "--silent", "exec", "--cleanenv", "--containall", str(self.place.sif), "/bin/sh", f"{CHECKS}/run"]
         settings = {f"{name}_CONFIGDIR": str(self.place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
-        code = self.follower.follow(command, _environment() | settings, self.place)
+        code = self.follower.follow(command, environment() | settings, self.place)
         if code != 0:
             raise self.follower.error(code)
 
@@ -254,9 +235,3 @@ def require_programs() -> None:
 def _machine_binds() -> Iterable[Bind]:
     """How names are resolved, as a flat build has it from the machine."""
     return (Bind(source=file, target=file) for file in ("/etc/resolv.conf", "/etc/hosts") if Path(file).exists())
-
-
-def _environment() -> dict[str, str]:
-    """For our own programs and Apptainer: nothing of the user's."""
-    path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
-    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(_SOURCE)}

@@ -307,6 +307,8 @@ def main(arguments: Sequence[str]) -> int:
     except CannotError as error:
         print(f"toolkit: {error}", flush=True)
         return CANNOT
+    if work.repack:
+        return subprocess.run([*work.pack, "l0", work.repack, *work.packing], check=False).returncode
     return work_through(work)
 
 

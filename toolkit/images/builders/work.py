@@ -50,6 +50,7 @@ class Work(Model, frozen=True, kw_only=True):
     Attributes:
         directory: where it works, empty.
         lowers: by their place they are ``l0``, ``l1``, ... in it.
+        repack: a file that ``l0`` is packed into, as it is.
         users, groups: arguments of ``newuidmap`` and ``newgidmap`` behind the process; empty for root, who needs no user namespace.
         binds: what every step sees of the machine.
         environment: of every step.
@@ -57,8 +58,9 @@ class Work(Model, frozen=True, kw_only=True):
     """
 
     directory: str
-    lowers: tuple[Lower, ...]
-    tasks: tuple[Task, ...]
+    lowers: tuple[Lower, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    repack: str = ""
     users: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
     binds: tuple[Bind, ...] = ()

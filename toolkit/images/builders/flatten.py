@@ -1,0 +1,98 @@
+"""An image in layers, packed again as one: without what later steps deleted or replaced, which lies in its file unseen."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import ImageMissingError
+from toolkit.images import sif, store
+from toolkit.images.builders import compose
+from toolkit.images.builders.apptainer import COMPRESSION
+from toolkit.images.builders.check import check
+from toolkit.images.builders.follow import Follower
+from toolkit.images.builders.lock import held
+from toolkit.images.builders.namespaces import NotHereError, done
+from toolkit.images.builders.work import Lower, Work
+from toolkit.images.builders.workspace import workspace
+from toolkit.model.base import Model
+from toolkit.progress import Progress
+
+
+class Flattened(Model, frozen=True, kw_only=True):
+    """What came of it: the image's path, and its sizes in bytes before and after."""
+
+    path: str
+    before: int
+    after: int
+
+
+def flatten(image: str, progress: Progress) -> Flattened:
+    """Pack an image of the store again. It proves itself as after a build, and replaces the one in layers only then.
+
+    Raises:
+        UnknownImageError, ImageMissingError: there is no such image, or we did not build it.
+        BuildError, NoSpaceError, ForbiddenError, NeedsInstallError: of the packing, and of the image's checks.
+    """
+    found = store.find(image)
+    path, directory = Path(found.path), store.images_directory()
+    if found.manifest is None or path.parent != directory:
+        raise ImageMissingError(f"{image} is no image that was built here", place=found.path, next_step="toolkit image list")
+    log = directory / f"{found.name}.failed.log"
+    with held(directory, found.name, wait=True, progress=progress), workspace(directory) as place:
+        follower = Follower(found.name, {"pack": "into one file, without what nobody sees"}, log, progress)
+        packed = place.output / "flat.sqfs"
+        offset, _ = compose.system_of(found.path)
+        scratch = place.scratch / "flat"
+        scratch.mkdir()
+        follower.begin("pack")
+        work = Work(
+            directory=str(scratch),
+            lowers=(Lower(path=found.path, offset=offset),),
+            repack=str(packed),
+            pack=("mksquashfs",),
+            packing=("-noappend", "-no-progress", "-quiet", *COMPRESSION),
+        )
+        try:
+            code = done(work, place, follower)
+        except NotHereError as error:
+            raise ImageMissingError(
+                f"it cannot be unpacked here: {error}", next_step=f"toolkit image build --flat --force {image}"
+            ) from None
+        if code != 0:
+            raise follower.error(code)
+        sif_id = _written(path, packed, place.sif)
+        follower.end()
+        progress.begin("checks", "the image proves itself")
+        check(store.FoundImage(name=found.name, path=str(place.sif)))
+        manifest = msgspec.structs.replace(found.manifest, sif_id=sif_id, size=place.sif.stat().st_size)
+        before = path.stat().st_size
+        published = store.publish(place.sif, manifest, directory)
+        log.unlink(missing_ok=True)
+        progress.end()
+    return Flattened(path=str(published), before=before, after=manifest.size)
+
+
+def _written(old: Path, packed: Path, target: Path) -> str:
+    """A SIF of a packed file system, with what the old one keeps beside its own; its id."""
+    with old.open("rb") as stream:
+        head = stream.read(sif.HEAD_SIZE)
+        texts = []
+        for place in (sif.definition(head), sif.metadata(head)):
+            stream.seek(place[0] if place else 0)
+            texts.append(stream.read(place[1]) if place else b"")
+    copier = compose.Copier(target)
+    size = packed.stat().st_size
+    copier.append(str(packed), 0, size)
+    copier.finish()
+    at = sif.FIRST + size
+    part = sif.Part(system=size, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1])))
+    sif_id = os.urandom(16)
+    os.pwrite(copier.handle, b"".join(texts), at)
+    os.pwrite(copier.handle, sif.head(part, sif_id, int(time.time()), platform.machine()), 0)
+    os.close(copier.handle)
+    return sif_id.hex()

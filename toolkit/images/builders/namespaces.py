@@ -1,0 +1,47 @@
+"""Has work done in the sandbox: under the guard, with the privileges that this user has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from toolkit.images.builders.apptainer import SYSTEM_PATH
+from toolkit.images.builders.follow import Follower
+from toolkit.images.builders.privilege import may_mount, namespace_ids
+from toolkit.images.builders.work import CANNOT, Work
+from toolkit.images.builders.workspace import Workspace
+from toolkit.model.base import to_json
+
+_SOURCE = Path(__file__).resolve().parents[3]
+
+
+class NotHereError(Exception):
+    """This machine does not let this user mount what layers need; says why."""
+
+
+def done(work: Work, place: Workspace, follower: Follower, on_step: Callable[[str, int], object] | None = None) -> int:
+    """Have it done; the exit code of the first step that failed, or 0.
+
+    Raises:
+        NotHereError: nothing has been done.
+        ForbiddenError: this user has no subordinate ids.
+    """
+    file = place.output / "work.json"
+    users, groups = ((), ()) if may_mount() else namespace_ids()
+    file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
+    command = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
+    code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_step=on_step)
+    if code == CANNOT:
+        follower.give_up()
+        raise NotHereError("; ".join(line.removeprefix("toolkit: ") for line in follower.reader.tail))
+    return code
+
+
+def environment() -> dict[str, str]:
+    """For our own programs and Apptainer: nothing of the user's."""
+    path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
+    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(_SOURCE)}
