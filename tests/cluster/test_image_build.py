@@ -209,7 +209,7 @@ def test_two_images_are_built_at_once(tiny: Tiny) -> None:
     assert other.returncode == 0, other.stderr
     assert first.wait(30) == 0
     first.communicate()
-    assert tiny.left() == ["other.json", "other.log", "other.sif", *BUILT]
+    assert tiny.left() == ["other.cdx.json", "other.json", "other.log", "other.sif", *BUILT]
 
 
 def test_space_is_looked_at_first(tiny: Tiny) -> None:
