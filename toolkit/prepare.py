@@ -76,6 +76,10 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
     findings += _unseen(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
     findings += _directory_findings(job, here)
+    if found and job.require_signed:
+        from toolkit.images.demand import signature
+
+        findings += signature(job, found.path, (here, Path(target.folder), *here.parents))
     inputs = Inputs(
         job=job,
         origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},

@@ -42,6 +42,8 @@ class Job(Model, frozen=True, kw_only=True):
         max_restarts: how often ranks that failed are started again.
         init: how ranks of the launcher srun find each other.
         mem, account, qos, constraint, nodelist, exclude, exclusive, reservation, signal, dependency: Slurm's options, as they are.
+        require_signed: run an image only that is signed by ``signature_key``, and unchanged since.
+        signature_key: a public key in PEM, or the fingerprint of a PGP key.
         array: Slurm's ``--array``: the script as many jobs, each of which knows its SLURM_ARRAY_TASK_ID.
     """
 
@@ -76,6 +78,8 @@ class Job(Model, frozen=True, kw_only=True):
     signal: str | None = None
     dependency: str | None = None
     array: str | int | None = None
+    require_signed: bool | None = None
+    signature_key: str | None = None
 
     @property
     def node_range(self) -> tuple[int, int]:
