@@ -16,6 +16,10 @@ import pytest
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.errors import ToolkitError
+from toolkit.files import read_toml
+from toolkit.launchers import LAUNCHERS
+from toolkit.model.job import Job
+from toolkit.resources import shipped
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -30,19 +34,34 @@ def verbs() -> str:
     return "".join(f"| `toolkit {name}` | {text} |\n" for name, (_, text) in cli.VERBS.items())
 
 
+def starters() -> str:
+    return "".join(f"| `{name}` | {entry.summary} |\n" for name, entry in LAUNCHERS.items())
+
+
+def exercises() -> str:
+    found = sorted((shipped("jobs")).glob("*/job.toml"))
+    return "".join(f"| [`jobs/{path.parent.name}`](jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n" for path in found)
+
+
 def script() -> str:
     return (README.parent / "tests/golden/scripts/horovod.sbatch").read_text()
 
 
 @pytest.mark.parametrize(
     ("before", "content"),
-    [("| Exit code | Means |\n|---|---|\n", codes()), ("| Verb | Does |\n|---|---|\n", verbs()), ("```bash\n", script())],
+    [
+        ("| Exit code | Means |\n|---|---|\n", codes()),
+        ("| Verb | Does |\n|---|---|\n", verbs()),
+        ("| Launcher | Starts |\n|---|---|\n", starters()),
+        ("| Exercise | Shows |\n|---|---|\n", exercises()),
+        ("```bash\n", script()),
+    ],
 )
 def test_what_is_generated_is_up_to_date(before: str, content: str) -> None:
     text = README.read_text()
     start = text.index(before) + len(before)
     if os.environ.get("UPDATE_GOLDEN"):
-        rows = re.match(r"(\| (`toolkit |\d).*\n)*", text[start:])
+        rows = re.match(r"(\| (`|\d|\[`).*\n)*", text[start:])
         end = text.index("```\n", start) if before.startswith("```") else start + (rows.end() if rows else 0)
         text = text[:start] + content + text[end:]
         README.write_text(text)
@@ -66,5 +85,5 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
             break
         command, words = inner, words[1:]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
-    own = words[: next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))]
+    own = words[: next((index for index, word in enumerate(words) if word.endswith(".py") or word == "--"), len(words))]
     assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line
