@@ -136,7 +136,8 @@ def _command(
 ) -> list[str]:
     file = place.output / "image.def"
     file.write_text(definition, encoding="utf-8")
-    command = [*chosen.prefix, chosen.program, "build", *chosen.options, "--mksquashfs-args", " ".join(packing)]
+    # Nothing is there that it could replace; but only so does it let a definition's labels replace its own.
+    command = [*chosen.prefix, chosen.program, "build", "--force", *chosen.options, "--mksquashfs-args", " ".join(packing)]
     return [*command, *_base_arguments(base, place), *arguments, str(target), str(file)]
 
 
