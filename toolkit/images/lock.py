@@ -25,6 +25,8 @@ PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S+ \S+ \(.*?\))")
+_NOT_CONTENTS = ("name", "detail", "imports", "checks")  # of a piece
+_NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _PIN = 1001  # priority from which on apt would even take an older version
 
 # After an update: every version that neither the image nor the mirror has is named, and the update fails.
@@ -60,8 +62,14 @@ def parts(resolved: Resolved) -> dict[str, str]:
         name = piece.name
         while name in found:  # packages of several steps may come under one name
             name += "+"
-        found[name] = _hash(map(repr, (piece.packages, piece.build_packages, piece.lines, piece.finish, piece.environment, piece.path)))
+        found[name] = _hash(repr(value) for key, value in msgspec.structs.asdict(piece).items() if key not in _NOT_CONTENTS)
     return found
+
+
+def build_requirements(resolved: Resolved) -> dict[str, str]:
+    """Packages of Python that the build stage asks for by name and version."""
+    lines = (line for piece in resolved.pieces for line in getattr(piece, "build_lines", ()) if line.lstrip().startswith("pip "))
+    return {found["name"]: found["version"] for line in lines for found in _NAMED.finditer(line)}
 
 
 def _hash(texts: Iterable[str]) -> str:

@@ -70,6 +70,27 @@ def origin(name: str, version: str, installed: Iterable[str], offered: Iterable[
     return wheel or next((file for file in fitting if is_source(file.name)), None)
 
 
+def for_python(name: str, version: str, python: str, machine: str, offered: Iterable[File]) -> File | None:
+    """The file of a package for a Python: a wheel for every one, else one for this and this machine, else the source.
+
+    Args:
+        python: its version: ``3.11.2``.
+        machine: the architecture as ``uname -m`` says it.
+    """
+    fitting = [file for file in offered if matches(file.name, name, version)]
+    own = "cp" + "".join(python.split(".")[:2])
+    wheels = [file for file in fitting if file.name.endswith(".whl")]
+    pure = [file for file in wheels if any(tag.startswith("py3-none-any") for tag in tags(file.name))]
+    native = [
+        file
+        for file in wheels
+        for tag in tags(file.name)
+        if tag.startswith((f"{own}-", "py3-none-")) and "linux" in tag and tag.endswith(machine)
+    ]
+    native += [file for file in wheels for tag in tags(file.name) if "-abi3-" in tag and "manylinux" in tag and tag.endswith(machine)]
+    return next(iter([*pure, *native, *(file for file in fitting if is_source(file.name))]), None)
+
+
 class _Anchors(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,8 @@ class Lock(Model, frozen=True, kw_only=True):
         tools: what the locked image was built with; another version may give other bytes.
         apt: packages of Debian in the image, and their versions.
         apt_build: those that are there while it is built only.
-        pip: packages of Python.
+        pip: packages of Python in the image.
+        pip_build: files of those that are there while it is built only.
     """
 
     format: int = FORMAT
@@ -53,6 +54,12 @@ class Lock(Model, frozen=True, kw_only=True):
     apt: dict[str, str] = {}
     apt_build: dict[str, str] = {}
     pip: tuple[Pinned, ...] = ()
+    pip_build: tuple[Pinned, ...] = ()
+
+    @property
+    def files(self) -> tuple[Pinned, ...]:
+        """Every file of Python's packages that a build needs."""
+        return tuple(one for one in (*self.pip, *self.pip_build) if one.sha256)
 
 
 def to_toml(lock: Lock) -> str:
@@ -67,10 +74,10 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield f"{key} = {json.dumps(getattr(lock, key))}"
     yield ""
     yield "# `source`: compiled from that file. Without a file: it came with the base, or with a package of Debian."
-    yield "pip = ["
-    for one in lock.pip:
-        yield f"    {{ {', '.join(_pinned(one))} }},"
-    yield "]"
+    for key, packages in (("pip", lock.pip), ("pip_build", lock.pip_build)):
+        yield f"{key} = ["
+        yield from (f"    {{ {', '.join(_pinned(one))} }}," for one in packages)
+        yield "]"
     yield from _table("base", {"reference": lock.base.reference, **({"digest": lock.base.digest} if lock.base.digest else {})}, order=False)
     yield from _table("parts", lock.parts, order=False)
     for key in ("tools", "apt", "apt_build"):

@@ -35,6 +35,7 @@ def command(name: str, output: Path | None) -> None:
         raise ForbiddenError(
             f"the lock cannot be written: {error.strerror}", place=str(path), next_step="toolkit image lock ... --output FILE"
         ) from None
-    files = sum(bool(one.file) for one in lock.pip)
-    console.note(console.subject("locked", f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian, {files} files of Python"))
+    console.note(
+        console.subject("locked", f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian, {len(lock.files)} files of Python")
+    )
     console.out(str(path))

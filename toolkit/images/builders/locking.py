@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,8 @@ from toolkit.images.builders.workspace import Workspace, workspace
 from toolkit.images.collect import Contents
 from toolkit.images.index import Index
 from toolkit.images.loan import ROOT, Loan, bind_option
-from toolkit.images.lock import changes, locked_loan, missing, parts, with_build_packages
-from toolkit.images.packages import is_source, origin
+from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.packages import for_python, is_source, normal, origin
 from toolkit.images.recipes import Resolved
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Manifest
@@ -79,7 +80,7 @@ def make(recipe: str, epoch: int) -> Lock:
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
-    found = contents(image.path)
+    found, index = contents(image.path), _index(resolved)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
@@ -88,7 +89,8 @@ def make(recipe: str, epoch: int) -> Lock:
         parts=parts(resolved),
         tools=manifest.tools,
         apt=found.packages.apt,
-        pip=_pinned(found, resolved),
+        pip=_pinned(found, index),
+        pip_build=_build_files(found, build_requirements(resolved), index),
     )
     return with_build_packages(lock, _build_packages(image, resolved, lock)) if found.debian else lock
 
@@ -111,13 +113,12 @@ def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
 
 
 def _index(resolved: Resolved) -> Index:
-    lines = (line for piece in resolved.pieces for line in piece.lines)
+    lines = (line for piece in resolved.pieces for line in (*piece.lines, *getattr(piece, "build_lines", ())))
     further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
     return Index(host.pip_settings_here(), dict.fromkeys(further))
 
 
-def _pinned(found: Contents, resolved: Resolved) -> tuple[Pinned, ...]:
-    index = _index(resolved)
+def _pinned(found: Contents, index: Index) -> tuple[Pinned, ...]:
     pinned: dict[str, Pinned] = {}
     for one in found.pip:
         file = origin(one.name, one.version, one.tags, index.files(one.name))
@@ -125,6 +126,17 @@ def _pinned(found: Contents, resolved: Resolved) -> tuple[Pinned, ...]:
         known = msgspec.structs.replace(bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)) if file else bare
         pinned.setdefault(one.name, known)
     return tuple(pinned.values())
+
+
+def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
+    """What only the build stage installs; what it shares with the image is known already."""
+    has = {normal(one.name): one.version for one in found.pip}
+    pinned: list[Pinned] = []
+    for name, version in sorted(wanted.items()):
+        file = for_python(name, version, found.python, platform.machine(), index.files(name)) if has.get(normal(name)) != version else None
+        if file:
+            pinned.append(Pinned(name=name, version=version, file=file.name, sha256=index.digest(file), source=is_source(file.name)))
+    return tuple(pinned)
 
 
 def _build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
@@ -199,7 +211,7 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
     index = _index(resolved)
     target.mkdir()
     gone: list[str] = []
-    for one in (one for one in lock.pip if one.sha256):
+    for one in lock.files:
         kept = images / _FILES / one.sha256 / Path(one.file).name
         if not kept.is_file() or index.digest_of(kept) != one.sha256:
             kept.parent.mkdir(parents=True, exist_ok=True)
