@@ -17,6 +17,7 @@ from toolkit.model.image import Manifest
 if TYPE_CHECKING:
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component
+    from cyclonedx.model.license import License
 
 ENDING = ".cdx.json"
 _BUILT = "toolkit:built"  # properties by which a document is known to be of an image
@@ -100,10 +101,19 @@ def _debian(one: DebianPackage, distribution: str) -> Component:
 
 
 def _python(one: PythonPackage) -> Component:
-    from cyclonedx.factory.license import LicenseFactory
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
     url = PackageURL("pypi", None, one.name.lower().replace("_", "-"), one.version)
-    licences = [LicenseFactory().make_from_string(one.licence)] if one.licence else []
+    licences = [_licence(one.licence)] if one.licence else []
     return Component(name=one.name, version=one.version, type=ComponentType.LIBRARY, purl=url, bom_ref=str(url), licenses=licences)
+
+
+def _licence(text: str) -> License:
+    """SPDX's identifier or expression where it is one, else what the package says, as it says it."""
+    from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
+    from cyclonedx.spdx import is_expression, is_supported_id
+
+    if is_supported_id(text):
+        return DisjunctiveLicense(id=text)
+    return LicenseExpression(text) if is_expression(text) else DisjunctiveLicense(name=text)

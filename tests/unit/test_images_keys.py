@@ -1,0 +1,104 @@
+"""Keys in PEM, and the objects of a SIF that a signature is of."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit.images import sif
+from toolkit.images.builders.sif_file import is_signed, normalise, objects_of, partition_digest
+from toolkit.images.keys import fingerprint, is_guarded, pgp_fingerprint
+from toolkit.images.sif_objects import PARTITION, objects
+
+PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
+
+
+def test_a_public_key_has_the_fingerprint_that_openssl_says() -> None:
+    der = subprocess.run(["base64", "-d"], input=PUBLIC.splitlines()[1].encode(), capture_output=True, check=True).stdout
+    assert fingerprint(PUBLIC) == hashlib.sha256(der).hexdigest()
+    assert fingerprint(PUBLIC.replace("\n", "\r\n")) == fingerprint(PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no PUBLIC KEY"),
+        (PUBLIC.replace("PUBLIC KEY", "PRIVATE KEY"), "but a PRIVATE KEY"),
+        (PUBLIC.replace("MCow", "MC*w"), "damaged"),
+    ],
+)
+def test_what_is_no_public_key_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        fingerprint(text)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "guarded"),
+    [
+        ("PRIVATE KEY", "AAAA", False),
+        ("EC PRIVATE KEY", "AAAA", False),
+        ("ENCRYPTED PRIVATE KEY", "AAAA", True),
+        ("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA", True),
+    ],
+)
+def test_a_guarded_private_key_is_told_from_an_open_one(head: str, body: str, guarded: bool) -> None:
+    assert is_guarded(f"-----BEGIN {head}-----\n{body}\n-----END {head}-----\n") is guarded
+
+
+def test_a_key_that_openssl_does_not_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="cosign"):
+        is_guarded("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
+    with pytest.raises(ValueError, match="no private key"):
+        is_guarded(PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("8CA517984E478502A41D55C136D780C4B4E01CE2", "8ca517984e478502a41d55c136d780c4b4e01ce2"),
+        ("0x8ca5 1798 4e47 8502 a41d  55c1 36d7 80c4 b4e0 1ce2", "8ca517984e478502a41d55c136d780c4b4e01ce2"),
+        ("key.pub", None),
+        ("8ca5", None),
+    ],
+)
+def test_a_pgp_fingerprint_is_told_from_a_path(text: str, found: str | None) -> None:
+    assert pgp_fingerprint(text) == found
+
+
+def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system") -> None:
+    end = sif.FIRST + 4096
+    part = sif.Part(system=4096, definition=(end, 4), metadata=(end + 4, 2))
+    path.write_bytes(sif.head(part, sif_id, time, "x86_64") + data.ljust(4096, b"\0") + b"from{}")
+
+
+def test_the_same_contents_become_the_same_file(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.sif", tmp_path / "other.sif"
+    write_sif(one, b"1" * 16, 1000)
+    write_sif(other, b"2" * 16, 2000)
+    assert one.read_bytes() != other.read_bytes()
+    assert normalise(one, 1700000000) == normalise(other, 1700000000)
+    assert one.read_bytes() == other.read_bytes()
+    header = sif.parse(one.read_bytes()[: sif.HEADER_SIZE])
+    assert header
+    assert header.sif_id == normalise(one, 1700000000)
+
+
+def test_other_contents_have_another_id_and_another_hash(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.sif", tmp_path / "other.sif"
+    write_sif(one, b"1" * 16, 1000)
+    write_sif(other, b"1" * 16, 1000, b"another file system")
+    assert partition_digest(one) == hashlib.sha256(b"file system".ljust(4096, b"\0")).hexdigest()
+    assert partition_digest(one) != partition_digest(other)
+    assert normalise(one, 1) != normalise(other, 1)
+    assert not is_signed(one)
+
+
+def test_the_objects_of_a_sif_are_found(tmp_path: Path) -> None:
+    write_sif(tmp_path / "one.sif", b"1" * 16, 1000)
+    found = objects_of(tmp_path / "one.sif")
+    assert [(one.number, one.group) for one in found] == [(1, 1), (2, 1), (3, 1)]
+    assert [(one.offset, one.size) for one in found if one.kind == PARTITION] == [(sif.FIRST, 4096)]
+    assert objects(b"#!/bin/sh\n" * 1000) == ()
