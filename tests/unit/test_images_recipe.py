@@ -47,7 +47,7 @@ BROKEN = (
     ("no release", HEAD.replace("bookworm", "12; reboot"), 2, "base", None),
     (
         "an unknown operation",
-        HEAD + '[[steps]]\nblock = "horovod"\nversion = "0.28.1"\noperations = ["nccl"]\n',
+        HEAD + '[[steps]]\nblock = "horovod"\nversion = "0.28.1"\noperations = ["ncccl"]\n',
         8,
         "steps[0].operations[0]",
         None,

@@ -4,18 +4,48 @@ from __future__ import annotations
 
 import re
 
+from toolkit.errors import ToolkitError
 from toolkit.images.piece import require_debian_packages, require_directory
 from toolkit.model.base import Model
+from toolkit.model.catalogue import Release
 
+# What a base may hold, in the words of blocks and of what they need.
+HOLDABLE = ("compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch")
+_REFERENCE = re.compile(r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not read.
+_PRELUDE_OF_DOCKER = (
+    'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done',
+    "if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi",
+)
 _RELEASE = re.compile(r"[a-z]+\Z")
+
+
+def _require_known(has: tuple[str, ...]) -> None:
+    wrong = next((one for one in has if one not in HOLDABLE), None)
+    if wrong is not None:
+        raise ValueError(f"nothing is known by {wrong!r}; one of {', '.join(HOLDABLE)}")
 
 
 class Base(Model, frozen=True, kw_only=True):
     """The options of a recipe's ``[base]``; a kind of base adds its own keys."""
 
+    @property
+    def holds(self) -> frozenset[str]:
+        """What it has already, in the words of blocks: ``python``, ``openmpi``, ``compilers``; such a step of a recipe is dropped."""
+        return frozenset()
+
     def header(self) -> tuple[str, ...]:
-        """The first lines of the definition."""
+        """The first lines of a definition for Apptainer."""
         raise NotImplementedError
+
+    def dockerfile(self) -> str:
+        """What a Dockerfile begins from, for a reader; a build may name another place of the same."""
+        raise NotImplementedError
+
+    def prelude(self) -> tuple[str, ...]:
+        """What the shell of every step needs from it."""
+        return ()
 
     def detail(self) -> str:
         """What it is, for people."""
@@ -50,6 +80,9 @@ class Debootstrap(Base, frozen=True, kw_only=True):
         include = (f"Include: {' '.join(self.packages)}",) if self.packages else ()
         return ("Bootstrap: debootstrap", f"OSVersion: {self.release}", "MirrorURL: {{ mirror }}", *include)
 
+    def dockerfile(self) -> str:
+        return f"debian:{self.release}-slim"
+
     def detail(self) -> str:
         return f"debian {self.release}"
 
@@ -68,20 +101,129 @@ class LocalImage(Base, frozen=True, kw_only=True):
 
     Attributes:
         path: where it is, absolute.
+        has: what it holds already, in the words of blocks: ``["python", "openmpi"]``.
     """
 
     path: str
+    has: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_directory(self.path)
         if "{{" in self.path or "}}" in self.path or self.path != self.path.strip():
             raise ValueError(f"{self.path!r} cannot be written in a definition")
+        _require_known(self.has)
+
+    @property
+    def holds(self) -> frozenset[str]:
+        return frozenset(self.has)
 
     def header(self) -> tuple[str, ...]:
         return ("Bootstrap: localimage", f"From: {self.path}")
+
+    def dockerfile(self) -> str:
+        return "scratch"  # Docker knows no SIF: its builder refuses such a recipe
 
     def detail(self) -> str:
         return self.path
 
 
-BASES: dict[str, type[Base]] = {"debootstrap": Debootstrap, "localimage": LocalImage}
+class Docker(Base, frozen=True, kw_only=True):
+    """``kind = "docker"``: an image of a registry.
+
+    Attributes:
+        image: its reference: ``nvcr.io/nvidia/cuda:12.4.1-devel-ubuntu22.04``.
+        digest: that it must have: ``sha256:...``; without one, what the tag has when it is built, which is recorded.
+        archive: a file that holds it, for machines without a network: ``docker-archive:/path`` or ``oci-archive:/path``.
+        has: what it holds already, in the words of blocks: ``["python", "openmpi", "compilers"]``.
+    """
+
+    image: str
+    digest: str | None = None
+    archive: str | None = None
+    has: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _REFERENCE.fullmatch(self.image):
+            raise ValueError(f"{self.image!r} is no reference of an image: registry/path:tag")
+        if self.digest is not None and not _DIGEST.fullmatch(self.digest):
+            raise ValueError(f"{self.digest!r} is no digest: sha256: and 64 hexadecimal digits")
+        _require_known(self.has)
+
+    @property
+    def reference(self) -> str:
+        return self.image
+
+    @property
+    def holds(self) -> frozenset[str]:
+        return frozenset(self.has)
+
+    def header(self) -> tuple[str, ...]:
+        return ("Bootstrap: docker", f"From: {self.image}{f'@{self.digest}' if self.digest else ''}")
+
+    def dockerfile(self) -> str:
+        return f"{self.image}{f'@{self.digest}' if self.digest else ''}"
+
+    def prelude(self) -> tuple[str, ...]:
+        return _PRELUDE_OF_DOCKER
+
+    def detail(self) -> str:
+        return self.image
+
+
+class Ngc(Base, frozen=True, kw_only=True):
+    """``kind = "ngc"``: an image of NVIDIA's NGC, by framework and month; the catalogue knows what it holds.
+
+    Attributes:
+        framework: ``pytorch`` or ``tensorflow``.
+        release: year and month: ``22.03``.
+        digest, archive: as for ``docker``.
+    """
+
+    framework: str
+    release: str
+    digest: str | None = None
+    archive: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.digest is not None and not _DIGEST.fullmatch(self.digest):
+            raise ValueError(f"{self.digest!r} is no digest: sha256: and 64 hexadecimal digits")
+        self.known()
+
+    def known(self) -> Release:
+        """What the catalogue has of it.
+
+        Raises:
+            ValueError: nothing; with the nearest name.
+        """
+        from toolkit.images import catalogue  # reads a file; most definitions do without
+
+        try:
+            return catalogue.find(self.framework, self.release)
+        except ToolkitError as error:
+            raise ValueError(f"{error.cause}{f'; close: {error.close}' if error.close else ''}") from None
+
+    @property
+    def reference(self) -> str:
+        return self.known().reference
+
+    @property
+    def holds(self) -> frozenset[str]:
+        """NVIDIA's images have Python, Open MPI (HPC-X), NCCL, CUDA's and the system's compilers; TensorFlow's also had Horovod."""
+        framework = {"pytorch": "torch"}.get(self.framework, self.framework)
+        horovod = {"horovod"} if self.known().value("horovod") else set()
+        return frozenset({"python", "openmpi", "compilers", "nccl", framework, *horovod})
+
+    def header(self) -> tuple[str, ...]:
+        return ("Bootstrap: docker", f"From: {self.dockerfile()}")
+
+    def dockerfile(self) -> str:
+        return f"{self.reference}{f'@{self.digest}' if self.digest else ''}"
+
+    def prelude(self) -> tuple[str, ...]:
+        return _PRELUDE_OF_DOCKER
+
+    def detail(self) -> str:
+        return f"NGC {self.framework} {self.release}"
+
+
+BASES: dict[str, type[Base]] = {"debootstrap": Debootstrap, "docker": Docker, "localimage": LocalImage, "ngc": Ngc}

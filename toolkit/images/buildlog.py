@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.definition import STEP
+from toolkit.images.definitions import STEP
 from toolkit.model.image import Check
 
 TAIL = 15  # lines of the log that a failure shows

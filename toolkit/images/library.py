@@ -1,17 +1,21 @@
-"""Recipes on disk: found by name or path, read, and turned into definitions."""
+"""Recipes on disk: found by name or path, read with what they extend and their features, and turned into definitions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
-from toolkit.files import config_error
-from toolkit.images import definition
-from toolkit.images.names import recipe_names
-from toolkit.images.recipes import Resolved, resolve
+from toolkit.files import config_error, read_toml
+from toolkit.images import definitions
+from toolkit.images.names import feature_names, recipe_names
+from toolkit.images.recipes import Resolved, resolve, upon, with_features
+from toolkit.images.stages import Stages, stages
 from toolkit.model.base import BadDataError, from_toml
-from toolkit.model.recipe import Recipe
+from toolkit.model.recipe import Feature, Recipe
 from toolkit.resources import package_directory, shipped
 
 
@@ -29,23 +33,70 @@ def recipe_path(recipe: str) -> Path:
     return shipped("recipes") / f"{recipe}.toml"
 
 
-def load(recipe: str) -> Resolved:
+def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
     """Read and resolve a recipe, by name or path.
 
+    Args:
+        features: more of them than the recipe names itself.
+
     Raises:
-        UnknownImageError: no recipe is called so.
+        UnknownImageError: no recipe or feature is called so.
         ConfigError: it is not there, or broken; with the file, the line, the key and the nearest valid one.
     """
     path = recipe_path(recipe)
+    text = _text(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
+        wanted = dict.fromkeys((*whole.features, *features))
+        return resolve(path.stem, with_features(whole, map(feature, wanted)))
+    except BadDataError as error:
+        raise config_error(path, text, error) from None
+
+
+def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
+    """A recipe with what it extends in its place."""
+    if recipe.extends is None:
+        return recipe
+    other = path.parent / recipe.extends if recipe.extends.endswith(".toml") else _named(recipe.extends, path)
+    if other.resolve() in within:
+        circle = " -> ".join(one.stem for one in (*within, other))
+        raise ConfigError(f"recipes extend each other in a circle: {circle}", place=f"{path}, key extends")
+    text = _text(other)
+    try:
+        base = _with_bases(other, from_toml(text, Recipe), (*within, other.resolve()))
+    except BadDataError as error:
+        raise config_error(other, text, error) from None
+    return upon(base, recipe)
+
+
+def _named(recipe: str, path: Path) -> Path:
+    try:
+        return recipe_path(recipe)
+    except UnknownImageError as error:
+        error.place = f"{path}, key extends"
+        raise
+
+
+def feature(name: str) -> Feature:
+    """A feature that came with the tool.
+
+    Raises:
+        UnknownImageError: none is called so; names the nearest.
+    """
+    names = feature_names()
+    if name not in names:
+        raise UnknownImageError(
+            f"no feature is called {name}", place="features", choices=names, value=name, next_step=f"one of {', '.join(names)}"
+        )
+    return read_toml(shipped("recipes") / "features" / f"{name}.toml", Feature)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"the recipe cannot be read: {reason}", place=str(path)) from None
-    try:
-        return resolve(path.stem, from_toml(text, Recipe))
-    except BadDataError as error:
-        raise config_error(path, text, error) from None
 
 
 def scripts() -> dict[str, str]:
@@ -53,16 +104,33 @@ def scripts() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in package_directory("images/checks").iterdir() if path.is_file()}
 
 
-def rendered(resolved: Resolved) -> str:
-    """The definition of a recipe, as it is committed and as it is built."""
-    return definition.render(resolved, scripts(), __version__)
+def staged(resolved: Resolved) -> Stages:
+    """The steps of a recipe."""
+    return stages(resolved, scripts())
+
+
+def rendered(resolved: Resolved, form: str = "apptainer") -> str:
+    """The definition of a recipe, as it is committed and as it is built.
+
+    Args:
+        form: one of ``definitions.FORMATS``.
+    """
+    return definitions.render(resolved, scripts(), __version__, form)
 
 
 def recipe_hash(resolved: Resolved) -> str:
     """What changes when the image would."""
-    return definition.recipe_hash(resolved, scripts())
+    return definitions.recipe_hash(resolved, scripts())
 
 
-def definition_path(recipe: str) -> Path:
+def definition_path(recipe: str, form: str = "apptainer") -> Path:
     """Where the rendered definition of a recipe lies: a shipped one's in ``containers``, another's beside it."""
-    return Path(recipe).expanduser().with_suffix(".def") if recipe.endswith(".toml") else shipped("containers") / f"{recipe}.def"
+    suffix = definitions.FORMATS[form].suffix
+    if recipe.endswith(".toml"):
+        return Path(recipe).expanduser().with_suffix(suffix)
+    return shipped("containers") / f"{recipe}{suffix}"
+
+
+def renamed(resolved: Resolved, name: str) -> Resolved:
+    """The same recipe for an image of another name."""
+    return replace(resolved, name=name)

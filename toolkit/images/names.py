@@ -8,3 +8,8 @@ from toolkit.resources import shipped
 def recipe_names() -> tuple[str, ...]:
     """The recipes that came with the tool, sorted."""
     return tuple(sorted(path.stem for path in shipped("recipes").glob("*.toml")))
+
+
+def feature_names() -> tuple[str, ...]:
+    """The features that came with the tool, sorted."""
+    return tuple(sorted(path.stem for path in (shipped("recipes") / "features").glob("*.toml")))

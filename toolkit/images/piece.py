@@ -7,7 +7,9 @@ import re
 from toolkit.model.base import Model
 
 CHECKS = "/opt/toolkit/checks"  # where an image keeps what proves it
-VENV = "/opt/venv"  # where an image keeps what pip installs
+VENV = "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
+WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
+LENT = "/mnt/wheels"  # where an earlier build's products are, if somebody lends them
 
 
 class CheckCall(Model, frozen=True, kw_only=True):
@@ -31,8 +33,9 @@ class Piece(Model, frozen=True, kw_only=True):
         name: of the step, one word: ``pip``.
         detail: what it does, for people: ``torch 2.13.0+cpu``.
         packages: Debian packages that stay in the image.
-        build_packages: Debian packages that are there while the image is built, and not afterwards.
-        lines: the commands, for ``sh -e``, every value in them quoted already.
+        build_packages: Debian packages that ``build_lines`` need, or ``lines`` where nothing is compiled; they do not stay.
+        build_lines: commands that compile something and leave it in ``WHEELS``; they run where compilers are, which the image never sees.
+        lines: the commands, for ``sh -e``, every value in them quoted already; what was compiled is in ``WHEELS``.
         finish: commands for the end, when every step has run and before what only the build needs is removed.
         environment: what the image's environment has from it.
         path: directories put before the image's PATH.
@@ -44,6 +47,7 @@ class Piece(Model, frozen=True, kw_only=True):
     detail: str = ""
     packages: tuple[str, ...] = ()
     build_packages: tuple[str, ...] = ()
+    build_lines: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     finish: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -55,8 +59,16 @@ class Piece(Model, frozen=True, kw_only=True):
 class Block(Model, frozen=True, kw_only=True):
     """The options of one step of a recipe; a kind of block adds its own keys and says what becomes of them."""
 
-    def piece(self) -> Piece:
-        """What the definition gets from this step."""
+    def is_held(self, kind: str, holds: frozenset[str]) -> bool:
+        """Whether a base that holds this makes the step needless; ``kind`` is the block's name in recipes."""
+        return kind in holds
+
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        """What the definition gets from this step.
+
+        Args:
+            holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
+        """
         raise NotImplementedError
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolkit.images.bases import BASES, Base
 from toolkit.images.blocks import BLOCKS
 from toolkit.images.piece import Piece
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
-from toolkit.model.recipe import Recipe, Space
+from toolkit.model.recipe import Feature, Recipe, Space
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 # What the definition, and the progress of a build, call by these names already.
-RESERVED = ("base", "apt", "clean", "checks", "pack")
+RESERVED = ("base", "apt", "compilers", "clean", "checks", "pack", "convert")
 
 
 class Resolved(Model, frozen=True, kw_only=True):
-    """A recipe whose every part is known and valid."""
+    """A recipe whose every part is known and valid.
+
+    Attributes:
+        dropped: steps that the base makes needless, since it holds what they bring: ``openmpi``.
+        whole: the recipe with what it extends and its features, as it would be written down without them.
+    """
 
     name: str
     summary: str
@@ -26,6 +33,35 @@ class Resolved(Model, frozen=True, kw_only=True):
     pieces: tuple[Piece, ...]
     space: Space
     seconds: dict[str, float]
+    dropped: tuple[str, ...] = ()
+    whole: Recipe
+
+
+def upon(base: Recipe, recipe: Recipe) -> Recipe:
+    """``recipe``, with what it extends put in its place."""
+    return replace(
+        recipe,
+        extends=None,
+        base=recipe.base or base.base,
+        features=tuple(dict.fromkeys((*base.features, *recipe.features))),
+        steps=(*base.steps, *recipe.steps),
+        space=recipe.space or base.space,
+        seconds={**base.seconds, **recipe.seconds},
+    )
+
+
+def with_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
+    """``recipe``, with the steps of its features."""
+    for feature in features:
+        space = recipe.space or Space()
+        recipe = replace(
+            recipe,
+            features=(),
+            steps=(*recipe.steps, *feature.steps),
+            space=Space(image=space.image + feature.image, build=space.build + feature.build),
+            seconds={**feature.seconds, **recipe.seconds},
+        )
+    return recipe
 
 
 def resolve(name: str, recipe: Recipe) -> Resolved:
@@ -33,19 +69,32 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
 
     Args:
         name: of the recipe: the file's name without ``.toml``.
+        recipe: with what it extends, and its features, in their places already.
 
     Raises:
         BadDataError: something in it is unknown or impossible; with the key.
     """
     if not _NAME.match(name):
         raise BadDataError(f"{name!r} cannot be the name of a recipe: letters, digits and . _ + - only")
+    if not recipe.base:
+        raise BadDataError("a recipe needs a base, or another recipe that it extends", "base")
     for key, text in _strings({"summary": recipe.summary, "base": recipe.base, "steps": recipe.steps}):
         _require_printable(key, text)
     base = _variant(recipe.base, "base", "kind", BASES)
     blocks = [_variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(recipe.steps)]
-    pieces = tuple(block.piece() for block in blocks)
+    wanted = [(str(step["block"]), block) for step, block in zip(recipe.steps, blocks, strict=True)]
+    pieces = tuple(block.piece(base.holds) for kind, block in wanted if not block.is_held(kind, base.holds))
     _require_different_names(pieces)
-    return Resolved(name=name, summary=recipe.summary, base=base, pieces=pieces, space=recipe.space, seconds=recipe.seconds)
+    return Resolved(
+        name=name,
+        summary=recipe.summary,
+        base=base,
+        pieces=pieces,
+        space=recipe.space or Space(),
+        seconds=recipe.seconds,
+        dropped=tuple(dict.fromkeys(kind for kind, block in wanted if block.is_held(kind, base.holds))),
+        whole=recipe,
+    )
 
 
 def _variant(data: Mapping[str, Any], place: str, selector: str, known: Mapping[str, type[AnyModel]]) -> AnyModel:

@@ -19,6 +19,8 @@ class Recipe(Model, frozen=True, kw_only=True):
 
     Attributes:
         summary: one line for people.
+        extends: another recipe, by name or path: its base, space and times hold where this one says nothing, its steps come first.
+        features: things that can be added to any recipe, by name; their steps come last.
         base: what the image begins as: ``kind`` names it (``images/bases.py``), the other keys are its own.
         steps: what is put on it, in order: ``block`` names each (``images/blocks``), the other keys are its own.
         space: what a build needs on disk.
@@ -26,7 +28,26 @@ class Recipe(Model, frozen=True, kw_only=True):
     """
 
     summary: str
-    base: dict[str, Any]
+    extends: str | None = None
+    features: tuple[str, ...] = ()
+    base: dict[str, Any] = {}
     steps: tuple[dict[str, Any], ...] = ()
-    space: Space = Space()
+    space: Space | None = None
+    seconds: dict[str, float] = {}
+
+
+class Feature(Model, frozen=True, kw_only=True):
+    """Something that can be added to any recipe: ``recipes/features/<name>.toml``.
+
+    Attributes:
+        summary: one line for people.
+        steps: as a recipe's.
+        image, build: what it needs more on disk, in MB.
+        seconds: about how long its steps take.
+    """
+
+    summary: str
+    steps: tuple[dict[str, Any], ...]
+    image: int = 0
+    build: int = 0
     seconds: dict[str, float] = {}

@@ -10,6 +10,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "list": ("toolkit.cli.image.listing", "List recipes and images: what is built, how large, with what in it."),
     "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
     "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),
+    "new": ("toolkit.cli.image.new", "Write a recipe that builds."),
     "render": ("toolkit.cli.image.render", "Show the definition that a recipe becomes."),
     "lock": ("toolkit.cli.image.lock", "Write down exactly what an image was built from."),
     "diff": ("toolkit.cli.image.diff", "Tell what two images have otherwise."),

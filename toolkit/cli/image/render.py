@@ -12,18 +12,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from toolkit.images.recipes import Resolved
+FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need not import
 
 
 @click.command("render")
 @click.argument("name", required=False)
+@click.option("--format", "form", type=click.Choice(FORMS), help="Which definition; printed is Apptainer's, checked and written are all.")
+@click.option("--with", "features", multiple=True, metavar="FEATURE", help="Add a feature; may be given again.")
 @click.option("--all", "every", is_flag=True, help="Every recipe that came with the tool.")
-@click.option("--check", is_flag=True, help="Print nothing; exit code 78 and the differences where the committed definition is another.")
-@click.option("--write", is_flag=True, help="Write the committed definition anew.")
-def command(name: str | None, every: bool, check: bool, write: bool) -> None:
-    """Show the definition that a recipe becomes: what `apptainer build` reads.
+@click.option("--check", is_flag=True, help="Print nothing; exit code 78 and the differences where a committed definition is another.")
+@click.option("--write", is_flag=True, help="Write the committed definitions anew.")
+def command(name: str | None, form: str | None, features: tuple[str, ...], every: bool, check: bool, write: bool) -> None:
+    """Show the definition that a recipe becomes: what `apptainer build` or `docker build` reads.
 
-    For a recipe that came with the tool it is committed as containers/NAME.def; for one of your own it lies beside the .toml file.
+    For a recipe that came with the tool they are committed as containers/NAME.def and containers/NAME.Dockerfile; for one of your own they
+    lie beside the .toml file.
+
+    \b
+    Examples:
+      toolkit image render pytorch_cpu
+      toolkit image render pytorch_cpu --format docker --with jupyter
+      toolkit image render --all --check
     """
     from toolkit.images import library
     from toolkit.images.names import recipe_names
@@ -32,39 +41,47 @@ def command(name: str | None, every: bool, check: bool, write: bool) -> None:
         raise UsageError("name one recipe, or use --all", place="NAME", choices=recipe_names(), next_step="toolkit image render --help")
     if check and write:
         raise UsageError("--check and --write do not go together", place="--check", next_step="toolkit image render --help")
+    if features and (check or write or every):
+        raise UsageError("--with shows a definition; it does not go with --check, --write, --all", place="--with")
     named: Sequence[str] = recipe_names() if name is None else (name,)
     if check:
-        _check_rendered(named)
+        _check_rendered(named, (form,) if form else FORMS)
         return
     for one in named:
-        resolved = library.load(one)
-        _write_rendered(resolved, library.definition_path(one)) if write else click.echo(library.rendered(resolved), nl=False)
+        resolved = library.load(one, features)
+        for wanted in (form,) if form else FORMS if write else FORMS[:1]:
+            text = library.rendered(resolved, wanted)
+            if write:
+                _write(library.definition_path(one, wanted), text)
+            else:
+                click.echo(text, nl=False)
 
 
-def _write_rendered(resolved: Resolved, path: Path) -> None:
+def _write(path: Path, text: str) -> None:
     from toolkit.cli import console
     from toolkit.files import write_atomically
-    from toolkit.images import library
 
-    write_atomically(path, library.rendered(resolved))
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    write_atomically(path, text)
     console.note(console.subject("written", str(path)))
 
 
-def _check_rendered(recipes: Iterable[str]) -> None:
+def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
     from difflib import unified_diff
 
     from toolkit.images import library
 
-    wrong: list[str] = []
+    wrong: dict[str, None] = {}
     details: list[str] = []
-    for recipe in recipes:
-        path = library.definition_path(recipe)
+    for recipe, form in ((recipe, form) for recipe in recipes for form in forms):
+        path = library.definition_path(recipe, form)
         committed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        wanted = library.rendered(library.load(recipe))
+        wanted = library.rendered(library.load(recipe), form)
         if committed != wanted:
-            wrong.append(recipe)
+            wrong[recipe] = None
             details += unified_diff(committed.splitlines(), wanted.splitlines(), str(path), "as rendered", lineterm="", n=1)
     if wrong:
-        again = wrong[0] if len(wrong) == 1 else "--all"
+        again = next(iter(wrong)) if len(wrong) == 1 else "--all"
         cause = f"not what its recipe renders to: the definition of {', '.join(wrong)}"
-        raise ConfigError(cause, details=details, next_step=f"toolkit image render {again} --write")
+        raise ConfigError(cause, details=details[:200], next_step=f"toolkit image render {again} --write")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from toolkit.images.blocks.apt import Apt
+from toolkit.images.blocks.copy import Copy
+from toolkit.images.blocks.env import Env
 from toolkit.images.blocks.horovod import Horovod
+from toolkit.images.blocks.nccl_tests import NcclTests
 from toolkit.images.blocks.openmpi import OpenMpi
 from toolkit.images.blocks.pip import Pip
 from toolkit.images.blocks.python import Python
@@ -12,7 +15,10 @@ from toolkit.images.piece import Block
 
 BLOCKS: dict[str, type[Block]] = {
     "apt": Apt,
+    "copy": Copy,
+    "env": Env,
     "horovod": Horovod,
+    "nccl-tests": NcclTests,
     "openmpi": OpenMpi,
     "pip": Pip,
     "python": Python,

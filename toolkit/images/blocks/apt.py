@@ -17,5 +17,6 @@ class Apt(Block, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_debian_packages(self.packages)
 
-    def piece(self) -> Piece:
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
         return Piece(name="apt", packages=self.packages)

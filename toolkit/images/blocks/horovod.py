@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from toolkit.images.piece import VENV, Block, CheckCall, Piece, require_requirements
-from toolkit.images.words import word
+from toolkit.images.piece import LENT, WHEELS, Block, CheckCall, Piece
+from toolkit.images.words import word, words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")
 _MODULE = {"pytorch": "torch"}
-_SAID = {"mpi": "MPI", "gloo": "Gloo"}
+_SAID = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
+_SOURCES = {"0.28.1": "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"}
+_CUDA = "/usr/local/cuda"
+# What it needs to run, in versions that are known to work with it. A base with a Python of its own keeps its own versions.
+_NEEDS = ("cffi==2.1.1", "cloudpickle==3.1.2", "packaging==26.3", "psutil==7.2.2", "pyyaml==6.0.3")
+_BUILD_NEEDS = ("setuptools==84.2.1", "wheel==0.48.0")
 # What `mpirun` needs to start two ranks as root on a machine with less than two free cores.
 _MPIRUN = (
     "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 "
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
 )
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Horovod(Block, frozen=True, kw_only=True):
@@ -23,60 +30,105 @@ class Horovod(Block, frozen=True, kw_only=True):
 
     Attributes:
         version: of the release on the package index.
+        sha256: of its source; known here for 0.28.1.
         frameworks: what it is built for.
-        operations: what carries its collectives.
+        operations: what carries its collectives; ``nccl`` needs a base with CUDA.
+        from_base: the base has it, and nothing is built; it is checked like one of ours.
     """
 
-    version: str
-    frameworks: tuple[Literal["pytorch"], ...] = ("pytorch",)
-    operations: tuple[Literal["mpi", "gloo"], ...] = ("mpi", "gloo")
+    version: str = "0.28.1"
+    sha256: str | None = None
+    frameworks: tuple[Literal["pytorch", "tensorflow"], ...] = ("pytorch",)
+    operations: tuple[Literal["mpi", "gloo", "nccl"], ...] = ("mpi", "gloo")
+    from_base: bool = False
 
     def __post_init__(self) -> None:
-        require_requirements((self.version,))
-        if not self.frameworks or not self.operations:
-            raise ValueError("Horovod needs at least one framework and one of mpi, gloo")
+        if not re.fullmatch(r"\d+(\.\d+)+", self.version):
+            raise ValueError(f"{self.version!r} is no release of Horovod, such as 0.28.1")
+        if self.sha256 is None and self.version not in _SOURCES:
+            raise ValueError(f"sha256 of the source of Horovod {self.version} is needed; it is known of {', '.join(_SOURCES)}")
+        if self.sha256 is not None and not _HASH.fullmatch(self.sha256):
+            raise ValueError(f"{self.sha256!r} is no sha256: 64 hexadecimal digits")
+        if not self.frameworks or not {"mpi", "gloo"} & set(self.operations):
+            raise ValueError("Horovod needs at least one framework, and one of mpi, gloo to meet by")
 
-    def piece(self) -> Piece:
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        own = "python" in holds
+        needs = words(one.partition("==")[0] if own else one for one in _NEEDS)
+        mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
+        imports = ("horovod", *(f"horovod.{_MODULE.get(framework, framework)}" for framework in self.frameworks))
+        if self.from_base:
+            return Piece(name="horovod", detail="the base's own", imports=imports, checks=self._checks())
         return Piece(
             name="horovod",
             detail=f"{self.version} with {', '.join(_SAID[operation] for operation in self.operations)}",
-            build_packages=("cmake", "g++", "make", "python3-dev", *(("libopenmpi-dev",) if "mpi" in self.operations else ())),
-            lines=(*self._source(), *self._build(), *self._strip()),
-            imports=("horovod", *(f"horovod.{_MODULE[framework]}" for framework in self.frameworks)),
+            build_packages=() if "compilers" in holds else ("cmake", "g++", "make", "python3-dev", *mpi),
+            build_lines=(*self._source(own), *self._compile(needs)),
+            lines=(f"pip install --no-compile {needs}", f"pip install --no-compile --no-deps --no-index {WHEELS}/horovod-*.whl"),
+            imports=imports,
             checks=self._checks(),
         )
 
-    def _source(self) -> tuple[str, ...]:
+    def _source(self, own: bool) -> tuple[str, ...]:
+        needs = words(one.partition("==")[0] if own else one for one in _BUILD_NEEDS)
+        archive = f"horovod-{self.version}.tar.gz"
         return (
-            "pip install --no-compile cffi cloudpickle packaging psutil pyyaml setuptools wheel",
-            f"mkdir {_WORK}",
+            f"mkdir -p {WHEELS} {_WORK}",
+            "# What was compiled before against the same things need not be compiled again.",
+            f"cp {LENT}/horovod-{word(self.version)}-*.whl {WHEELS}/ 2>/dev/null || true",
+            f"pip install --no-compile {needs}",
             f"cd {_WORK}",
             # `pip download` alone would run setup.py, which fails without a compiler for every framework.
             f"pip download --no-deps --no-build-isolation --no-binary horovod {word(f'horovod=={self.version}')}",
-            "tar -xzf horovod-*.tar.gz --strip-components=1",
-            "# torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.",
-            "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt",
-            "grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt",
-            "grep -q 'CMAKE_CXX_STANDARD 17' horovod/torch/CMakeLists.txt",
+            f"echo {word(f'{self.sha256 or _SOURCES[self.version]}  {archive}')} | sha256sum -c -",
+            f"tar -xzf {word(archive)} --strip-components=1",
+            *self._patches(),
+        )
+
+    def _patches(self) -> tuple[str, ...]:
+        made: list[str] = []
+        if "pytorch" in self.frameworks:
+            made += [
+                "# torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.",
+                "if python3 -c \"import sys, torch; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))\"; then "
+                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt; "
+                "grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt; fi",
+            ]
+        if "tensorflow" in self.frameworks:
+            made += [
+                "# So are TensorFlow's; and what it offers XLA is another thing since 2.12.",
+                "if python3 -c \"import sys, importlib.metadata as m; found = [d for d in m.distributions() if d.metadata['Name'] in "
+                "('tensorflow', 'tensorflow-cpu', 'tensorflow_cpu')]; "
+                "sys.exit(not found or tuple(map(int, found[0].version.split('.')[:2])) < (2, 12))\"; then "
+                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/tensorflow/CMakeLists.txt; "
+                "sed -i '/xla_mpi_ops.cc/d' horovod/tensorflow/CMakeLists.txt; fi",
+            ]
+        return (
+            *made,
             "# Without debugging symbols it compiles faster, and they would be stripped anyway.",
             "sed -i s/RelWithDebInfo/Release/ setup.py",
         )
 
-    def _build(self) -> tuple[str, ...]:
+    def _compile(self, needs: str) -> tuple[str, ...]:
+        gpu = "nccl" in self.operations
         wanted = [f"HOROVOD_WITH_{framework.upper()}=1" for framework in self.frameworks]
-        wanted += [f"HOROVOD_WITH_{operation.upper()}=1" for operation in self.operations]
+        wanted += [f"HOROVOD_WITH_{operation.upper()}=1" for operation in self.operations if operation != "nccl"]
         unwanted = [f"HOROVOD_WITHOUT_{framework.upper()}=1" for framework in _FRAMEWORKS if framework not in self.frameworks]
-        unwanted += [f"HOROVOD_WITHOUT_{operation.upper()}=1" for operation in _SAID if operation not in self.operations]
+        unwanted += [f"HOROVOD_WITHOUT_{operation.upper()}=1" for operation in ("mpi", "gloo") if operation not in self.operations]
+        # A building machine has no driver: CUDA's stand-in for it is found while Horovod is linked, and not afterwards.
+        stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu else ()
         return (
             f"export {' '.join(wanted + unwanted)}",
-            "# The last one is for a CMake of 4 or later, which else refuses the Gloo that Horovod carries.",
-            'export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5',
-            "pip install -v --no-compile --no-deps --no-build-isolation .",
+            *((f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}",) if gpu else ()),
+            "# CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.",
+            'export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s',
+            f"pip install --no-compile {needs}",
+            *stubs,
+            f"ls {WHEELS}/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w {WHEELS} .",
+            *(("ldconfig",) if gpu else ()),
+            "cd /",
+            f"rm -r {_WORK}",
         )
-
-    def _strip(self) -> tuple[str, ...]:
-        # Not in the source's directory: it is about to go, and a program started from a directory that is gone finds nothing.
-        return ("cd /", f"rm -r {_WORK}", f"find {VENV} -path '*/horovod/*/mpi_lib*.so' -exec strip --strip-unneeded {{}} +")
 
     def _checks(self) -> tuple[CheckCall, ...]:
         built = CheckCall(
@@ -84,9 +136,11 @@ class Horovod(Block, frozen=True, kw_only=True):
             command=f"python3 horovod_build.py {' '.join((*self.frameworks, ',', *self.operations))}",
             scripts=("horovod_build.py",),
         )
+        script = "two_ranks.py" if "pytorch" in self.frameworks else "two_ranks_tensorflow.py"
         starts = {
-            "mpi": f"timeout 300 {_MPIRUN} two_ranks.py mpi",
-            "gloo": "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 two_ranks.py gloo",
+            "mpi": f"timeout 300 {_MPIRUN} {script} mpi",
+            "gloo": f"timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 {script} gloo",
         }
-        ranks = (CheckCall(name=f"ranks-{one}", command=starts[one], scripts=("two_ranks.py",)) for one in self.operations)
+        # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it where there is one.
+        ranks = (CheckCall(name=f"ranks-{one}", command=starts[one], scripts=(script,)) for one in self.operations if one in starts)
         return (built, *ranks)

@@ -8,6 +8,7 @@ from toolkit.images.piece import Block, CheckCall, Piece
 class OpenMpi(Block, frozen=True, kw_only=True):
     """``block = "openmpi"``."""
 
-    def piece(self) -> Piece:
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
         check = CheckCall(name="openmpi", command="sh openmpi.sh", scripts=("openmpi.sh",))
         return Piece(name="openmpi", packages=("openmpi-bin",), checks=(check,))

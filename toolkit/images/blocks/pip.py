@@ -12,12 +12,16 @@ class Pip(Block, frozen=True, kw_only=True):
     Attributes:
         packages: requirements as pip reads them.
         imports: modules that a script can import afterwards; the image's checks import them and record their versions.
+        brings: what a base may hold already, so that the step is not needed there: ``torch``.
+        no_deps: install nothing that the packages ask for.
         index: a further index, asked only where what pip is configured to ask does not have the packages.
         name: of the step.
     """
 
     packages: tuple[str, ...]
     imports: tuple[str, ...] = ()
+    brings: str | None = None
+    no_deps: bool = False
     index: str | None = None
     name: str = "pip"
 
@@ -25,8 +29,14 @@ class Pip(Block, frozen=True, kw_only=True):
         require_requirements(self.packages)
         require_step_name(self.name)
 
-    def piece(self) -> Piece:
-        install = f"pip install --no-compile {words(self.packages)}"
+    def is_held(self, kind: str, holds: frozenset[str]) -> bool:
+        del kind
+        return self.brings is not None and self.brings in holds
+
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
+        options = "--no-compile --no-deps" if self.no_deps else "--no-compile"
+        install = f"pip install {options} {words(self.packages)}"
         if self.index is not None:
-            install += f" || pip install --no-compile --extra-index-url {word(self.index)} {words(self.packages)}"
+            install += f" || pip install {options} --extra-index-url {word(self.index)} {words(self.packages)}"
         return Piece(name=self.name, detail=", ".join(map(spoken, self.packages)), lines=(install,), imports=self.imports)

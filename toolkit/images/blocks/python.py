@@ -8,13 +8,13 @@ from toolkit.images.piece import VENV, Block, CheckCall, Piece
 class Python(Block, frozen=True, kw_only=True):
     """``block = "python"``. Comes before every ``pip``."""
 
-    def piece(self) -> Piece:
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
         return Piece(
             name="python",
             detail=f"a virtual environment in {VENV}",
-            packages=("python3",),
-            build_packages=("python3-venv",),
-            lines=(f"python3 -m venv {VENV}", f"export PATH={VENV}/bin:$PATH"),
+            packages=("python3", "python3-venv"),
+            lines=(f"python3 -m venv {VENV}",),
             # All at once on every core, and so that no time stamp of a source is looked at when it is imported. Tests of packages are left
             # out: a quarter of all files. A few templates are no Python that this version knows; nobody imports them.
             finish=(f"python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash {VENV}/lib || true",),

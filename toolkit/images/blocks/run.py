@@ -33,7 +33,8 @@ class Run(Block, frozen=True, kw_only=True):
             if command.endswith("\\"):
                 raise ValueError("a command is one line: it cannot end with a backslash")
 
-    def piece(self) -> Piece:
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
         return Piece(
             name=self.name,
             detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",

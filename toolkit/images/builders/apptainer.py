@@ -21,7 +21,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images import host
+from toolkit.images import host, library
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.guard import descendants
@@ -29,7 +29,7 @@ from toolkit.images.builders.privilege import Way, way
 from toolkit.images.builders.work import Bind
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.buildlog import Results
-from toolkit.images.definition import steps
+from toolkit.images.definitions.apptainer import steps
 from toolkit.images.loan import ROOT, Loan, bind_option, secrets
 from toolkit.images.recipes import Resolved
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
@@ -87,8 +87,9 @@ def build(
     """
     chosen = way()
     loan = host.loan()
-    names = [name for name, _ in steps(resolved)]
-    details = {"base": resolved.base.detail(), "checks": "the image proves itself", "pack": "into one file", **dict(steps(resolved))}
+    found = steps(library.staged(resolved))
+    names = [name for name, _ in found]
+    details = {"base": resolved.base.detail(), "checks": "the image proves itself", "pack": "into one file", **dict(found)}
     follower = Follower(
         resolved.name, details, log, progress, expected=expected, secret=secrets((*loan.files.values(), *host.proxies().values()))
     )

@@ -1,0 +1,159 @@
+# pytorch_25.06: NGC PyTorch 25.06 with Horovod: NCCL, MPI and Gloo
+#
+# Written by toolkit from recipes/pytorch_25.06.toml. Change that file, then: toolkit image render pytorch_25.06 --format docker --write
+# It can be built without toolkit; BuildKit also skips what has not changed:
+#
+#     DOCKER_BUILDKIT=1 docker build -t pytorch_25.06 -f pytorch_25.06.Dockerfile .
+
+ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
+FROM ${BASE} AS common
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
+    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
+    echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
+    mkdir -p /opt/wheels /opt/horovod-source; \
+    # What was compiled before against the same things need not be compiled again.
+    cp /mnt/wheels/horovod-0.28.1-*.whl /opt/wheels/ 2>/dev/null || true; \
+    pip install --no-compile setuptools wheel; \
+    cd /opt/horovod-source; \
+    pip download --no-deps --no-build-isolation --no-binary horovod horovod==0.28.1; \
+    echo '92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0  horovod-0.28.1.tar.gz' | sha256sum -c -; \
+    tar -xzf horovod-0.28.1.tar.gz --strip-components=1; \
+    # torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.
+    if python3 -c "import sys, torch; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))"; then sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt; grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt; fi; \
+    # Without debugging symbols it compiles faster, and they would be stripped anyway.
+    sed -i s/RelWithDebInfo/Release/ setup.py; \
+    export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=/usr/local/cuda; \
+    # CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.
+    export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s; \
+    pip install --no-compile cffi cloudpickle packaging psutil pyyaml; \
+    ldconfig /usr/local/cuda/lib64/stubs; \
+    ls /opt/wheels/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w /opt/wheels .; \
+    ldconfig; \
+    cd /; \
+    rm -r /opt/horovod-source; \
+    pip install --no-compile cffi cloudpickle packaging psutil pyyaml; \
+    pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    rm -rf /opt/wheels
+
+FROM common
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
+    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
+    echo '==> clean: what only the build needed'
+
+# What proves the image stays in it: run it again at any time.
+RUN set -ex; \
+    mkdir -p /opt/toolkit/checks; \
+    printf '%s\n' \
+        '"""Horovod has what is named: `horovodrun --check-build` says so, and so does the metadata of the build, since the first can be wrong.' \
+        '' \
+        'Arguments: frameworks as Horovod'"'"'s metadata calls them, then a comma, then operations: pytorch , mpi gloo' \
+        '"""' \
+        '' \
+        'import json' \
+        'import re' \
+        'import subprocess' \
+        'import sys' \
+        'from importlib.util import find_spec' \
+        'from pathlib import Path' \
+        '' \
+        'arguments = sys.argv[1:]' \
+        'frameworks = arguments[: arguments.index(",")]' \
+        'operations = arguments[arguments.index(",") + 1 :]' \
+        '' \
+        'said = subprocess.run(["horovodrun", "--check-build"], capture_output=True, text=True, check=True).stdout' \
+        'print(said)' \
+        'marked = {name.lower() for name in re.findall(r"\[X\] (\S+)", said)}' \
+        'missing = [name for name in (*frameworks, *operations) if name not in marked]' \
+        'if missing:' \
+        '    sys.exit(f"horovodrun --check-build does not have {'"'"', '"'"'.join(missing)}")' \
+        '' \
+        'package = find_spec("horovod")' \
+        'metadata = json.loads((Path(package.origin).parent / "metadata.json").read_text()) if package and package.origin else {}' \
+        'missing = [name for name in frameworks if name not in metadata]' \
+        'if missing:' \
+        '    sys.exit(f"Horovod'"'"'s metadata does not have {'"'"', '"'"'.join(missing)}")' \
+        'print(f"built for {'"'"', '"'"'.join(f'"'"'{name} {metadata[name]}'"'"' for name in frameworks)}, with {'"'"', '"'"'.join(operations)}")' \
+        > /opt/toolkit/checks/horovod_build.py; \
+    printf '%s\n' \
+        '"""Imports each module that is named, and says its version."""' \
+        '' \
+        'import importlib' \
+        'import sys' \
+        '' \
+        'versions = []' \
+        'for name in sys.argv[1:]:' \
+        '    module = importlib.import_module(name)' \
+        '    version = getattr(module, "__version__", None)' \
+        '    if version:' \
+        '        print(f"toolkit-fact: framework {name} {version}")' \
+        '        versions.append(f"{name} {version}")' \
+        'print(", ".join(versions))' \
+        > /opt/toolkit/checks/imports.py; \
+    printf '%s\n' \
+        '"""One of two ranks: sums vectors over both by the controller that is named, and compares with what must come out."""' \
+        '' \
+        'import sys' \
+        'from importlib import import_module' \
+        'from typing import Any' \
+        '' \
+        'hvd: Any = import_module("horovod.torch")' \
+        'torch: Any = import_module("torch")' \
+        '' \
+        'hvd.init()' \
+        'controller = "mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "no"' \
+        'if controller != sys.argv[1]:' \
+        '    sys.exit(f"Horovod'"'"'s controller is {controller}, not {sys.argv[1]}")' \
+        'if hvd.size() != 2:' \
+        '    sys.exit(f"{hvd.size()} ranks found each other, not 2")' \
+        'ramp = torch.arange(1000.0)' \
+        'total = hvd.allreduce(ramp + hvd.rank(), op=hvd.Sum)' \
+        'if not torch.equal(total, 2 * ramp + 1):' \
+        '    sys.exit("the sum over both ranks is wrong")' \
+        'hvd.shutdown()' \
+        'print(f"2 ranks by {controller}: the sum of their vectors is right")' \
+        > /opt/toolkit/checks/two_ranks.py; \
+    printf '%s\n' \
+        '#!/bin/sh' \
+        '# Proves this image: runs every check and says of each, in one line, how it came out. Ends with 1 if one failed.' \
+        'cd /opt/toolkit/checks || exit 1' \
+        'export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1' \
+        'newline='"'"'' \
+        ''"'"'' \
+        status=0 \
+        'check() {' \
+        '    name=$1' \
+        '    shift' \
+        '    if output=$("$@" </dev/null 2>&1); then outcome=passed; else outcome=failed; status=1; fi' \
+        '    printf '"'"'%s\n'"'"' "$output"' \
+        '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
+        '}' \
+        'check imports python3 imports.py horovod horovod.torch' \
+        'check horovod-build python3 horovod_build.py pytorch , mpi gloo nccl' \
+        'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 two_ranks.py mpi' \
+        'check ranks-gloo timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 two_ranks.py gloo' \
+        'exit $status' \
+        > /opt/toolkit/checks/run
+
+ENV PYTHONNOUSERSITE="1"
+LABEL toolkit.recipe="pytorch_25.06"
+LABEL toolkit.recipe-hash="e4178d6353ce76d22a586dad3e2117730b413e0f5718de1d215a2f1da0aa06e1"
+LABEL toolkit.version="0.1.0"
+ENTRYPOINT []
+CMD ["/bin/sh"]

@@ -1,0 +1,154 @@
+# ray_cpu: Ray with Train and Tune, and PyTorch, for CPUs, on Debian bookworm
+#
+# Written by toolkit from recipes/ray_cpu.toml. Change that file, then: toolkit image render ray_cpu --format docker --write
+# It can be built without toolkit; BuildKit also skips what has not changed:
+#
+#     DOCKER_BUILDKIT=1 docker build -t ray_cpu -f ray_cpu.Dockerfile .
+
+ARG BASE=debian:bookworm-slim
+FROM ${BASE} AS common
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> apt: python3, python3-venv'; \
+    # Nobody needs half an image after a power cut.
+    if [ -d /etc/dpkg/dpkg.cfg.d ]; then echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/build; fi; \
+    apt-get -qq update; \
+    apt-get -qq -y install --no-install-recommends python3 python3-venv; \
+    apt-get clean; \
+    rm -rf /var/lib/apt/lists/*
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> python: a virtual environment in /opt/venv'; \
+    python3 -m venv /opt/venv
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> torch: torch 2.13.0+cpu, numpy 2.4.6'; \
+    pip install --no-compile torch==2.13.0+cpu numpy==2.4.6 || pip install --no-compile --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu numpy==2.4.6
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> ray: ray[default,train,tune] 2.60.0'; \
+    pip install --no-compile 'ray[default,train,tune]==2.60.0'
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> pip: scikit-learn 1.9.1'; \
+    pip install --no-compile scikit-learn==1.9.1
+
+FROM common
+
+RUN set -ex; \
+    umask 022; \
+    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
+    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
+    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
+    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
+    export PATH=/opt/venv/bin:$PATH; \
+    echo '==> clean: what only the build needed'; \
+    python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash /opt/venv/lib || true; \
+    rm -f /etc/dpkg/dpkg.cfg.d/build; \
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/debconf/*-old /var/lib/dpkg/*-old; \
+    find /var/log -type f -delete; \
+    echo '# The mirror of the build is not kept. Write: deb <your mirror> bookworm main' > /etc/apt/sources.list
+
+# What proves the image stays in it: run it again at any time.
+RUN set -ex; \
+    mkdir -p /opt/toolkit/checks; \
+    printf '%s\n' \
+        '"""Imports each module that is named, and says its version."""' \
+        '' \
+        'import importlib' \
+        'import sys' \
+        '' \
+        'versions = []' \
+        'for name in sys.argv[1:]:' \
+        '    module = importlib.import_module(name)' \
+        '    version = getattr(module, "__version__", None)' \
+        '    if version:' \
+        '        print(f"toolkit-fact: framework {name} {version}")' \
+        '        versions.append(f"{name} {version}")' \
+        'print(", ".join(versions))' \
+        > /opt/toolkit/checks/imports.py; \
+    printf '%s\n' \
+        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found."""' \
+        '' \
+        'import os' \
+        'import subprocess' \
+        'import sys' \
+        'import tempfile' \
+        'from pathlib import Path' \
+        '' \
+        'with tempfile.TemporaryDirectory() as home:' \
+        '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
+        '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
+        '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
+        '    if not where.is_relative_to(home):' \
+        '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
+        '    where.mkdir(parents=True)' \
+        '    (where / "planted.py").touch()' \
+        '    found = subprocess.run([sys.executable, "-c", "import planted"], env=environment, capture_output=True)' \
+        'if found.returncode == 0:' \
+        '    sys.exit("a module in the user'"'"'s site packages was imported")' \
+        'print("a module in the user'"'"'s site packages is not imported")' \
+        > /opt/toolkit/checks/user_site.py; \
+    printf '%s\n' \
+        '#!/bin/sh' \
+        '# Proves this image: runs every check and says of each, in one line, how it came out. Ends with 1 if one failed.' \
+        'cd /opt/toolkit/checks || exit 1' \
+        'export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1' \
+        'newline='"'"'' \
+        ''"'"'' \
+        status=0 \
+        'check() {' \
+        '    name=$1' \
+        '    shift' \
+        '    if output=$("$@" </dev/null 2>&1); then outcome=passed; else outcome=failed; status=1; fi' \
+        '    printf '"'"'%s\n'"'"' "$output"' \
+        '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
+        '}' \
+        'check imports python3 imports.py torch numpy ray ray.train ray.tune sklearn' \
+        'check user-site python3 user_site.py' \
+        'exit $status' \
+        > /opt/toolkit/checks/run
+
+ENV PATH="/opt/venv/bin:$PATH"
+ENV PYTHONNOUSERSITE="1"
+LABEL toolkit.recipe="ray_cpu"
+LABEL toolkit.recipe-hash="deafdf7f0ad1635e41aa7677b20c47d47d76ec5d0b23c4a2fb2104dba0d73830"
+LABEL toolkit.version="0.1.0"
+ENTRYPOINT []
+CMD ["/bin/sh"]

@@ -1,0 +1,107 @@
+"""A recipe as a Dockerfile, for BuildKit (Docker 18.09 or later with DOCKER_BUILDKIT=1, 23 as it is) and for podman.
+
+No heredocs and no ``# syntax=`` line: older engines know neither, and the second needs a network. What is lent to a build is put into this
+text by the builder (``builders/docker_lend.py``), so that a reader's Dockerfile is clean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from toolkit.images.definitions import STEP
+from toolkit.images.piece import CHECKS, WHEELS
+from toolkit.images.recipes import Resolved
+from toolkit.images.stages import Stages, Step
+from toolkit.images.words import plain, word
+
+_NEXT = " \\"
+_OPEN = re.compile(r"(?: then| do| else|\{|&&|\|\||\|)\s*$")  # a command goes on in the next line
+_TAKES = f"--mount=type=bind,from=build,source={WHEELS},target={WHEELS} "
+
+
+def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
+    """The text of a Dockerfile."""
+    parts = [
+        _comment(resolved, stages),
+        (f"ARG BASE={stages.base.dockerfile()}", "FROM ${BASE} AS common", *_runs(stages, stages.common)),
+        *((("FROM common AS build", *_runs(stages, stages.build)),) if stages.build else ()),
+        ("FROM common", *_runs(stages, stages.final)),
+        _files(stages),
+        _end(stages, labels),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
+    """Every step, each with what it does."""
+    return tuple((step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final))
+
+
+def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
+    name = resolved.name
+    yield f"# {name}: {plain(resolved.summary)}"
+    yield "#"
+    yield f"# Written by toolkit from recipes/{name}.toml. Change that file, then: toolkit image render {name} --format docker --write"
+    yield "# It can be built without toolkit; BuildKit also skips what has not changed:"
+    yield "#"
+    yield f"#     DOCKER_BUILDKIT=1 docker build -t {name.lower()} -f {name}.Dockerfile ."
+    if stages.dropped:
+        yield "#"
+        yield f"# The base has these steps of the recipe already: {', '.join(stages.dropped)}."
+
+
+def _runs(stages: Stages, found: Iterable[Step]) -> Iterator[str]:
+    for step in found:
+        yield ""
+        lines = (*stages.prelude, f"echo {word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
+        takes = _TAKES if step.products and stages.build else ""
+        yield from _run(lines, takes)
+
+
+def _run(lines: Iterable[str], takes: str = "") -> Iterator[str]:
+    r"""One RUN: a command on each line, joined by ``; \`` where the next is not part of the same compound command."""
+    shown = [f"RUN {takes}set -ex", *(f"    {_joinable(line)}" for line in lines)]
+    last = max(index for index, line in enumerate(shown) if not _is_comment(line))
+    for index, line in enumerate(shown):
+        if index == last or _is_comment(line):
+            yield line
+        else:
+            yield line + ("" if _OPEN.search(line) else ";") + _NEXT
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def _joinable(line: str) -> str:
+    """A command with a comment at its end is put in quotes, since joined lines are one line for the shell."""
+    return line if _is_comment(line) or " #" not in line else f"eval {word(line)}"
+
+
+def _files(stages: Stages) -> Iterator[str]:
+    yield "# What proves the image stays in it: run it again at any time."
+    yield f"RUN set -ex;{_NEXT}"
+    yield f"    mkdir -p {CHECKS};{_NEXT}"
+    paths = list(stages.files)
+    for path, text in stages.files.items():
+        yield f"    printf '%s\\n'{_NEXT}"
+        yield from (f"        {word(line)}{_NEXT}" for line in text.rstrip("\n").split("\n"))
+        yield f"        > {path}" + (f";{_NEXT}" if path != paths[-1] else "")
+
+
+def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
+    if stages.path:
+        yield f'ENV PATH="{":".join(stages.path)}:$PATH"'
+    for name, value in stages.environment.items():
+        yield f"ENV {name}={_value(value)}"
+    for name, value in sorted(labels.items()):
+        yield f"LABEL {name}={_value(value)}"
+    yield "ENTRYPOINT []"
+    yield 'CMD ["/bin/sh"]'
+
+
+def _value(text: str) -> str:
+    """A value of ENV or LABEL, in which Docker knows quotes, backslashes and variables."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

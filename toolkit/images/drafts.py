@@ -1,0 +1,82 @@
+"""A first text of a recipe, from what somebody wants an image to begin as and to have. Pure but for the names of what is shipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from toolkit.errors import UnknownImageError, UsageError
+from toolkit.images import catalogue
+from toolkit.images.names import feature_names, recipe_names
+from toolkit.model.catalogue import Release
+
+
+def draft(name: str, origin: str, things: Iterable[str], packages: Iterable[str], *, here: str) -> str:
+    """The text of a recipe.
+
+    Args:
+        origin: what the image begins as: a recipe's name, a SIF, an NGC release, or any reference of a registry.
+        things: ``horovod``, and names of features.
+        packages: requirements for pip.
+        here: directory that a relative path of a SIF is from.
+
+    Raises:
+        UsageError, UnknownImageError: something is unknown; with the nearest.
+    """
+    wanted = tuple(dict.fromkeys(things))
+    choices = ("horovod", *feature_names())
+    wrong = next((thing for thing in wanted if thing not in choices), None)
+    if wrong is not None:
+        raise UsageError(
+            f"nothing is known by {wrong}", place="--with", choices=choices, value=wrong, next_step=f"one of {', '.join(choices)}"
+        )
+    release = catalogue.named(origin)
+    features = [thing for thing in wanted if thing != "horovod"]
+    lines = [f"# After a change: toolkit image build {name}.toml", f"summary = {json.dumps(_summary(origin, wanted), ensure_ascii=False)}"]
+    lines += [f"extends = {json.dumps(origin)}"] if origin in recipe_names() else []
+    lines += [f"features = {json.dumps(features)}"] if features else []
+    lines += [] if origin in recipe_names() else _base(origin, release, here)
+    lines += _horovod(release) if "horovod" in wanted else []
+    lines += _pip(tuple(packages))
+    return "\n".join(lines) + "\n"
+
+
+def _summary(origin: str, things: Iterable[str]) -> str:
+    return f"{origin}{''.join(f', {thing}' for thing in things)}"
+
+
+def _base(origin: str, release: Release | None, here: str) -> list[str]:
+    if origin.endswith(".sif"):
+        return ["", "[base]", 'kind = "localimage"', f"path = {json.dumps(str(PurePosixPath(here) / origin), ensure_ascii=False)}"]
+    if release is not None:
+        space = ["", "# In MB; NVIDIA's images are large.", "[space]", "image = 12000", "build = 50000"]
+        return [
+            "",
+            "[base]",
+            'kind = "ngc"',
+            f"framework = {json.dumps(release.framework)}",
+            f"release = {json.dumps(release.release)}",
+            *space,
+        ]
+    reference = origin.removeprefix("docker://")
+    if "/" not in reference and ":" not in reference:
+        raise UnknownImageError(
+            f"no recipe or release is called {origin}",
+            place="--from",
+            choices=(*recipe_names(), *(one.name for one in catalogue.releases())),
+            value=origin,
+            next_step="toolkit image search",
+        )
+    has = "# What it has already, so that it is not built again: any of compilers, horovod, nccl, openmpi, python, ray, tensorflow, torch"
+    return ["", "[base]", 'kind = "docker"', f"image = {json.dumps(reference)}", has, 'has = ["python"]']
+
+
+def _horovod(release: Release | None) -> list[str]:
+    framework = release.framework if release else "pytorch"
+    operations = ["mpi", "gloo", "nccl"] if release else ["mpi", "gloo"]
+    return ["", "[[steps]]", 'block = "horovod"', f"frameworks = {json.dumps([framework])}", f"operations = {json.dumps(operations)}"]
+
+
+def _pip(packages: tuple[str, ...]) -> list[str]:
+    return ["", "[[steps]]", 'block = "pip"', 'name = "extra"', f"packages = {json.dumps(packages)}"] if packages else []
