@@ -71,7 +71,7 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield f"# What {_plain(lock.name)} is built from. Written by: toolkit image lock {_plain(lock.name)}"
     yield f"# Build exactly this: toolkit image build {_plain(lock.name)} --locked"
     for key in ("format", "name", "recipe_hash", "epoch"):
-        yield f"{key} = {json.dumps(getattr(lock, key))}"
+        yield f"{key} = {_value(getattr(lock, key))}"
     yield ""
     yield "# `source`: compiled from that file. Without a file: it came with the base, or with a package of Debian."
     for key, packages in (("pip", lock.pip), ("pip_build", lock.pip_build)):
@@ -88,7 +88,12 @@ def _pinned(one: Pinned) -> Iterator[str]:
     for key in ("name", "version", "file", "sha256", "source"):
         value = getattr(one, key)
         if value:
-            yield f"{key} = {json.dumps(value)}"
+            yield f"{key} = {_value(value)}"
+
+
+def _value(value: object) -> str:
+    """A string, number or truth value as TOML writes it: as JSON does, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plain(text: str) -> str:
@@ -99,4 +104,4 @@ def _table(name: str, values: Mapping[str, str], *, order: bool = True) -> Itera
     yield ""
     yield f"[{name}]"
     for key in sorted(values) if order else values:
-        yield f"{json.dumps(key)} = {json.dumps(values[key])}"
+        yield f"{_value(key)} = {_value(values[key])}"
