@@ -1,0 +1,189 @@
+"""Signed images with the real Apptainer, keys of the real OpenSSL, and jobs that demand them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.image_fixtures import Tiny
+from toolkit.images.builders.sif_file import objects_of
+from toolkit.images.sif_objects import PARTITION
+
+PASSPHRASE = "correct horse battery staple"
+
+
+def key(directory: Path, kind: str, *, passphrase: str = "") -> Path:
+    """A private key, and its public part beside it."""
+    made = {"ec": ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"], "ed": ["genpkey", "-algorithm", "ed25519"]}
+    private, public = directory / f"{kind}.pem", directory / f"{kind}.pub"
+    guard = ["-aes-256-cbc", "-pass", f"pass:{passphrase}"] if passphrase else []
+    subprocess.run(["openssl", *made[kind], *guard, "-out", str(private)], check=True, capture_output=True)
+    known = ["-passin", f"pass:{passphrase}"] if passphrase else []
+    subprocess.run(["openssl", "pkey", "-in", str(private), *known, "-pubout", "-out", str(public)], check=True, capture_output=True)
+    return private
+
+
+@pytest.fixture
+def signed(tiny: Tiny) -> Tiny:
+    """A store with an image that is signed by ``ec.pem``."""
+    assert tiny.run("build", tiny.recipe("echo hello > /greeting")).returncode == 0
+    done = tiny.run("sign", "tiny", "--key", key(tiny.place, "ec"))
+    assert done.returncode == 0, done.stderr
+    return tiny
+
+
+def verify(store: Tiny, public: str = "ec.pub", image: str = "tiny") -> subprocess.CompletedProcess[str]:
+    return store.run("verify-signature", image, "--key", store.place / public)
+
+
+def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed: Tiny) -> None:
+    known = json.loads((signed.images / "tiny.json").read_text())
+    assert [one["kind"] for one in known["signatures"]] == ["pem"]
+    done = verify(signed)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == known["signatures"][0]["fingerprint"]
+    assert signed.inside("/bin/cat", "/greeting") == "hello\n"
+    key(signed.place, "ed")
+    other = verify(signed, "ed.pub")
+    assert other.returncode == 88
+    assert "not signed by this key" in other.stderr
+    # What is kept is kept, with its signature.
+    again = signed.run("build", signed.place / "tiny.toml", "--json")
+    assert json.loads(again.stdout)["kept"] is True
+
+
+def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(signed: Tiny) -> None:
+    before = json.loads((signed.images / "tiny.json").read_text())
+    private = key(signed.place, "ed", passphrase=PASSPHRASE)
+    (signed.place / "passphrase").write_text(f"{PASSPHRASE}\n")
+    refused = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase")
+    assert refused.returncode == 88
+    assert "signed already" in refused.stderr
+    done = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase", "--replace")
+    assert done.returncode == 0, done.stderr
+    after = json.loads((signed.images / "tiny.json").read_text())
+    assert (after["sif_id"], after["partition"]) == (before["sif_id"], before["partition"])
+    assert verify(signed, "ed.pub").returncode == 0
+    assert verify(signed).returncode == 88
+
+
+def test_a_passphrase_is_in_no_argument_and_no_output(signed: Tiny) -> None:
+    private = key(signed.place, "ed", passphrase=PASSPHRASE)
+    (signed.place / "passphrase").write_text(PASSPHRASE)
+    signed.extra["TOOLKIT_VERBOSE"] = "1"  # shows every command with its arguments
+    done = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase", "--replace")
+    assert done.returncode == 0, done.stderr
+    assert "openssl pkey" in done.stderr
+    assert PASSPHRASE not in done.stdout + done.stderr
+    assert "PRIVATE KEY" not in done.stdout + done.stderr
+    wrong = signed.place / "wrong"
+    wrong.write_text("hunter2")
+    refused = signed.run("sign", "tiny", "--key", private, "--passphrase-file", wrong, "--replace")
+    assert refused.returncode == 78
+    assert "passphrase is wrong" in refused.stderr
+    assert verify(signed, "ed.pub").returncode == 0  # the image is the one from before
+
+
+def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
+    path, copy = signed.images / "tiny.sif", signed.place / "copy.sif"
+    system = next(one for one in objects_of(path) if one.kind == PARTITION)
+    shutil.copy(path, copy)
+    with copy.open("r+b") as stream:
+        stream.seek(system.offset + system.size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    changed = verify(signed, image=str(copy))
+    assert changed.returncode == 88
+    assert "changed after it was signed" in changed.stderr
+    shutil.copy(path, copy)
+    planted, layer = signed.place / "planted", signed.place / "layer.sqfs"
+    planted.mkdir()
+    (planted / "greeting").write_text("planted\n")
+    subprocess.run(["mksquashfs", planted, layer, "-noappend", "-quiet"], check=True, capture_output=True)
+    # Apptainer mounts such a partition over the file system, and runs the image without a word.
+    overlay = ["--datatype", "4", "--partfs", "1", "--parttype", "4", "--partarch", "2", "--groupid", "1"]
+    subprocess.run(["apptainer", "sif", "add", *overlay, copy, layer], check=True, capture_output=True)
+    added = verify(signed, image=str(copy))
+    assert added.returncode == 88
+    assert "put into it after it was signed" in added.stderr
+    # Signed as it is, all of it counts.
+    done = signed.run("sign", copy, "--key", signed.place / "ec.pem", "--replace")
+    assert done.returncode == 0, done.stderr
+    assert verify(signed, image=str(copy)).returncode == 0
+
+
+def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    key(tiny.place, "ec")
+    unsigned = verify(tiny)
+    assert unsigned.returncode == 88
+    assert "is not signed" in unsigned.stderr
+    (tiny.place / "no.pub").write_text("hello\n")
+    assert verify(tiny, "no.pub").returncode == 78
+    assert verify(tiny, "missing.pub").returncode == 78
+    assert tiny.run("sign", "tiny", "--key", tiny.place / "no.pub").returncode == 78
+    assert tiny.run("sign", "tiny").returncode == 64
+
+
+def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    environment = {**tiny.environment()}
+    made = [
+        "apptainer",
+        "key",
+        "newpair",
+        "--name",
+        "A Tester",
+        "--email",
+        "tester@example.org",
+        "--password",
+        "",
+        "--push=false",
+        "-b",
+        "2048",
+    ]
+    subprocess.run(made, env=environment, stdin=subprocess.DEVNULL, check=True, capture_output=True)
+    done = tiny.run("sign", "tiny", "--pgp", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    signature = json.loads(done.stdout)["signature"]
+    assert "A Tester" in signature["signer"]
+    assert tiny.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode == 0
+    other = tiny.run("verify-signature", "tiny", "--key", "0" * 40)
+    assert other.returncode == 88
+    assert "signed by another key" in other.stderr
+
+
+def test_a_job_may_demand_a_signed_image(
+    signed: Tiny, toolkit: object, cluster: str, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    """Refused before anything is queued, by each way to say it."""
+    assert cluster
+    assert callable(toolkit)
+    environment = {**toolkit_env, "TOOLKIT_IMAGES": str(signed.images)}
+    folder = shared_dir / "job"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('hello')\n")
+    shutil.copy(signed.place / "ec.pub", folder / "team.pub")
+    (folder / "job.toml").write_text(
+        'script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\nsignature_key = "team.pub"\n'
+    )
+    images = shared_dir / "images"  # the nodes do not see the other's directory
+    shutil.copytree(signed.images, images, ignore=shutil.ignore_patterns(".*"))
+    environment["TOOLKIT_IMAGES"] = str(images)
+    done = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
+    assert "signed" not in done.stderr, done.stderr
+    key(signed.place, "ed")
+    shutil.copy(signed.place / "ed.pub", folder / "team.pub")
+    refused = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
+    assert refused.returncode in (65, 88), refused.stderr
+    assert "not signed by this key" in refused.stderr
+    (folder / "job.toml").write_text('script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\n')
+    nobody = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
+    assert nobody.returncode in (64, 65), nobody.stderr
+    assert "by whom" in nobody.stderr
