@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from toolkit.images.builders.build import Built
+    from toolkit.images.builders.build import Built, Engine
 
 
 @click.command("build")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Build also where nothing has changed, and every step again.")
+@click.option(
+    "--engine",
+    type=click.Choice(("auto", "apptainer", "docker")),
+    default="auto",
+    help="What builds it. Docker's image becomes a SIF. auto: Apptainer; where it may not build, Docker.",
+)
 @click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
 @click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock); flat, and from nothing kept.")
 @click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
 @click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
-def command(name: str, force: bool, flat: bool, locked: bool, lock_file: str | None, no_wait: bool, as_json: bool) -> None:
+def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lock_file: str | None, no_wait: bool, as_json: bool) -> None:
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
     \b
@@ -35,7 +41,7 @@ def command(name: str, force: bool, flat: bool, locked: bool, lock_file: str | N
 
         lock_file = str(lock_path(name))
     with console.Steps() as progress:
-        built = build_image(name, progress, Wish(force=force, flat=flat, wait=not no_wait, lock=lock_file))
+        built = build_image(name, progress, Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file))
     _show_built(built, as_json)
 
 

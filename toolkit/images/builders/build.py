@@ -6,17 +6,20 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from toolkit import __version__
-from toolkit.errors import BuildError, ForbiddenError, ImageMissingError
+from toolkit.errors import BuildError, ForbiddenError, ImageMissingError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images import host, library, sbom, store
 from toolkit.images.bases import LocalImage
-from toolkit.images.builders import apptainer, layered, locking
+from toolkit.images.builders import apptainer, choice, docker, layered, locking
 from toolkit.images.builders.apptainer import Outcome
+from toolkit.images.builders.cache import WHEELS, Cache
 from toolkit.images.builders.collect import contents
+from toolkit.images.builders.fetched import Fetched, fetched
 from toolkit.images.builders.lock import held
 from toolkit.images.builders.provenance import base_image, described
 from toolkit.images.builders.sif_file import normalise, partition_digest
@@ -45,17 +48,22 @@ class Built(Model, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+Engine = Literal["auto", "apptainer", "docker"]
+
+
 class Wish(Model, frozen=True, kw_only=True):
     """How somebody wants it built.
 
     Attributes:
         force: also where nothing has changed, and with nothing that was kept of earlier builds.
+        engine: what builds it: ``apptainer``, ``docker``, or ``auto``: the first of these that can.
         flat: packed as one by Apptainer alone, not in layers.
         wait: for somebody else who builds the same image; else give up.
         lock: the lock file that says exactly what to build; None: what there is.
     """
 
     force: bool = False
+    engine: Engine = "auto"
     flat: bool = False
     wait: bool = True
     lock: str | None = None
@@ -74,6 +82,8 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         NoSpaceError, BuildError, NeedsInstallError, ForbiddenError: of the build.
     """
     wish = wish or Wish()
+    if wish.lock and wish.engine == "docker":
+        raise UsageError("a locked build is Apptainer's: Docker's packs no image twice in the same way", place="--engine")
     resolved = library.load(recipe)
     lock = locking.read(Path(wish.lock), resolved) if wish.lock else None
     directory = store.images_directory()
@@ -82,7 +92,8 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         found = _existing(directory, resolved.name)
         state = _state(resolved)
         wanted = _hash(resolved, state)
-        if found and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock) and not wish.force:
+        same = found is not None and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock)
+        if found and same and _by(wish.engine, found[1]) and not wish.force:
             return Built(path=str(found[0]), manifest=found[1], kept=True)
         require_space(directory, resolved.space, twice=not wish.flat)
         task = _Task(
@@ -127,6 +138,11 @@ class _Task:
     expected: dict[str, float]
 
 
+def _by(engine: Engine, manifest: Manifest) -> bool:
+    """Whether it was built by the engine that is wished for now."""
+    return engine == "auto" or manifest.builder.startswith("docker ") == (engine == "docker")
+
+
 def _make(directory: Path) -> None:
     for one in (directory, scratch_parent(directory)):
         try:
@@ -140,21 +156,38 @@ def _make(directory: Path) -> None:
 def _build(task: _Task, progress: Progress) -> Built:
     """By the first way that works here."""
     directory = task.log.parent
+    base = fetched(task.resolved.base, exactly=task.lock.base.digest if task.lock else "")
     if task.lock:
         with workspace(directory) as place:
-            return _finished(task, _locked(task, task.lock, place, progress), place)
+            return _finished(task, _locked(task, task.lock, base, place, progress), base, place)
+    if choice.engine(task.wish.engine, progress) == "docker":
+        with workspace(directory) as place:
+            return _finished(task, _by_docker(task, base, place, progress), base, place)
     if not task.wish.flat:
         try:
             with workspace(directory) as place:
-                return _finished(task, _layered(task, place, progress), place)
+                return _finished(task, _layered(task, base, place, progress), base, place)
         except layered.NotHereError as error:
             progress.say("flat", f"no layers on this machine: {error}")
     with workspace(directory) as place:
-        definition = library.rendered(task.resolved)
-        return _finished(task, apptainer.build(task.resolved, definition, place, task.log, progress, task.expected), place)
+        definition, login = library.rendered(task.resolved), base.environment if base else {}
+        definition = base.definition(definition, task.resolved.base) if base else definition
+        outcome = apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login)
+        return _finished(task, outcome, base, place)
 
 
-def _locked(task: _Task, lock: Lock, place: Workspace, progress: Progress) -> Outcome:
+def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    """With what was compiled before for the same steps; the checks of the image tell whether it fits."""
+    definition = library.rendered(task.resolved, "docker")
+    key = chain(library.staged(task.resolved), base.image.digest if base else task.state).products_key
+    cache = Cache(task.log.parent)
+    with cache.used():
+        kept = cache.use(WHEELS, key) if key and not task.wish.force else None
+        wheels = Path(kept.path) if kept else None
+        return docker.build(task.resolved, definition, place, task.log, progress, task.expected, base=base, wheels=wheels)
+
+
+def _locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
     """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
     base = base_image(task.resolved.base, digest=True)
     if isinstance(task.resolved.base, LocalImage) and base.digest != lock.base.digest:
@@ -163,22 +196,27 @@ def _locked(task: _Task, lock: Lock, place: Workspace, progress: Progress) -> Ou
         )
     resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
     definition = locked_definition(library.rendered(resolved), lock)
+    if fetched_base:
+        definition = fetched_base.definition(definition, resolved.base)
     with host.lending(locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")):
         try:
             # The first is for what packs, the second for the steps, which see nothing else of an environment.
             environment = {name: str(lock.epoch) for name in ("SOURCE_DATE_EPOCH", "APPTAINERENV_SOURCE_DATE_EPOCH")}
+            environment |= fetched_base.environment if fetched_base else {}
             return apptainer.build(resolved, definition, place, task.log, progress, task.expected, environment=environment)
         except BuildError as error:
             raise locking.explained(error, lock, task.log) from None
 
 
-def _layered(task: _Task, place: Workspace, progress: Progress) -> Outcome:
-    resolved = task.resolved
-    links, definition = chain(resolved, task.state), library.rendered(resolved)
-    return layered.build(resolved.name, links, definition, place, task.log, progress, task.expected, fresh=task.wish.force)
+def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    resolved, definition = task.resolved, library.rendered(task.resolved)
+    links, login = chain(library.staged(resolved), base.image.digest if base else task.state), base.environment if base else {}
+    if base:
+        links, definition = msgspec.structs.replace(links, base=base.base), base.definition(definition, resolved.base)
+    return layered.build(resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force)
 
 
-def _finished(task: _Task, outcome: Outcome, place: Workspace) -> Built:
+def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place: Workspace) -> Built:
     """What was built becomes the image, with what is known of it."""
     name, lock = task.resolved.name, task.lock
     found = contents(str(place.sif))
@@ -198,8 +236,9 @@ def _finished(task: _Task, outcome: Outcome, place: Workspace) -> Built:
         locked=locked_hash(lock),
         partition=partition_digest(place.sif) if lock else "",
     )
-    base = lock.base if lock else base_image(task.resolved.base)
-    manifest = described(manifest, found, library.rendered(task.resolved), base, _command(task))
+    base = lock.base if lock else fetched_base.image if fetched_base else base_image(task.resolved.base)
+    form = "docker" if outcome.builder.startswith("docker ") else "apptainer"
+    manifest = described(manifest, found, library.rendered(task.resolved, form), base, _command(task))
     path = store.publish(place.sif, manifest, task.log.parent)
     write_atomically(path.with_name(f"{name}{sbom.ENDING}"), sbom.cyclonedx(manifest, found, __version__))
     task.log.replace(task.log.with_name(f"{name}.log"))
@@ -209,6 +248,7 @@ def _finished(task: _Task, outcome: Outcome, place: Workspace) -> Built:
 def _command(task: _Task) -> list[str]:
     """By which it is built again."""
     options = ["--locked"] if task.wish.lock else ["--flat"] if task.wish.flat else []
+    options += ["--engine", task.wish.engine] if task.wish.engine != "auto" else []
     return ["toolkit", "image", "build", task.recipe, *options]
 
 

@@ -26,6 +26,7 @@ from toolkit.images.builders.convert import convert
 from toolkit.images.builders.docker_engine import Builder, Engine, builder, engine
 from toolkit.images.builders.docker_lend import WHEELS, Lending, lending, lent
 from toolkit.images.builders.docker_log import Reader
+from toolkit.images.builders.fetched import Fetched
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.loan import secrets
@@ -44,6 +45,7 @@ def build(
     progress: Progress,
     expected: Mapping[str, float],
     *,
+    base: Fetched | None = None,
     wheels: Path | None = None,
 ) -> Outcome:
     """Build the image by Docker, and ``place.sif`` from it; everything that is said on the way goes to ``log``.
@@ -55,6 +57,7 @@ def build(
         log: the file that gets the whole log.
         progress: is told the steps.
         expected: seconds that each step is likely to take, by name.
+        base: which image the base is, where it is from a registry or an archive.
         wheels: a directory of what was compiled before, for the steps to take.
 
     Raises:
@@ -74,9 +77,9 @@ def build(
         hidden = (*lends.hidden, *secrets((*loan.files.values(), *host.proxies().values())))
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")
-        base = docker_base.provide(found, resolved.base, place, follower)
+        name = docker_base.provide(found, resolved.base, base, place, follower)
         context = _context(place, definition, wheels)
-        image = _Build(resolved.name, found, client, place, follower, details).image(base.name, lends, context)
+        image = _Build(resolved.name, found, client, place, follower, details).image(name, lends, context)
     follower.begin("convert")
     packer = convert(found, image, resolved.name, place, follower)
     follower.end()
@@ -124,12 +127,13 @@ def _private(directory: Path) -> Path:
 
 
 def _context(place: Workspace, definition: str, wheels: Path | None) -> Path:
-    """What is handed to the engine: the Dockerfile, and wheels if there are any."""
+    """What is handed to the engine: the Dockerfile, and wheels where there are some."""
     context = _private(place.scratch / "context")
-    has_wheels = wheels is not None and wheels.is_dir() and any(wheels.iterdir())
-    if wheels and has_wheels:
+    if wheels:
         shutil.copytree(wheels, context / WHEELS, copy_function=_linked)
-    (context / "Dockerfile").write_text(lent(definition, wheels=has_wheels), encoding="utf-8")
+    else:
+        (context / WHEELS).mkdir()
+    (context / "Dockerfile").write_text(lent(definition), encoding="utf-8")
     return context
 
 
@@ -175,7 +179,7 @@ class _Build:
         said = self.follower.reader
         said.step, said.command, said.tail = reader.step or "base", reader.command, reader.tail
         said.no_space = said.no_space or reader.no_space
-        error = self.follower.error(_code(tuple(reader.tail), code))
+        error = self.follower.error(code if reader.code is None else reader.code)
         if said.no_space or not (reader.gone or not _answers(self.engine)):
             return error
         return BuildError(
@@ -197,12 +201,6 @@ def _environment(found: Engine, lends: Lending) -> dict[str, str]:
     }
     settings = {"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "LC_ALL": "C.UTF-8"}
     return {**kept, **proxies, **settings, "DOCKER_HOST": found.address}
-
-
-def _code(details: tuple[str, ...], code: int) -> int:
-    """Of the step's shell, which BuildKit says in its last line; else of the client."""
-    said = re.search(r"exit code: (\d+)", details[-1]) if details else None
-    return int(said[1]) if said else code
 
 
 def _answers(found: Engine) -> bool:

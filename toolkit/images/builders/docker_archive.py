@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_Members = dict[str, tarfile.TarInfo]
+
 
 @contextmanager
 def as_docker_archive(archive: Path, scratch: Path) -> Iterator[Path]:
@@ -21,16 +23,16 @@ def as_docker_archive(archive: Path, scratch: Path) -> Iterator[Path]:
     """
     try:
         with tarfile.open(archive) as source:
-            names = set(source.getnames())
-            if "manifest.json" in names:
+            members = {member.name.removeprefix("./"): member for member in source}
+            if "manifest.json" in members:
                 rewritten = None
-            elif "index.json" in names:
+            elif "index.json" in members:
                 rewritten = scratch / "archive.tar"
-                _rewrite(source, rewritten)
+                _rewrite(source, members, rewritten)
             else:
                 raise ValueError("it holds neither manifest.json nor index.json")
-    except tarfile.TarError as error:
-        raise ValueError(f"it is no archive: {error}") from None
+    except (tarfile.TarError, KeyError) as error:
+        raise ValueError(f"it is no whole archive: {error}") from None
     try:
         yield rewritten or archive
     finally:
@@ -38,19 +40,20 @@ def as_docker_archive(archive: Path, scratch: Path) -> Iterator[Path]:
             rewritten.unlink(missing_ok=True)
 
 
-def _rewrite(source: tarfile.TarFile, target: Path) -> None:
-    manifests = _json(source, "index.json").get("manifests") or []
+def _rewrite(source: tarfile.TarFile, members: _Members, target: Path) -> None:
+    manifests = _json(source, members, "index.json").get("manifests") or []
     if len(manifests) != 1:
         raise ValueError(f"it holds {len(manifests)} images, not one")
-    manifest = _json(source, _blob(manifests[0]))
+    manifest = _json(source, members, _blob(manifests[0]))
     if "config" not in manifest:
         raise ValueError("it holds an image of several architectures; write one of them into it")
     layers = [_blob(layer) for layer in manifest["layers"]]
     described = [{"Config": _blob(manifest["config"]), "RepoTags": None, "Layers": layers}]
     with tarfile.open(target, "w") as archive:
         for name in dict.fromkeys((_blob(manifest["config"]), *layers)):
-            member = source.getmember(name)
-            archive.addfile(member, source.extractfile(member))
+            stream = source.extractfile(members[name])
+            members[name].name = name
+            archive.addfile(members[name], stream)
         data = json.dumps(described).encode()
         member = tarfile.TarInfo("manifest.json")
         member.size = len(data)
@@ -62,9 +65,9 @@ def _blob(descriptor: dict[str, Any]) -> str:
     return f"blobs/{algorithm}/{digits}"
 
 
-def _json(source: tarfile.TarFile, name: str) -> dict[str, Any]:
+def _json(source: tarfile.TarFile, members: _Members, name: str) -> dict[str, Any]:
     try:
-        stream = source.extractfile(name)
+        stream = source.extractfile(members[name])
         data = json.load(stream) if stream else None
     except (KeyError, ValueError):
         data = None

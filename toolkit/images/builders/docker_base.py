@@ -14,11 +14,11 @@ from toolkit.images import host
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.docker_archive import as_docker_archive
 from toolkit.images.builders.docker_engine import Engine
+from toolkit.images.builders.fetched import Fetched
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.registry_auth import Credentials
-from toolkit.images.registry_source import Source, source
-from toolkit.model.base import Model
+from toolkit.images.registry_source import Source
 
 # As Apptainer calls debootstrap: the same packages by either engine.
 _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")
@@ -36,22 +36,11 @@ find var/log -type f -delete
 """
 
 
-class Found(Model, frozen=True, kw_only=True):
-    """A base in the engine.
+def provide(engine: Engine, base: Base, found: Fetched | None, place: Workspace, follower: Follower) -> str:
+    """Make the base of a recipe be there; what the engine calls exactly this one.
 
-    Attributes:
-        name: by which the engine knows exactly this one.
-        reference: as the recipe names it; empty for a base that we made.
-        digest: that it has in its registry.
-    """
-
-    name: str
-    reference: str = ""
-    digest: str = ""
-
-
-def provide(engine: Engine, base: Base, place: Workspace, follower: Follower) -> Found:
-    """Make the base of a recipe be there.
+    Args:
+        found: which image it is, of a base from a registry or an archive.
 
     Raises:
         ConfigError: Docker cannot begin with this kind of base.
@@ -60,11 +49,10 @@ def provide(engine: Engine, base: Base, place: Workspace, follower: Follower) ->
     """
     if isinstance(base, Debootstrap):
         return _debian(engine, base, place, follower)
-    archive, reference = getattr(base, "archive", None), getattr(base, "reference", "")
-    if archive:
-        return _loaded(engine, str(archive), place)
-    if reference:
-        return _pulled(engine, source(str(reference), getattr(base, "digest", None) or None), follower)
+    if found and found.archive:
+        return _loaded(engine, found.archive, place)
+    if found and found.source:
+        return _pulled(engine, found.source, follower)
     raise ConfigError(
         f"Docker cannot begin with this kind of base: {base.detail()}",
         place="the recipe's [base]",
@@ -72,7 +60,7 @@ def provide(engine: Engine, base: Base, place: Workspace, follower: Follower) ->
     )
 
 
-def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> Found:
+def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
     """The same Debian that Apptainer would begin with; made once for each release and set of packages, and kept in the engine."""
     made_from = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
     tag = f"{base.release}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
@@ -83,7 +71,7 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
         changes = [f"ENV PATH={_PATH}", 'CMD ["/bin/bash"]', f'LABEL toolkit.base="debian {base.release}"']
         engine.client.api.import_image_from_file(str(tree), repository="toolkit/debian", tag=tag, changes=changes)
         tree.unlink()
-    return Found(name=name)
+    return name
 
 
 def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
@@ -106,11 +94,10 @@ def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follow
         raise follower.error(code)
 
 
-def _pulled(engine: Engine, found: Source, follower: Follower) -> Found:
-    result = Found(name=found.place.pinned, reference=str(found.wanted), digest=found.place.digest)
+def _pulled(engine: Engine, found: Source, follower: Follower) -> str:
     if not _there(engine, found.place.pinned):
         _pull(engine, found, follower)
-    return result
+    return found.place.pinned
 
 
 def _pull(engine: Engine, found: Source, follower: Follower) -> None:
@@ -144,12 +131,10 @@ def _pull_failed(found: Source, reason: str) -> BuildError:
     )
 
 
-def _loaded(engine: Engine, archive: str, place: Workspace) -> Found:
+def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
     """From a file that `docker save`, skopeo or podman wrote."""
     from docker.errors import DockerException
 
-    kind, colon, rest = archive.partition(":")
-    path = Path(rest if colon and kind in ("docker-archive", "oci-archive") else archive)
     try:
         with as_docker_archive(path, place.scratch) as file, file.open("rb") as stream:
             images = engine.client.images.load(_chunks(stream))
@@ -161,7 +146,7 @@ def _loaded(engine: Engine, archive: str, place: Workspace) -> Found:
         raise BuildError(f"the archive of the base holds {len(images)} images, not one", place=str(path))
     name = f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}"
     images[0].tag(name)  # an image without a name cannot be built from
-    return Found(name=name, reference=f"archive:{path.name}", digest=str(images[0].id))
+    return name
 
 
 def _chunks(stream: Any) -> Iterator[bytes]:

@@ -33,23 +33,30 @@ SOURCES = "sources.list"
 # Named in every step whether they are lent or not, so that a step's key does not depend on it.
 _SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", PREFERENCES, QUESTION, SOURCES)
 _STAGE = "toolkit-wheels"
-_RUN = re.compile(r"^RUN ((?:--\S+\s+(?:\\\n\s*)?)*)", re.MULTILINE)
+_LENT_WHEELS = f"{ROOT}/{WHEELS}"
+# With the lines that it goes on in: those that end with a backslash, and comments among them.
+_RUN = re.compile(r"^RUN (?P<flags>(?:--\S+\s+(?:\\\n\s*)?)*)(?P<body>(?:.*\\\n|[ \t]*#.*\n)*.*)", re.MULTILINE)
 _FROM = re.compile(r"^FROM ", re.MULTILINE)
 
 
-def lent(dockerfile: str, *, wheels: bool) -> str:
+def lent(dockerfile: str) -> str:
     """A Dockerfile whose steps see what is lent, and say everything on one stream, so that commands and what they print keep their order.
 
     Args:
-        dockerfile: with one ``RUN`` at the beginning of a line for each step.
-        wheels: whether there are wheels; they are in ``WHEELS`` of the build's context.
+        dockerfile: with one ``RUN`` at the beginning of a line for each step. The context that it is built with has a directory ``WHEELS``,
+            which steps see that name it, and only these.
     """
     mounts = [f"type=tmpfs,target={ROOT}", *(f"type=secret,id={name},target={ROOT}/{name},mode=0444" for name in _SECRETS)]
-    if wheels:
-        mounts.append(f"type=bind,from={_STAGE},target={ROOT}/{WHEELS}")
-        dockerfile = _FROM.sub(f"FROM scratch AS {_STAGE}\nCOPY {WHEELS}/ /\n\nFROM ", dockerfile, count=1)
     flags = " ".join(f"--mount={mount}" for mount in mounts)
-    return _RUN.sub(lambda found: f"RUN {flags} {found[1]}exec 2>&1; ", dockerfile)
+    wheels = f" --mount=type=bind,from={_STAGE},target={_LENT_WHEELS}"
+    if _LENT_WHEELS in dockerfile:
+        dockerfile = _FROM.sub(f"FROM scratch AS {_STAGE}\nCOPY {WHEELS}/ /\n\nFROM ", dockerfile, count=1)
+
+    def changed(found: re.Match[str]) -> str:
+        own, body = found["flags"], found["body"]
+        return f"RUN {flags}{wheels if _LENT_WHEELS in body else ''} {own}exec 2>&1; {body}"
+
+    return _RUN.sub(changed, dockerfile)
 
 
 @dataclass(frozen=True)

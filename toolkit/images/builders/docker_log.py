@@ -15,6 +15,9 @@ _OUTPUT = re.compile(r"\d+\.\d+ ?(?P<text>.*)")
 _RUN = re.compile(r"\[[^\]]+\] RUN ")
 _SAID = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
 _WRITTEN = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>[^'\";]*)")
+# Of "executor failed running [/bin/sh -c ...]: exit code: 1", and as engines say it since 23, only the end is news.
+_REASON = re.compile(r"ERROR: (?:(?:executor failed running \[.*\]|process \".*\" did not complete successfully): )?")
+_CODE = re.compile(r"exit code: (\d+)")
 _NO_SPACE = "no space left on device"
 _ENGINE_GONE = (
     "error reading from server: eof",
@@ -49,6 +52,7 @@ class Reader:
         command: the last one that it began.
         tail: the last lines that it printed.
         no_space: a file system was full.
+        code: with which the shell of the step that failed ended.
         gone: the engine ended in the middle.
         line: the last line, as the step printed it.
     """
@@ -58,6 +62,7 @@ class Reader:
     command: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     no_space: bool = False
+    code: int | None = None
     gone: bool = False
     line: str = ""
     _vertices: dict[str, _Vertex] = field(default_factory=dict)
@@ -108,7 +113,12 @@ class Reader:
             return "kept"
         elif rest.startswith("ERROR") and not self._failed:
             self._failed = bool(vertex.name)
-            vertex.tail.append(rest)
+            reason = _REASON.sub("", rest)
+            code = _CODE.fullmatch(reason)
+            if code:
+                self.code = int(code[1])
+            else:
+                vertex.tail.append(reason)
             self._show(vertex)
         return None
 

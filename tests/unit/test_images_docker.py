@@ -1,0 +1,253 @@
+"""The pure parts of building by Docker: what is lent to a Dockerfile, and what BuildKit prints, as it printed it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ConfigError, ImageMissingError
+from toolkit.images.bases import Docker
+from toolkit.images.builders.docker import image_name
+from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_layout import write_layout
+from toolkit.images.builders.docker_lend import lending, lent
+from toolkit.images.builders.docker_log import Reader
+from toolkit.images.builders.fetched import fetched
+from toolkit.images.loan import Bind, Loan
+
+GOLDEN = Path(__file__).parents[1] / "golden/docker"
+DOCKERFILE = """\
+# x
+ARG BASE=debian:bookworm-slim
+FROM ${BASE} AS common
+
+RUN set -ex; \\
+    # a comment, which ends no command
+    echo '==> apt: python3'; \\
+    true
+
+FROM common AS build
+RUN set -ex; \\
+    cp /mnt/wheels/x.whl /opt/wheels
+
+FROM common
+RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \\
+    echo 'RUN x'; \\
+    ls /opt/wheels
+LABEL a="/mnt/wheels"
+"""
+
+
+def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> None:
+    changed = lent(DOCKERFILE)
+    assert changed.count("--mount=type=tmpfs,target=/mnt ") == 3
+    assert changed.count("--mount=type=secret,id=pip.conf,target=/mnt/pip.conf") == 3
+    assert "RUN x" in changed
+    first, second, third = (line for line in changed.splitlines() if line.startswith("RUN "))
+    assert first.endswith(" exec 2>&1; set -ex; \\")
+    assert "from=toolkit-wheels" not in first + third
+    assert "--mount=type=bind,from=toolkit-wheels,target=/mnt/wheels exec 2>&1; " in second
+    assert third.endswith("--mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels exec 2>&1; set -ex; \\")
+    plain = "\n".join(line if not line.startswith("RUN ") else "RUN" for line in DOCKERFILE.splitlines())
+    without = "\n".join(line if not line.startswith("RUN ") else "RUN" for line in changed.splitlines())
+    assert without.replace("FROM scratch AS toolkit-wheels\nCOPY wheels/ /\n\n", "") == plain
+
+
+def test_no_stage_for_wheels_where_no_step_takes_any() -> None:
+    assert "toolkit-wheels" not in lent(DOCKERFILE.replace("/mnt/wheels", "/elsewhere"))
+
+
+def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
+    (tmp_path / "simple/x").mkdir(parents=True)
+    (tmp_path / "simple/x/index.html").write_text('<a href="../../files/x.whl">x</a>')
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/x.whl").write_bytes(b"wheel")
+    (tmp_path / "lent").mkdir()
+    (tmp_path / "authorities.pem").touch()
+    loan = Loan(
+        files={"pip.conf": "[global]\nextra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/0\n"},
+        binds=(
+            Bind(source=str(tmp_path), target="extra-index-url/1"),
+            Bind(source=str(tmp_path / "files"), target="find-links/0"),
+            Bind(source=str(tmp_path / "authorities.pem"), target="ca-certificates.crt"),
+            Bind(source=str(tmp_path / "missing"), target="find-links/9"),
+        ),
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with lending(loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm") as lends:
+        assert sorted(lends.files) == ["apt.conf", "ca-certificates.crt", "pip.conf", "sources.list"]
+        assert lends.files["sources.list"].read_text() == "deb http://mirror.site/debian bookworm main\n"
+        assert "/mnt/sources.list" in lends.files["apt.conf"].read_text()
+        index, links = (line.partition(" = ")[2] for line in lends.files["pip.conf"].read_text().splitlines()[1:])
+        assert lends.hidden[0] in index
+        assert opener.open(f"{index}/x/").read() == b'<a href="../../files/x.whl">x</a>'
+        assert opener.open(index.replace("/simple", "/files/x.whl")).read() == b"wheel"
+        assert b"x.whl" in opener.open(f"{links}/").read()
+        root = index.partition(f"/{lends.hidden[0]}")[0]
+        for path in ("/", "/files/x.whl", f"/{lends.hidden[0]}/", f"/{lends.hidden[0]}/find-links/0/../../../authorities.pem"):
+            with pytest.raises(urllib.error.HTTPError):
+                opener.open(root + path)
+        assert all("pip.conf" not in word or str(tmp_path) in word for word in lends.arguments())
+    with pytest.raises(urllib.error.URLError):
+        opener.open(root)
+
+
+def test_a_mirror_in_a_directory_is_served(tmp_path: Path) -> None:
+    (tmp_path / "lent").mkdir()
+    (tmp_path / "debian").mkdir()
+    with lending(Loan(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm") as lends:
+        assert lends.files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
+
+
+def fed(name: str) -> tuple[Reader, list[tuple[str, str, str]]]:
+    reader = Reader()
+    events: list[tuple[str, str, str]] = []
+    for line in (GOLDEN / name).read_text().splitlines():
+        event = reader.feed(line)
+        if event:
+            events.append((event, reader.step, reader.detail))
+    return reader, events
+
+
+def test_steps_are_followed() -> None:
+    reader, events = fed("built-20.10.txt")
+    assert events == [("step", "apt", "python3"), ("step", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert not reader.gone
+    assert not reader.no_space
+
+
+def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> None:
+    reader, events = fed("failed-20.10.txt")
+    assert events == [("kept", "apt", "python3"), ("kept", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert (reader.step, reader.command, reader.code) == ("act", "cat /missing/file", 1)
+    assert list(reader.tail) == ["before", "cat: /missing/file: No such file or directory"]
+    assert not reader.gone
+
+
+def test_an_engine_that_stopped_is_told_from_a_step_that_failed() -> None:
+    reader, _ = fed("stopped-20.10.txt")
+    assert reader.gone
+    assert (reader.step, reader.command, reader.code) == ("act", "cat /dev/zero", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "tail"),
+    [
+        ('ERROR: process "/bin/sh -c exec 2>&1; x" did not complete successfully: exit code: 7', 7, []),
+        ("ERROR: executor failed running [/bin/sh -c x]: network bridge not found", None, ["network bridge not found"]),
+        ("ERROR: failed to copy: write /x: no space left on device", None, ["failed to copy: write /x: no space left on device"]),
+    ],
+)
+def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: list[str]) -> None:
+    reader = Reader()
+    reader.feed("#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: python3'")
+    reader.feed(f"#5 {line}")
+    assert (reader.step, reader.code, list(reader.tail), reader.no_space) == ("apt", code, tail, "no space" in line)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        ("pytorch_22.03", "toolkit/pytorch_22.03"),
+        ("A+b", "toolkit/a-b"),
+        ("x.", "toolkit/x"),
+        ("x..-y", "toolkit/x-y"),
+        ("-+x", "toolkit/x"),
+    ],
+)
+def test_the_name_of_an_image_in_the_engine(recipe: str, name: str) -> None:
+    assert image_name(recipe) == name
+
+
+def tar(**files: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/"))
+            if data.startswith(b"-> "):
+                member.type, member.linkname = tarfile.SYMTYPE, data[3:].decode()
+                archive.addfile(member)
+                continue
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def saved(**changes: bytes) -> bytes:
+    """As `docker save` writes it: two layers that are the same are one file and a link."""
+    listed = [{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]
+    files = {
+        "one__layer.tar": b"layer",
+        "two__layer.tar": b"-> ../one/layer.tar",
+        "c.json": b'{"a": 1}',
+        "manifest.json": json.dumps(listed).encode(),
+    }
+    return tar(**{**files, **changes})
+
+
+def test_a_saved_image_becomes_a_layout(tmp_path: Path) -> None:
+    data = saved()
+    write_layout((data[at : at + 100] for at in range(0, len(data), 100)), tmp_path / "image")
+
+    def blob(descriptor: dict[str, str]) -> bytes:
+        return (tmp_path / "image/blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
+
+    index = json.loads((tmp_path / "image/index.json").read_text())
+    manifest = json.loads(blob(index["manifests"][0]))
+    assert blob(manifest["config"]) == b'{"a": 1}'
+    assert [blob(layer) for layer in manifest["layers"]] == [b"layer", b"layer"]
+    assert {layer["mediaType"] for layer in manifest["layers"]} == {"application/vnd.oci.image.layer.v1.tar"}
+    assert sorted(path.name for path in (tmp_path / "image").iterdir()) == ["blobs", "index.json", "oci-layout"]
+
+
+@pytest.mark.parametrize("data", [b"", saved()[:1200], saved(**{"manifest.json": b"[]"}), tar(x=b"y")])
+def test_a_saved_image_that_is_not_whole_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(ValueError, match="it "):
+        write_layout([data], tmp_path / "image")
+
+
+def test_an_archive_of_oci_becomes_one_that_engines_load(tmp_path: Path) -> None:
+    write_layout([saved()], tmp_path / "image")
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(tmp_path / "image", ".")
+    with tarfile.open(tmp_path / "plain.tar", "w") as archive:
+        for path in sorted((tmp_path / "image").rglob("*")):
+            archive.add(path, path.relative_to(tmp_path / "image"), recursive=False)
+    with as_docker_archive(tmp_path / "plain.tar", tmp_path) as found, tarfile.open(found) as archive:
+        stream = archive.extractfile("manifest.json")
+        assert stream
+        listed = json.load(stream)
+        assert len(listed[0]["Layers"]) == 2
+        assert {listed[0]["Config"], *listed[0]["Layers"]} <= set(archive.getnames())
+    assert not found.exists()
+    with as_docker_archive(tmp_path / "image.tar", tmp_path) as found:  # as `tar -c .` names its files
+        assert found.exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 2000, tar(x=b"y"), tar(**{"index.json": b'{"manifests": []}'})])
+def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(ValueError, match="it "), as_docker_archive(tmp_path / "x.tar", tmp_path):
+        pass
+
+
+def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(b"x")
+    base = Docker(image="nvcr.io/nvidia/pytorch:22.03-py3", archive=f"oci-archive:{tmp_path}/x.tar")
+    found = fetched(base)
+    assert found
+    assert found.image.reference == "nvcr.io/nvidia/pytorch:22.03-py3"
+    assert found.image.digest == "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert found.base.header() == ("Bootstrap: oci-archive", f"From: {tmp_path}/x.tar")
+    text = "# x\n\n" + "\n".join(base.header()) + "\nStage: build\n\n" + "\n".join(base.header()) + "\n"
+    assert found.definition(text, base).count(f"From: {tmp_path}/x.tar\n") == 2
+    with pytest.raises(ImageMissingError):
+        fetched(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
+    with pytest.raises(ConfigError):
+        fetched(Docker(image="a.site/x:1", archive="dir:/x"))
