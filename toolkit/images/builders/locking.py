@@ -15,11 +15,13 @@ from toolkit import shell
 from toolkit.errors import BuildError, ConfigError, ImageMissingError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.images import host, library, store
-from toolkit.images.bases import Debootstrap
+from toolkit.images.bases import Debootstrap, LocalImage
 from toolkit.images.builders.apptainer import lend
+from toolkit.images.builders.cache import BASES, Cache
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.provenance import base_image
 from toolkit.images.builders.workspace import Workspace, workspace
+from toolkit.images.chain import chain
 from toolkit.images.collect import Contents
 from toolkit.images.index import Index
 from toolkit.images.loan import ROOT, Loan, bind_option
@@ -85,14 +87,14 @@ def make(recipe: str, epoch: int) -> Lock:
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
         epoch=epoch,
-        base=manifest.base or base_image(resolved.base),
+        base=manifest.base if manifest.base and manifest.base.digest else base_image(resolved.base, digest=True),
         parts=parts(resolved),
         tools=manifest.tools,
         apt=found.packages.apt,
-        pip=_pinned(found, index),
+        pip=_pinned(found, index, _of_base(resolved, manifest)),
         pip_build=_build_files(found, build_requirements(resolved), index),
     )
-    return with_build_packages(lock, _build_packages(image, resolved, lock)) if found.debian else lock
+    return with_build_packages(lock, build_packages(image, resolved, lock)) if found.debian else lock
 
 
 def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
@@ -118,10 +120,24 @@ def _index(resolved: Resolved) -> Index:
     return Index(host.pip_settings_here(), dict.fromkeys(further))
 
 
-def _pinned(found: Contents, index: Index) -> tuple[Pinned, ...]:
+def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
+    """The packages of Python that the base brought, where the base is at hand; they need not be fetched to build on it."""
+    base = resolved.base
+    if "python" not in base.holds and not isinstance(base, LocalImage):
+        return {}
+    path = base.path if isinstance(base, LocalImage) else ""
+    if not path and manifest.base:
+        key = chain(library.staged(resolved), manifest.base.digest).base_key
+        kept = Cache(store.images_directory()).find(BASES, key)
+        path = kept.path if kept else ""
+    return {normal(name): version for name, version in contents(path).packages.pip.items()} if path else {}
+
+
+def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
     pinned: dict[str, Pinned] = {}
     for one in found.pip:
-        file = origin(one.name, one.version, one.tags, index.files(one.name))
+        brought = of_base.get(normal(one.name)) == one.version
+        file = None if brought else origin(one.name, one.version, one.tags, index.files(one.name))
         bare = Pinned(name=one.name, version=one.version)
         known = msgspec.structs.replace(bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)) if file else bare
         pinned.setdefault(one.name, known)
@@ -139,7 +155,7 @@ def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tu
     return tuple(pinned)
 
 
-def _build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
+def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
     """What apt would add to the image for a build, and that the mirror still has what is in it.
 
     Raises:
