@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from tests.unit.samples import MANIFEST, inputs
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import IMAGENET
-from toolkit import scripts
+from toolkit import prepare, scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.launchers import get
+from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
@@ -148,3 +150,10 @@ def test_the_first_rank_that_a_script_forked_and_lost_is_read_from_its_words() -
     failure = get("spawn").first_failure([("", srun)])
     assert failure is not None
     assert failure.text == "script 0 on nid001: exit code 1"
+
+
+def test_data_that_is_missing_is_named_with_the_package_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"})
+    (found,) = prepare._directory_findings(Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",)), tmp_path)
+    assert found.next_step is not None
+    assert "apt-get install dataset-fashion-mnist" in found.next_step
