@@ -17,7 +17,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,13 @@ class TestEngine:
     @property
     def environment(self) -> dict[str, str]:
         return {"DOCKER_HOST": self.address}
+
+    def end(self) -> None:
+        """End it, and the steps that it leaves behind: engines of 20.10 end without them."""
+        self.daemon.end()
+        for pid in _of(self.directory):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         """What Debian's own client says."""
@@ -191,7 +198,7 @@ def docker_engine(engine_directory: Path, cgroups: None) -> Iterator[TestEngine]
     directory.mkdir()
     engine = start_engine(directory)
     yield engine
-    engine.daemon.end()
+    engine.end()
 
 
 def _registry(directory: Path, *, guarded: bool) -> Iterator[TestRegistry]:
@@ -235,7 +242,35 @@ def guarded_registry(engine_directory: Path) -> Iterator[TestRegistry]:
     yield from _registry(engine_directory / "guarded", guarded=True)
 
 
-def kill_hard(daemon: Daemon) -> None:
-    """As when the machine's memory is full."""
-    os.killpg(daemon.process.pid, signal.SIGKILL)
-    daemon.process.wait()
+@contextmanager
+def engine_in(directory: Path) -> Iterator[TestEngine]:
+    """An engine for one test, which may end and start it as it likes; nothing of it is left."""
+    directory.mkdir(exist_ok=True)
+    engine = start_engine(directory)
+    try:
+        yield engine
+    finally:
+        engine.end()
+
+
+def _of(directory: Path) -> Iterator[int]:
+    """The processes whose root is below a directory: steps of builds, which outlive the engine that began them."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(directory) in (entry / "mountinfo").read_text().split("\n", 1)[0]:
+                yield int(entry.name)
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(docker_engine: TestEngine, registry: TestRegistry, tiny_base: str) -> str:
+    """A handful of programs as an image in the registry, under the name of another registry that stands for it: a recipe's base."""
+    put_tiny(docker_engine, tiny_base, f"{registry.name}/stand-in/tiny:22.03-py3")
+    return "registry.example.org/stand-in/tiny:22.03-py3"
+
+
+def put_tiny(engine: TestEngine, tiny_base: str, name: str) -> None:
+    """Make an image of the directory ``tiny_base``, and push it."""
+    packed = subprocess.run(["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True).stdout
+    said = 'org.opencontainers.image.description="stand-in: a handful of programs for tests"'
+    engine.client("import", "--change", f"LABEL {said}", "--change", "ENV PATH=/bin", "-", name, input=packed)
+    engine.client("push", name)

@@ -180,11 +180,11 @@ def tar(**files: bytes) -> bytes:
 
 
 def saved(**changes: bytes) -> bytes:
-    """As `docker save` writes it: two layers that are the same are one file and a link."""
+    """As `docker save` writes it: two layers that are the same are one file and a link, which may come first."""
     listed = [{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]
     files = {
-        "one__layer.tar": b"layer",
-        "two__layer.tar": b"-> ../one/layer.tar",
+        "one__layer.tar": b"-> ../two/layer.tar",
+        "two__layer.tar": b"layer",
         "c.json": b'{"a": 1}',
         "manifest.json": json.dumps(listed).encode(),
     }

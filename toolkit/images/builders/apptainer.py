@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError
+from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images import host, library
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.follow import Follower
@@ -29,6 +29,7 @@ from toolkit.images.builders.privilege import Way, way
 from toolkit.images.builders.work import Bind
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.buildlog import Results
+from toolkit.images.collect import Contents
 from toolkit.images.definitions.apptainer import steps
 from toolkit.images.loan import ROOT, Loan, bind_option, secrets
 from toolkit.images.recipes import Resolved
@@ -49,12 +50,14 @@ class Outcome:
         results: what the checks said.
         seconds: that each step took.
         kept: steps that had nothing to do, since they are as they were.
+        contents: what is in the image, where that has been asked already.
     """
 
     results: Results
     builder: str
     seconds: dict[str, float] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    contents: Contents | None = None
 
 
 def build(
@@ -123,8 +126,14 @@ def build_base(
 
 
 def pack_archive(base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path) -> str:
-    """Build ``place.sif`` of an archive in ``cwd`` as the end of another engine's build; what did it. Errors as ``build``."""
-    chosen = way()
+    """Build ``place.sif`` of an archive in ``cwd`` as the end of another engine's build; what did it. Errors as ``build``.
+
+    Who has no ids for a build has enough for this: no step changes an owner.
+    """
+    try:
+        chosen = way()
+    except ForbiddenError:
+        chosen = Way(shell.which("apptainer") or shell.which("singularity") or "apptainer")
     command = _command(chosen, base, definition, place, place.sif, COMPRESSION, _temporary_arguments(place))
     code = follower.follow(command, _environment(place, chosen), place, cwd=cwd)
     if code != 0:

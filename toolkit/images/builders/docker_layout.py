@@ -75,17 +75,19 @@ def write_layout(chunks: Iterable[bytes], directory: Path) -> None:
 def _unpacked(archive: tarfile.TarFile, parts: Path) -> dict[str, str]:
     """Every file under a number, whatever it is called; a link (as the old form has for equal layers) is another name for a number."""
     names: dict[str, str] = {}
+    links: dict[str, tuple[str, str]] = {}
     for number, member in enumerate(archive):
-        stream = archive.extractfile(member) if member.isfile() else None
+        stream = archive.extractfile(member) if member.isreg() else None
         if stream:
             with (parts / str(number)).open("wb") as target:
                 shutil.copyfileobj(stream, target, _CHUNK)
             names[member.name] = str(number)
         elif member.issym() or member.islnk():
-            base = member.name.rpartition("/")[0]
-            found = names.get(_joined(base, member.linkname)) or names.get(member.linkname)
-            if found:
-                names[member.name] = found
+            links[member.name] = (_joined(member.name.rpartition("/")[0], member.linkname), member.linkname)
+    for name, targets in links.items():  # what a link names may come after it
+        found = next((names[target] for target in targets if target in names), None)
+        if found:
+            names[name] = found
     return names
 
 

@@ -1,0 +1,291 @@
+"""`toolkit image build --engine docker` with a real engine: what is built, what is kept, what is lent, and what is left when it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
+from tests.cluster.image_fixtures import Tiny, _quoted, _tidied, wait_for
+from toolkit.images.builders.labels import labels
+
+BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
+
+
+@dataclass
+class Docked(Tiny):
+    """Tiny images whose base is in a registry."""
+
+    def recipe(self, *commands: str, checks: str = "", more: str = "", name: str = "tiny", base: str = "") -> Path:
+        path = self.place / f"{name}.toml"
+        lines = "".join(f"    {_quoted(command)},\n" for command in commands)
+        path.write_text(
+            f'summary = "tiny"\n[base]\nkind = "docker"\n{base or f"image = {_quoted(self.base)}"}\n[space]\nimage = 10\nbuild = 20\n{more}'
+            f'[[steps]]\nblock = "run"\nname = "act"\ncommands = [\n{lines}]\nchecks = {{{checks}}}\n'
+        )
+        return path
+
+    def build(self, recipe: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.run("build", recipe, "--engine", "docker", *options)
+
+    @property
+    def manifest(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.images / "tiny.json").read_text())
+        return found
+
+
+@pytest.fixture
+def docked(docker_engine: TestEngine, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
+    """A store of its own beside the tests' engine, in which no image of the store is left."""
+    place = Path(
+        subprocess.run(["mktemp", "-d", "/var/tmp/toolkit-test-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip()
+    )
+    store = Docked(place, tiny_reference)
+    store.extra = {**docker_engine.environment, "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
+    for made in _tidied(store):
+        assert isinstance(made, Docked)
+        yield made
+    docker_engine.client("rmi", "-f", "toolkit/tiny:latest", check=False)
+    subprocess.run(["rm", "-rf", place], check=True)
+
+
+def _names(saved: Path) -> Iterator[str]:
+    """Every file of every layer."""
+    with tarfile.open(saved) as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.name.endswith("layer.tar") else None
+            if stream:
+                with tarfile.open(fileobj=stream) as layer:
+                    yield from (name.removeprefix("./") for name in layer.getnames())
+
+
+def named(engine: TestEngine) -> str:
+    """What the engine has under the name of the recipe."""
+    return engine.client("images", "-q", "toolkit/tiny")
+
+
+def test_a_build_makes_an_image_a_sif_and_its_manifest(docked: Docked, docker_engine: TestEngine, registry: TestRegistry) -> None:
+    recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
+    done = docked.build(recipe)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(docked.images / "tiny.sif")
+    assert docked.left() == BUILT
+    assert docked.inside("/bin/cat", "/greeting") == "hello\n"
+    known = docked.manifest
+    assert str(known["builder"]).startswith("docker ")
+    assert known["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
+    digest = docker_engine.client("image", "inspect", "--format", "{{index .RepoDigests 0}}", f"{registry.name}/stand-in/tiny:22.03-py3")
+    assert known["base"] == {"reference": docked.base, "digest": digest.partition("@")[2]}
+    for step in ("base", "act", "clean", "convert", "checks", "pack"):
+        assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
+    said = labels(str(docked.images / "tiny.sif"))
+    assert said["toolkit.recipe"] == "tiny"
+    assert said["org.opencontainers.image.description"].startswith("stand-in")
+    run = ["apptainer", "--silent", "run", "--containall", str(docked.images / "tiny.sif"), "printf", "%s|", "two words", "$HOME"]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "two words|$HOME|"
+    assert docker_engine.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting") == "hello"
+
+
+def test_what_has_not_changed_is_kept(docked: Docked) -> None:
+    first = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
+    assert docked.build(docked.recipe("echo one > /greeting", more=first)).returncode == 0
+    again = docked.build(docked.place / "tiny.toml", "--json")
+    assert json.loads(again.stdout)["kept"] is True
+    changed = docked.build(docked.recipe("echo two > /greeting", more=first))
+    assert changed.returncode == 0, changed.stderr
+    assert re.search(r"^first .* kept ", changed.stderr, re.MULTILINE), changed.stderr
+    assert re.search(r"^act .* done ", changed.stderr, re.MULTILINE), changed.stderr
+    assert docked.inside("/bin/cat", "/greeting", "/first") == "two\nfirst\n"
+
+
+def test_the_same_recipe_by_the_other_engine_is_built(docked: Docked) -> None:
+    recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
+    assert docked.build(recipe).returncode == 0
+    first = docked.manifest
+    done = docked.run("build", recipe, "--engine", "apptainer", "--flat")
+    assert done.returncode == 0, done.stderr
+    assert str(docked.manifest["builder"]).startswith("apptainer ")
+    assert docked.manifest["base"] == first["base"]
+    assert docked.manifest["recipe_hash"] == first["recipe_hash"]
+    assert json.loads(docked.run("build", recipe, "--json").stdout)["kept"] is True
+    layered = docked.run("build", recipe, "--engine", "apptainer", "--force")
+    assert layered.returncode == 0, layered.stderr
+    assert docked.inside("/bin/cat", "/greeting") == "hello\n"
+
+
+def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(docked: Docked, docker_engine: TestEngine) -> None:
+    wheels = docked.place / "wheels, and more"
+    wheels.mkdir()
+    (wheels / "x.whl").touch()
+    docked.extra |= {
+        "PIP_FIND_LINKS": f"file://{str(wheels).replace(' ', '%20')}",
+        "PIP_INDEX_URL": "https://reader:t0psecret@packages.example.org/simple",
+        "http_proxy": "http://proxied:t1psecret@proxy.example.org:3128",
+        "LEAKED": "yes",
+    }
+    recipe = docked.recipe("cat /mnt/pip.conf", "echo $http_proxy", "env", "ls /mnt", "while test ! -e /mnt/never; do sleep 1; done")
+    process = docked.start("build", recipe, "--engine", "docker")
+    log = docked.images / "tiny.failed.log"
+    wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert any(b"--secret" in line for line in lines)
+    assert not any(b"t0psecret" in line or b"t1psecret" in line for line in lines)
+    done = docked.build(docked.recipe("cat /mnt/pip.conf", "echo $http_proxy", "env", "ls /mnt"))
+    assert done.returncode == 0, done.stderr
+    text = (docked.images / "tiny.log").read_text()
+    assert "https://reader:****@packages.example.org/simple" in text
+    assert re.search(r"find-links = http://127\.0\.0\.1:\d+/\*\*\*\*/find-links/\d+", text)
+    assert "proxied:****@proxy.example.org" in text
+    assert "LEAKED" not in text
+    assert docked.inside("/bin/find", "/mnt") == "/mnt\n"
+    everything = text.encode() + (docked.images / "tiny.json").read_bytes() + (docked.images / "tiny.sif").read_bytes()
+    everything += (
+        docker_engine.client("history", "--no-trunc", "toolkit/tiny").encode() + docker_engine.client("inspect", "toolkit/tiny").encode()
+    )
+    saved = docked.place / "saved.tar"
+    docker_engine.client("save", "-o", str(saved), "toolkit/tiny")
+    names = list(_names(saved))
+    assert "bin/cat" in names
+    assert not [name for name in names if name.startswith("mnt/")]
+    everything += saved.read_bytes()
+    for secret in (b"t0psecret", b"t1psecret", str(wheels).encode()):
+        assert secret not in everything
+    assert b"packages.example.org" not in everything.replace(text.encode(), b"")
+
+
+def test_a_failed_step_is_named_with_its_command_and_the_tail(docked: Docked, docker_engine: TestEngine) -> None:
+    done = docked.build(docked.recipe("echo before", "cat /missing/file", "echo after"))
+    assert done.returncode == 74
+    assert "the step act failed" in done.stderr
+    assert "(exit code 1)" in done.stderr
+    assert "command: cat /missing/file" in done.stderr
+    assert "| cat: /missing/file: No such file or directory" in done.stderr
+    assert docked.left() == ["tiny.failed.log"]
+    assert named(docker_engine) == ""
+
+
+def test_an_image_that_fails_a_check_gets_no_name(docked: Docked, docker_engine: TestEngine) -> None:
+    done = docked.build(docked.recipe("true", checks='good = "echo fine", bad = "echo the sum is wrong; exit 1"'))
+    assert done.returncode == 74
+    assert "did not pass 1 of 2 checks" in done.stderr
+    assert "| bad: the sum is wrong" in done.stderr
+    assert docked.left() == ["tiny.failed.log"]
+    assert named(docker_engine) == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_build_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
+    docked: Docked, docker_engine: TestEngine, number: signal.Signals
+) -> None:
+    first = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
+    recipe = docked.recipe("sleep 300", more=first)
+    process = docked.start("build", recipe, "--engine", "docker")
+    log = docked.images / "tiny.failed.log"
+    wait_for(lambda: log.exists() and "+ sleep 300" in log.read_text(), "the step that sleeps")
+    busy = docked.build(recipe, "--no-wait")
+    assert busy.returncode == 75
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    wait_for(lambda: not docked.processes(), "the end of everything")
+    wait_for(lambda: docked.left() == ["tiny.failed.log"], "the work directory to go")
+    assert named(docker_engine) == ""
+    done = docked.build(docked.recipe("true", more=first))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^first .* kept ", done.stderr, re.MULTILINE), done.stderr
+    assert docked.left() == BUILT
+
+
+def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Path) -> None:
+    with engine_in(engine_directory / "stops") as engine:
+        docked.extra |= engine.environment
+        recipe = docked.recipe("sleep 300")
+        process = docked.start("build", recipe, "--engine", "docker")
+        log = docked.images / "tiny.failed.log"
+        wait_for(lambda: log.exists() and "+ sleep 300" in log.read_text(), "the step that sleeps")
+        engine.end()
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 74
+        assert "the Docker engine stopped in the step act of tiny" in said
+        assert docked.left() == ["tiny.failed.log"]
+        gone = docked.build(recipe)
+        assert gone.returncode == 72
+        assert "no Docker engine answers" in gone.stderr
+        assert "--engine apptainer" in gone.stderr
+        again = start_engine(engine.directory)
+        try:
+            assert named(again) == ""
+            done = docked.build(docked.recipe("true"))
+            assert done.returncode == 0, done.stderr
+        finally:
+            again.end()
+
+
+def test_a_disk_of_the_engine_that_fills_up(docked: Docked, engine_directory: Path) -> None:
+    place = engine_directory / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "toolkit-test", place], check=True)
+    try:
+        with engine_in(place) as engine:
+            docked.extra |= engine.environment
+            done = docked.build(docked.recipe("cat /dev/zero > /large"))
+            assert done.returncode == 73, done.stderr
+            assert "in the step act of tiny" in done.stderr
+            assert docked.left() == ["tiny.failed.log"]
+            too_small = docked.recipe("true")
+            too_small.write_text(too_small.read_text().replace("build = 20", "build = 500"))
+            refused = docked.build(too_small)
+            assert refused.returncode == 73
+            assert "where the engine keeps images" in refused.stderr
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_reader_builds_the_definition_by_docker_alone(docked: Docked, docker_engine: TestEngine, registry: TestRegistry) -> None:
+    recipe = docked.recipe("echo 'two  words' > /greeting", checks='greeting = "cat /greeting"')
+    said = docked.run("render", recipe, "--format", "docker")
+    assert said.returncode == 0, said.stderr
+    assert "--mount=type=secret" not in said.stdout
+    base = f"BASE={registry.name}/stand-in/tiny:22.03-py3"
+    image = docker_engine.client("build", "-q", "--network=host", "--build-arg", base, "-", input=said.stdout.encode())
+    assert docker_engine.client("run", "--rm", "--network=none", image, "sh", "/opt/toolkit/checks/run").splitlines() == [
+        "two  words",
+        "toolkit-check: greeting passed: two  words",
+    ]
+
+
+def test_another_engine_than_apptainer_where_it_may_not_build(docked: Docked, docker_engine: TestEngine) -> None:
+    """A user without subordinate ids, who may talk to Docker."""
+    name = "tk-plain"
+    subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name], check=True)
+    sock = Path(docker_engine.address.removeprefix("unix://"))
+    try:
+        for file in ("/etc/subuid", "/etc/subgid"):
+            subprocess.run(["sed", "-i", f"/^{name}:/d", file], check=True)
+        sock.chmod(0o666)
+        subprocess.run(["chown", "-R", name, docked.place], check=True)
+        read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+        docked.become = ("setpriv", "--reuid", name, "--regid", name, "--init-groups", *read)
+        recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
+        done = docked.run("build", recipe)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^engine +docker 2\d", done.stderr, re.MULTILINE), done.stderr
+        assert docked.inside("/bin/cat", "/greeting") == "hello\n"
+        assert docked.manifest["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
+        docked.extra["DOCKER_HOST"] = "unix:///nowhere.sock"
+        neither = docked.run("build", recipe, "--force")
+        assert neither.returncode == 77, neither.stderr
+        assert "no image can be built here" in neither.stderr
+        assert "Docker: no Docker engine answers" in neither.stderr
+    finally:
+        sock.chmod(0o660)
+        subprocess.run(["userdel", "--remove", name], check=False)
