@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from toolkit.images import definition
 from toolkit.images.bases import Base
-from toolkit.images.recipes import Resolved
+from toolkit.images.stages import Stages, Step
 from toolkit.model.base import Model
 
 _FORMAT = "1"  # of what is kept under the keys: another number makes all that there is useless
@@ -19,20 +18,39 @@ class Link(Model, frozen=True, kw_only=True):
     Attributes:
         script: for ``sh -e`` as root of the image, in ``/``.
         key: of what the image is after it: changes with the step and with all before it.
+        products: it takes something from what the build stage made.
     """
 
     name: str
     detail: str
     script: str
     key: str
+    products: bool = False
 
 
 class Chain(Model, frozen=True, kw_only=True):
-    """A base and the steps on it."""
+    """A base and the steps on it.
+
+    Attributes:
+        common: the first steps of the image, which the build stage is on top of as well.
+        build: those of the build stage, which is thrown away but for its products.
+        final: the further steps of the image.
+        products_key: of what the build stage makes: what it is compiled against, and how.
+        files: path -> text of what is put into the image last.
+    """
 
     base: Base
     base_key: str
-    links: tuple[Link, ...]
+    common: tuple[Link, ...]
+    build: tuple[Link, ...]
+    final: tuple[Link, ...]
+    products_key: str
+    files: dict[str, str]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The steps of the image itself."""
+        return (*self.common, *self.final)
 
 
 def base_key(base: Base, state: str = "") -> str:
@@ -44,47 +62,35 @@ def base_key(base: Base, state: str = "") -> str:
     return _sha256((_FORMAT, *base.header(), *base.setup(), state))
 
 
-def chain(resolved: Resolved, state: str = "") -> Chain:
-    """The steps of a recipe, each with its key.
+def chain(stages: Stages, state: str = "") -> Chain:
+    """The steps of an image, each with its key.
 
     Args:
         state: of the base, as for ``base_key``.
     """
-    first = key = base_key(resolved.base, state)
+    first = base_key(stages.base, state)
+    common = _links(stages, stages.common, first)
+    compiled_on = common[-1].key if common else first
+    build = _links(stages, stages.build, compiled_on)
+    products = build[-1].key if build else ""
+    return Chain(
+        base=stages.base,
+        base_key=first,
+        common=common,
+        build=build,
+        final=_links(stages, stages.final, compiled_on, products),
+        products_key=products,
+        files=stages.files,
+    )
+
+
+def _links(stages: Stages, steps: Sequence[Step], key: str, products: str = "") -> tuple[Link, ...]:
     links: list[Link] = []
-    for name, detail, prelude, lines in _step_lines(resolved):
-        script = "\n".join((*prelude, "set -x", *lines)) + "\n"
-        key = _sha256((key, script))
-        links.append(Link(name=name, detail=detail, script=script, key=key))
-    return Chain(base=resolved.base, base_key=first, links=tuple(links))
-
-
-_PRELUDE = (
-    "umask 022",
-    "export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive",
-    "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1",
-    "if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi",
-    "if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi",
-    "if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi",
-)
-
-
-def _step_lines(resolved: Resolved) -> Iterable[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    from itertools import chain as chained
-
-    from toolkit.images import library
-
-    names = dict(definition.steps(resolved))
-    path = [directory for piece in resolved.pieces for directory in piece.path]
-    prelude = (*_PRELUDE, *((f"export PATH={':'.join(path)}:$PATH",) if path else ()))
-    if "apt" in names:
-        yield "apt", names["apt"], prelude, tuple(definition._install(resolved))
-    for piece in resolved.pieces:
-        if piece.lines:
-            yield piece.name, names[piece.name], prelude, piece.lines
-    finish = chained.from_iterable(piece.finish for piece in resolved.pieces)
-    lines = (*finish, *(definition._remove() if "apt" in names else ()), *resolved.base.finish())
-    yield "clean", names["clean"], prelude, (*lines, *definition._check_files(resolved, library.scripts()))
+    for step in steps:
+        script = "\n".join((*stages.prelude, "set -x", *step.lines)) + "\n"
+        key = _sha256((key, script, products if step.products else ""))
+        links.append(Link(name=step.name, detail=step.detail, script=script, key=key, products=step.products))
+    return tuple(links)
 
 
 def _sha256(parts: Iterable[str]) -> str:

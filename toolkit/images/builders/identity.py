@@ -41,11 +41,12 @@ def labels_of(metadata: bytes) -> dict[str, str]:
         return {}
 
 
-def write(directory: Path, definition: str, said: Mapping[str, str]) -> str:
+def write(directory: Path, definition: str, said: Mapping[str, str], more: Mapping[str, str]) -> str:
     """Write the files into a directory that becomes a layer; the text of ``inspect-metadata.json``, which holds the same.
 
     Args:
         said: the labels.
+        more: path -> text of further files of the image.
     """
     found = sections(definition)
     environment = f"#!/bin/sh\n# Custom environment shell code should follow\n\n{found.get('environment', '')}\n"
@@ -55,12 +56,16 @@ def write(directory: Path, definition: str, said: Mapping[str, str]) -> str:
         ".singularity.d/labels.json": json.dumps(said, indent="\t"),
         ".singularity.d/Singularity": definition,
         **{f".singularity.d/{name}": text for name, text in scripts.items()},
+        **{name.lstrip("/"): text for name, text in more.items()},
     }
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o644 if name.endswith(("labels.json", "Singularity")) else 0o755)
+        is_program = name in (_ENVIRONMENT, *(f".singularity.d/{one}" for one in scripts))
+        path.chmod(0o755 if is_program else 0o644)
+    for inner in (path for path in directory.rglob("*") if path.is_dir()):
+        inner.chmod(0o755)
     attributes: dict[str, object] = {"environment": {f"/{_ENVIRONMENT}": environment}, "labels": said, "deffile": definition}
     for name, text in scripts.items():
         attributes[name] = text

@@ -6,25 +6,33 @@ again: ``images/squashfs`` says how, and why not otherwise. Where a machine does
 
 from __future__ import annotations
 
+import errno
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError
+from toolkit.errors import NeedsInstallError, ToolkitError
 from toolkit.images import host
 from toolkit.images.builders import compose, identity
 from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
-from toolkit.images.builders.cache import BASES, LAYERS, Cache, Kept
+from toolkit.images.builders.cache import BASES, LAYERS, WHEELS, Cache, Kept
+from toolkit.images.builders.collect import contents
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.namespaces import NotHereError as NotHereError
 from toolkit.images.builders.namespaces import done, environment
 from toolkit.images.builders.privilege import way
-from toolkit.images.builders.work import Bind, Lower, Task, Work
+from toolkit.images.builders.tasks import SCRIPTS, Plan, plan, takes_products
+from toolkit.images.builders.work import WHOLE, Bind, Lower, Work
 from toolkit.images.builders.workspace import Workspace
-from toolkit.images.chain import Chain, Link
-from toolkit.images.loan import ROOT, secrets
+from toolkit.images.chain import Chain
+from toolkit.images.collect import Contents
+from toolkit.images.loan import secrets
 from toolkit.images.piece import CHECKS
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.progress import Progress
@@ -56,13 +64,18 @@ def build(
         NotHereError: it has to be built flat; nothing has been done.
     """
     build = _Layered(name, chain, definition, place, log, progress, expected, fresh)
-    with build.cache.used():
-        base = build.base(login, cwd)
-        build.steps(base)
-        build.put_together(base)
-        build.check()
+    try:
+        with build.cache.used():
+            base = build.base(login, cwd)
+            build.steps(base)
+            build.put_together(base)
+            build.check()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            build.follower.reader.no_space = True
+        raise build.follower.error(error.errno or 1) from None
     build.follower.end()
-    return Outcome(build.follower.reader.results, build.builder, build.follower.seconds, tuple(build.kept))
+    return Outcome(build.follower.reader.results, build.builder, build.follower.seconds, tuple(build.kept), build.contents)
 
 
 class _Layered:
@@ -84,7 +97,7 @@ class _Layered:
         self.chain, self.definition, self.place, self.fresh = chain, definition, place, fresh
         self.cache = Cache(log.parent)
         self.loan = host.loan()
-        details = {link.name: link.detail for link in chain.links}
+        details = {link.name: link.detail for link in (*chain.links, *chain.build)}
         details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "the image proves itself"}
         secret = secrets((*self.loan.files.values(), *host.proxies().values()))
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
@@ -93,6 +106,8 @@ class _Layered:
         self.kept: list[str] = []
         self.layers: list[Kept] = []
         self.copier: compose.Copier | None = None
+        self.contents: Contents | None = None
+        threading.Thread(target=_import_what_is_slow, daemon=True).start()
 
     def base(self, login: Mapping[str, str] | None, cwd: Path | str) -> Kept:
         """What the image begins as; what its data are begins to be copied."""
@@ -120,15 +135,38 @@ class _Layered:
         while not self.fresh and len(self.layers) < len(links) and (found := self.cache.use(LAYERS, links[len(self.layers)].key)):
             self._keep(links[len(self.layers)].name)
             self._take(found)
-        missing = links[len(self.layers) :]
-        if not missing:
+        if len(self.layers) == len(links):
             return
-        work = self._work(base, missing)
-        made = _Made(self, missing, work)
+        kept = len(self.layers)
+        compiled = self._products() if takes_products(self.chain, kept) else None
+        products = compiled.path if compiled else str(self._made("products"))
+        todo = plan(self.chain, kept, directory=str(self._made("layers")), products=products, compiled=compiled is not None)
+        work = self._work(base, todo)
+        made = _Made(self, todo, Path(products))
         code = done(work, self.place, self.follower, made.take)
         made.take()
         if code != 0:
             raise self.follower.error(code)
+
+    def _products(self) -> Kept | None:
+        """What was compiled before, if it was on the very layers that are there now."""
+        if self.fresh or len(self.layers) < len(self.chain.common):
+            return None  # a step that runs again may bring another version of what it is compiled against
+        found = self.cache.use(WHEELS, self.chain.products_key)
+        if found is None or found.note.facts.get("on") != self.compiled_on():
+            return None
+        for link in self.chain.build:
+            self._keep(link.name)
+        return found
+
+    def compiled_on(self) -> str:
+        """The layer that the build stage is on."""
+        return self.layers[len(self.chain.common) - 1].note.digest if self.chain.common else ""
+
+    def _made(self, name: str) -> Path:
+        path = self.place.output / name
+        path.mkdir()
+        return path
 
     def _directory(self, name: str) -> Path:
         path = self.place.scratch / name
@@ -140,31 +178,17 @@ class _Layered:
         self.layers.append(layer)
         self.copier.append(*compose.data_of(layer.path))
 
-    def _work(self, base: Kept, missing: Sequence[Link]) -> Work:
-        """What the sandbox has to do: each step on all before it."""
+    def _work(self, base: Kept, todo: Plan) -> Work:
+        """What the sandbox is told."""
         lent = lend(self.loan, self.place.output / "host")
-        scripts = self.place.output / "host" / "steps"
-        scripts.mkdir()
+        scripts = self._made(f"host/{SCRIPTS}")
+        for name, text in todo.scripts.items():
+            (scripts / name).write_text(text, encoding="utf-8")
         lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in self.layers)]
-        below = [f"l{number}" for number in range(len(lowers))]
-        tasks: list[Task] = []
-        for number, link in enumerate(missing):
-            (scripts / str(number)).write_text(link.script, encoding="utf-8")
-            tasks.append(
-                Task(
-                    name=link.name,
-                    detail=link.detail,
-                    script=f"{ROOT}/steps/{number}",
-                    lowers=tuple(reversed(below)),
-                    upper=f"u{number}",
-                    layer=str(self.place.output / f"{number}.sqfs"),
-                )
-            )
-            below.append(f"u{number}")
         return Work(
             directory=str(self._directory("steps")),
             lowers=tuple(lowers),
-            tasks=tuple(tasks),
+            tasks=tuple(todo.tasks),
             binds=(*_machine_binds(), *self._temporary(), *lent),
             environment={"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **host.proxies()},
             pack=("mksquashfs",),
@@ -187,7 +211,7 @@ class _Layered:
         said = identity.labels(self.definition, base.note.facts, self.builder, platform.machine(), now)
         directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
         directory.mkdir(mode=0o755)
-        metadata = identity.write(directory, self.definition, said)
+        metadata = identity.write(directory, self.definition, said, self.chain.files)
         shell.run(["mksquashfs", directory, layer, *_PACK, "-all-root"])
         compose.put_on(tables, str(layer))
         self.copier.append(*compose.data_of(str(layer)))
@@ -199,27 +223,56 @@ class _Layered:
         program = self.way.program
         command = [program, "--silent", "exec", "--cleanenv", "--containall", str(self.place.sif), "/bin/sh", f"{CHECKS}/run"]
         settings = {f"{name}_CONFIGDIR": str(self.place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
+        asking = threading.Thread(target=self._ask, daemon=True)
+        asking.start()
         code = self.follower.follow(command, environment() | settings, self.place)
+        asking.join()
         if code != 0:
             raise self.follower.error(code)
+
+    def _ask(self) -> None:
+        with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
+            self.contents = contents(str(self.place.sif))
+
+
+def _import_what_is_slow() -> None:
+    """While the steps run, nobody needs this process."""
+    for name in ("zstandard", "cyclonedx.output.json"):
+        with suppress(ImportError):
+            import_module(name)
 
 
 @dataclass
 class _Made:
-    """Layers that have to be made. Each is kept as soon as it is whole, so that a build that is killed later has not been in vain."""
+    """What is being made. It is kept as soon as it is whole, so that a build that fails or is killed later has not been in vain."""
 
     build: _Layered
-    links: Sequence[Link]
-    work: Work
+    todo: Plan
+    products: Path
     taken: int = 0
+    compiled: bool = False
 
     def take(self, *_: object) -> None:
-        while self.taken < len(self.links):
-            link, whole = self.links[self.taken], Path(f"{self.work.tasks[self.taken].layer}.whole")
+        layers = list(self.todo.layers.items())
+        while self.taken < len(layers):
+            path, link = layers[self.taken]
+            whole = Path(f"{path}{WHOLE}")
             if not whole.exists():
-                return
+                break
             self.build._take(self.build.cache.keep(LAYERS, link.key, whole, about=link.name))
             self.taken += 1
+        self._take_products()
+
+    def _take_products(self) -> None:
+        build, copy = self.build, self.build.place.output / "products-kept"
+        if self.compiled or not self.todo.compiles or not Path(f"{self.products}{WHOLE}").exists():
+            return
+        if len(build.layers) < len(build.chain.common):
+            return  # the layer that it was compiled on is still being packed
+        shutil.copytree(self.products, copy, symlinks=True)  # the further steps see the first
+        about = build.chain.build[-1].name
+        build.cache.keep(WHEELS, build.chain.products_key, copy, about=about, facts={"on": build.compiled_on()})
+        self.compiled = True
 
 
 def require_programs() -> None:

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.builders.work import CANNOT, Bind, Lower, Task, Work
-from toolkit.images.definition import STEP
+from toolkit.images.builders.work import CANNOT, WHOLE, Bind, Lower, Task, Work
+from toolkit.images.definitions import STEP
 from toolkit.model.base import from_json
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -207,6 +207,13 @@ def _furnish(root: Path, binds: Sequence[Bind]) -> None:
                 _mount("none", target, "", _REMOUNT | _BIND | _RDONLY | locked)
 
 
+def _unfurnish(task: Task) -> None:
+    """Remove the empty directories that things were shown at which only this step sees."""
+    for bind in task.binds:
+        with suppress(OSError):
+            (Path(task.upper) / bind.target.lstrip("/")).rmdir()
+
+
 def _bind(source: str, target: Path, *, recursive: bool = False) -> None:
     _mount(source, target, "", _BIND | (_REC if recursive else 0))
 
@@ -273,6 +280,7 @@ def work_through(work: Work) -> int:
         code = run(task, work)
         if code != 0:
             break
+        _unfurnish(task)
         tidy(task)
         if task.products:
             _take_products(task)
@@ -283,7 +291,7 @@ def work_through(work: Work) -> int:
             print(f"toolkit: what {task.name} changed could not be packed", flush=True)
             code = code or 125
         else:
-            Path(task.layer).replace(f"{task.layer}.whole")
+            Path(task.layer).replace(f"{task.layer}{WHOLE}")
     return code
 
 
@@ -292,6 +300,7 @@ def _take_products(task: Task) -> None:
     found = next((one for one in (f"{layer}{task.inside}" for layer in (task.upper, *task.lowers)) if Path(one).is_dir()), None)
     if found is not None:
         shutil.copytree(found, task.products, symlinks=True, dirs_exist_ok=True)
+    Path(f"{task.products}{WHOLE}").touch()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.model.base import Model
 
+WHOLE = ".whole"  # is added to the name of what has been made to its end
 CANNOT = 124  # exit code of the sandbox: this machine does not let this user have what it needs
 
 
@@ -29,8 +30,9 @@ class Task(Model, frozen=True, kw_only=True):
         script: the path of its shell script, as the step sees it.
         lowers: on what it runs, the highest first: names in the work directory.
         upper: what it changes: a name in the work directory.
-        layer: the file that its changes are packed into; ``.whole`` is added to its name when that is done. Empty: they are not packed.
-        inside, products: a directory of the image that is copied to one of the machine when the step has run.
+        layer: the file that its changes are packed into; ``WHOLE`` is added to its name when that is done. Empty: they are not packed.
+        inside, products: a directory of the image that is copied to one of the machine when the step has run; an empty file beside it,
+            called as it is and ``WHOLE``, says that it was.
     """
 
     name: str
