@@ -100,7 +100,7 @@ class Tiny:
     def recipe(self, *commands: str, checks: str = "", more: str = "", name: str = "tiny") -> Path:
         """Write a recipe with one step, called `act`."""
         path = self.place / f"{name}.toml"
-        lines = "".join(f"    {_quoted(command)},\n" for command in commands)
+        lines = "".join(f"    {quoted(command)},\n" for command in commands)
         path.write_text(
             f'summary = "tiny"\n[base]\nkind = "localimage"\npath = "{self.base}"\n[space]\nimage = 10\nbuild = 50\n'
             f'[[steps]]\nblock = "run"\nname = "act"\ncommands = [\n{lines}]\nchecks = {{{checks}}}\n{more}'
@@ -164,7 +164,7 @@ class Tiny:
         return sorted(path.name for path in self.images.iterdir() if path.suffix != ".lock" and path.name != ".cache")
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A basic string of TOML."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -182,10 +182,10 @@ def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60)
 def tiny(tiny_base: str) -> Iterator[Tiny]:
     """A store of its own, as the user who runs the tests."""
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
-        yield from _tidied(Tiny(Path(name), tiny_base))
+        yield from tidied(Tiny(Path(name), tiny_base))
 
 
-def _tidied(store: Tiny) -> Iterator[Tiny]:
+def tidied(store: Tiny) -> Iterator[Tiny]:
     store.images.mkdir(parents=True)
     try:
         yield store
@@ -224,7 +224,7 @@ def users_tiny(tiny_base: str, image_user: str) -> Iterator[Tiny]:
             become = ("setpriv", "--reuid", image_user, "--regid", image_user, "--init-groups", *read)
             shutil.chown(place, image_user, image_user)
         store = Tiny(place, tiny_base, become)
-        for made in _tidied(store):
+        for made in tidied(store):
             if become:
                 shutil.chown(store.images, image_user, image_user)
             yield made

@@ -1,0 +1,124 @@
+"""Bases in real registries and in archives, by both engines: which image a tag is, logins, and what nobody may see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.docked_fixtures import Docked
+from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
+from tests.cluster.image_fixtures import wait_for
+from toolkit.images.builders.docker_layout import write_layout
+
+ENGINES = ("docker", "apptainer")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_unknown_tag_names_the_nearest(docked: Docked, engine: str) -> None:
+    recipe = docked.recipe("true", base='image = "registry.example.org/stand-in/tiny:22.04-py3"')
+    done = docked.run("build", recipe, "--engine", engine)
+    assert done.returncode == 67
+    assert "has no tag 22.04-py3" in done.stderr
+    assert "22.03-py3" in done.stderr
+    unknown = docked.recipe("true", base='image = "registry.example.org/stand-in/nothing:1"')
+    assert docked.run("build", unknown, "--engine", engine).returncode == 67
+    assert docked.left() == []
+
+
+def test_a_tag_that_is_not_the_pinned_image_is_refused(docked: Docked) -> None:
+    pinned = f'image = "{docked.base}"\ndigest = "sha256:{"ab" * 32}"'
+    for engine in ENGINES:
+        done = docked.run("build", docked.recipe("true", base=pinned), "--engine", engine)
+        assert done.returncode == 74
+        assert "is not the image that the recipe pins" in done.stderr
+        assert f"| recipe    sha256:{'ab' * 32}" in done.stderr
+    assert docked.left() == []
+
+
+@pytest.fixture
+def guarded(docked: Docked, docker_engine: TestEngine, guarded_registry: TestRegistry, registry: TestRegistry) -> Iterator[Docked]:
+    """A store whose base is in the registry that wants a login."""
+    name = f"{guarded_registry.name}/stand-in/tiny:22.03-py3"
+    config = docked.place / "pusher"
+    config.mkdir()
+    guarded_registry.login(config)
+    docker_engine.client("tag", f"{registry.name}/stand-in/tiny:22.03-py3", name)
+    docker_engine.client("--config", str(config / ".docker"), "push", name)
+    docker_engine.client("rmi", name)
+    shutil.rmtree(config)
+    docked.extra["TOOLKIT_REGISTRIES"] = f"registry.example.org={guarded_registry.name}"
+    yield docked
+    docker_engine.client("rmi", "-f", name, check=False)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_registry_that_wants_a_login(guarded: Docked, guarded_registry: TestRegistry, docker_engine: TestEngine, engine: str) -> None:
+    waits = guarded.recipe("true", "sleep 3")
+    refused = guarded.run("build", waits, "--engine", engine)
+    assert refused.returncode == 77
+    assert f"the registry {guarded_registry.name} wants a login" in refused.stderr
+    assert f"docker login {guarded_registry.name}" in refused.stderr
+    guarded_registry.login(guarded.place)  # the home of who builds
+    process = guarded.start("build", waits, "--engine", engine)
+    lines: set[bytes] = set()
+
+    def looked() -> bool:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines.add(path.read_bytes())
+            except OSError:
+                continue
+        return process.poll() is not None
+
+    wait_for(looked, "the build to end")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert any(b"build" in line and str(guarded.place).encode() in line for line in lines)
+    inspected = docker_engine.client("inspect", "toolkit/tiny") if engine == "docker" else ""
+    files = [path.read_bytes() for path in guarded.images.rglob("*") if path.is_file()]
+    for secret in (REGISTRY_PASSWORD.encode(), b"cmVhZGVyOnN0YW5kLWluIHBhc3N3b3Jk"):
+        assert not any(secret in text for text in (*lines, *files, said.encode(), inspected.encode()))
+    assert REGISTRY_USER not in said
+
+
+def test_a_login_that_is_wrong_says_where_it_is_from(guarded: Docked, guarded_registry: TestRegistry) -> None:
+    (guarded.place / ".docker").mkdir()
+    entry = {"auth": "cmVhZGVyOndyb25nLW9uZQ=="}  # reader:wrong-one
+    (guarded.place / ".docker/config.json").write_text(json.dumps({"auths": {guarded_registry.name: entry}}))
+    done = guarded.run("build", guarded.recipe("true"), "--engine", "docker")
+    assert done.returncode == 77
+    assert f"does not take the login from {guarded.place}/.docker/config.json" in done.stderr
+    assert "wrong-one" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["docker-archive", "oci-archive"])
+def test_a_base_in_an_archive_needs_no_registry(docked: Docked, docker_engine: TestEngine, registry: TestRegistry, kind: str) -> None:
+    archive = docked.place / "base.tar"
+    docker_engine.client("save", "-o", str(archive), f"{registry.name}/stand-in/tiny:22.03-py3")
+    if kind == "oci-archive":
+        write_layout([archive.read_bytes()], docked.place / "layout")
+        with tarfile.open(archive, "w") as stream:
+            for path in sorted((docked.place / "layout").rglob("*")):
+                stream.add(path, path.relative_to(docked.place / "layout"), recursive=False)
+    base = f'image = "nowhere.example.org/stand-in/tiny:22.03-py3"\narchive = "{kind}:{archive}"'
+    recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"', base=base)
+    for engine in ENGINES:
+        done = docked.run("build", recipe, "--engine", engine, "--force")
+        assert done.returncode == 0, done.stderr
+        assert docked.inside("/bin/cat", "/greeting") == "hello\n"
+        known = docked.manifest["base"]
+        assert isinstance(known, dict)
+        assert known["reference"] == "nowhere.example.org/stand-in/tiny:22.03-py3"
+        digest = subprocess.run(["sha256sum", archive], capture_output=True, text=True, check=True).stdout.split()[0]
+        assert known["digest"] == f"sha256:{digest}"
+    archive.write_bytes(b"x" * 1000)
+    for engine in ENGINES:
+        assert docked.run("build", recipe, "--engine", engine, "--force").returncode == 74
+    archive.unlink()
+    assert docked.run("build", recipe, "--engine", "docker", "--force").returncode == 68
