@@ -72,6 +72,10 @@ TESTS = Part(
         Need(program="mpirun", package="openmpi-bin"),
         Need(program="git", package="git"),
         Need(program="make", package="make"),
+        # Images are copied to a site by ssh: an sshd of the tests' own, on the loopback address.
+        Need(program="/usr/sbin/sshd", package="openssh-server"),
+        Need(program="ssh", package="openssh-client"),
+        Need(program="rsync", package="rsync"),
         Need(program="runuser", package="util-linux"),
         Need(program="setpriv", package="util-linux"),
         Need(program="shellcheck", package="shellcheck"),
@@ -90,6 +94,7 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "libopenmpi-dev": ("openmpi-devel",),
     "libpmix-dev": ("pmix-devel",),
     "openmpi-bin": ("openmpi",),
+    "openssh-client": ("openssh-clients",),
     "iproute2": ("iproute",),
     "mariadb-client": ("mariadb",),
     "procps": ("procps-ng",),

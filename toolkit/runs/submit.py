@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from toolkit import scripts
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.files import write_atomically
+from toolkit.images import usage
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
@@ -52,6 +53,7 @@ def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | Non
     except (SubmissionError, SlurmUnreachableError):
         shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
         raise
+    usage.note(Path(decided.container.image), paths.directory)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     submission = Submission(job_id=job_id, site=decided.site, submitted=now, cluster=cluster)
     write_atomically(paths.submission, to_json(submission))

@@ -18,6 +18,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "sign": ("toolkit.cli.image.sign", "Sign an image with a key."),
     "verify-signature": ("toolkit.cli.image.verify_signature", "Tell whether an image is signed by a key, and unchanged since."),
     "path": ("toolkit.cli.image.path", "Print where an image is."),
+    "remove": ("toolkit.cli.image.remove", "Remove an image of yours."),
+    "prune": ("toolkit.cli.image.prune", "Remove images that are old or unused."),
+    "push": ("toolkit.cli.image.push", "Put an image into a registry."),
+    "pull": ("toolkit.cli.image.pull", "Bring an image from a registry."),
+    "copy": ("toolkit.cli.image.copy", "Copy an image to a directory here or on another machine."),
     "flatten": ("toolkit.cli.image.flatten", "Pack an image again as one, without what nobody sees."),
     "cache": ("toolkit.cli.image.cache", "Show what builds keep for the next."),
 }

@@ -1,0 +1,148 @@
+"""Images that travel and go: through a real registry, by a real sshd, and by age and use."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestRegistry
+from tests.cluster.image_fixtures import Tiny
+
+
+@pytest.fixture
+def built(tiny: Tiny) -> Tiny:
+    """A store with one image, `tiny`."""
+    done = tiny.run("build", tiny.recipe("echo hello > /hello"))
+    assert done.returncode == 0, done.stderr
+    return tiny
+
+
+def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(built: Tiny, registry: TestRegistry) -> None:
+    manifest = json.loads((built.images / "tiny.json").read_text())
+    place = f"oras://{registry.name}/images/tiny:1"
+    pushed = built.run("push", "tiny", place)
+    assert pushed.returncode == 0, pushed.stderr
+    taken = built.run("pull", place)
+    assert taken.returncode == 64, "what has the name is not replaced unasked"
+    assert built.run("remove", "tiny").returncode == 0
+    assert built.left() in ([], [".cache"])
+    pulled = built.run("pull", place)
+    assert pulled.returncode == 0, pulled.stderr
+    assert Path(pulled.stdout.strip()) == built.images / "tiny.sif"
+    assert json.loads((built.images / "tiny.json").read_text()) == manifest
+    assert (built.images / "tiny.cdx.json").exists()
+    assert built.inside("/bin/cat", "/hello") == "hello\n"
+    assert not [path for path in built.images.iterdir() if path.name.startswith(".toolkit")]
+
+
+def test_a_tag_that_somebody_moved_is_noticed(built: Tiny, registry: TestRegistry) -> None:
+    place = f"oras://{registry.name}/images/moved:1"
+    assert built.run("push", "tiny", place).returncode == 0
+    other = built.run("build", built.recipe("echo other > /hello", name="other"))
+    assert other.returncode == 0, other.stderr
+    subprocess.run(["apptainer", "push", "-U", "--no-https", built.images / "other.sif", place], check=True, capture_output=True)
+    pulled = built.run("pull", place, "--name", "third")
+    assert pulled.returncode == 74, pulled.stderr
+    assert "somebody pushed another image" in pulled.stderr
+    assert not (built.images / "third.sif").exists()
+
+
+def test_a_registry_that_wants_a_login_gets_that_of_the_user(built: Tiny, guarded_registry: TestRegistry) -> None:
+    place = f"oras://{guarded_registry.name}/images/tiny:1"
+    refused = built.run("push", "tiny", place)
+    assert refused.returncode != 0
+    assert "login" in refused.stderr
+    guarded_registry.login(built.place)
+    pushed = built.run("push", "tiny", place)
+    assert pushed.returncode == 0, pushed.stderr
+    assert built.run("pull", place, "--force").returncode == 0
+
+
+def test_what_is_not_there_is_not_pulled(built: Tiny, registry: TestRegistry) -> None:
+    before = built.left()
+    for origin, code in ((f"oras://{registry.name}/images/nothing:1", 71), ("here:1", 64), ("oras://A b", 64)):
+        done = built.run("pull", origin)
+        assert done.returncode == code, done.stderr
+    assert built.left() == before
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A real sshd on the loopback address, for us alone; the environment in which ssh reaches it as the machine `site`."""
+    program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+    assert program, "sshd is missing: toolkit setup --with tests"
+    for key in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
+    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
+    port = 22000 + os.getpid() % 20000
+    (tmp_path / "sshd_config").write_text(
+        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\nStrictModes no\n"
+        f"PidFile {tmp_path}/pid\nUsePAM no\nPermitRootLogin yes\n"
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd as root puts those who have not logged in yet
+    daemon = subprocess.Popen([program, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=(tmp_path / "log").open("w"))
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        f"Host site\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/user\n  StrictHostKeyChecking no\n"
+        f"  UserKnownHostsFile {tmp_path}/known\n  LogLevel ERROR\n"
+    )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("ssh", "scp"):
+        (programs / name).write_text(f'#!/bin/sh\nexec /usr/bin/{name} -F {config} "$@"\n')
+        (programs / name).chmod(0o755)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    try:
+        until = time.monotonic() + 10
+        while subprocess.run([programs / "ssh", "-o", "BatchMode=yes", "site", "true"], capture_output=True).returncode != 0:
+            assert time.monotonic() < until, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        yield environment
+    finally:
+        daemon.terminate()
+        daemon.wait()
+
+
+@pytest.mark.parametrize("far", [True, False], ids=["ssh", "here"])
+def test_an_image_is_copied_to_a_directory(far: bool, built: Tiny, sshd: dict[str, str], tmp_path: Path) -> None:
+    there = tmp_path / "it's a site's $images"
+    there.mkdir()
+    built.extra |= sshd
+    target = f"site:{there}" if far else str(there)
+    done = built.run("copy", "tiny", target, "--mode", "640")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in there.iterdir()} == {"tiny.sif", "tiny.json", "tiny.cdx.json"}
+    assert (there / "tiny.sif").read_bytes() == (built.images / "tiny.sif").read_bytes()
+    assert (there / "tiny.sif").stat().st_mode & 0o777 == 0o640
+    missing = built.run("copy", "tiny", f"{target}/not-there")
+    assert missing.returncode in (68, 71), missing.stderr
+    assert {path.name for path in there.iterdir()} == {"tiny.sif", "tiny.json", "tiny.cdx.json"}
+
+
+def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
+    sif, run = built.images / "tiny.sif", built.place / "runs/train-0001"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    note = f"from pathlib import Path; from toolkit.images import usage; usage.note(Path({str(sif)!r}), Path({str(run)!r}))"
+    subprocess.run([sys.executable, "-c", note], check=True)
+    old = time.time() - 40 * 86400
+    os.utime(sif, (old, old))
+    assert "0 B" in built.run("prune").stderr, "without an age no image goes"
+    assert "stays: used by" not in built.run("prune", "--unused-for", "30d").stdout, "it was used a moment ago"
+    assert "stays: used by" in built.run("prune", "--older-than", "30d").stdout
+    assert built.run("remove", "tiny").returncode == 75
+    (run / "outcome.json").write_text("{}")
+    assert "would go" in built.run("prune", "--older-than", "30d", "--dry-run").stdout
+    assert sif.exists()
+    assert "gone" in built.run("prune", "--older-than", "30d").stdout
+    assert not sif.exists()
+    assert not (built.images / "tiny.json").exists()
+    assert built.run("prune", "--older-than", "soon").returncode == 64

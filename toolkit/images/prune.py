@@ -1,0 +1,118 @@
+"""What of a directory of images can go, by age and use; and how it goes: all files of an image together, never one that a run uses."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import BusyError, UsageError
+from toolkit.images import usage
+from toolkit.images.sbom import ENDING
+from toolkit.model.base import Model
+
+_DAY = 86400.0
+_UNITS = {"h": 3600.0, "d": _DAY, "w": 7 * _DAY, "m": 30 * _DAY}
+_AGE = re.compile(r"(\d+)([hdwm])\Z")
+FAILED_LOG = ".failed.log"
+_LOG_DAYS = 7.0  # a failed build's log is of use for so long
+
+
+class Removal(Model, frozen=True, kw_only=True):
+    """Something that can go.
+
+    Attributes:
+        name: of the image, or of the log.
+        paths: its files.
+        size: of all of them, in bytes.
+        why: for people.
+        kept: it stays, and why; empty: it goes.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    size: int
+    why: str
+    kept: str = ""
+
+
+def seconds(age: str, place: str) -> float:
+    """``30d`` in seconds; h, d, w and m are hours, days, weeks and months of 30 days.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    found = _AGE.match(age)
+    if not found:
+        raise UsageError(f"{age!r} is no age", place=place, next_step="a number and h, d, w or m: 30d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def files_of(image: Path) -> tuple[Path, ...]:
+    """The files that belong to an image: itself, its manifest, bill of materials, log, and lock file of builds."""
+    name = image.name.removesuffix(".sif")
+    beside = (image, *(image.with_name(f"{name}{ending}") for ending in (".json", ENDING, ".log", FAILED_LOG)))
+    return tuple(path for path in (*beside, image.with_name(f".{name}.lock")) if path.exists())
+
+
+def candidates(directory: Path, *, older_than: float | None, unused_for: float | None) -> tuple[Removal, ...]:
+    """What can go.
+
+    Args:
+        older_than: images that were built longer ago than so many seconds; None: not by age.
+        unused_for: images that nothing used for so many seconds; None: not by use. Where both are given, both must hold.
+    """
+    now = time.time()
+    images = sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
+    found = [removal for image in images if (removal := _image(image, now, older_than, unused_for))]
+    return (*found, *_logs(directory, now))
+
+
+def _image(image: Path, now: float, older_than: float | None, unused_for: float | None) -> Removal | None:
+    age, idle = now - image.stat().st_mtime, now - usage.last_used(image)
+    if (older_than is not None and age < older_than) or (unused_for is not None and idle < unused_for):
+        return None
+    runs = usage.unfinished(image)
+    why = f"built {_days(age)} ago, used {_days(idle)} ago"
+    return _removal(image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else "")
+
+
+def _logs(directory: Path, now: float) -> Iterator[Removal]:
+    for log in sorted(directory.glob(f"*{FAILED_LOG}")):
+        age = now - log.stat().st_mtime
+        if age > _LOG_DAYS * _DAY:
+            yield _removal(log.name, (log,), f"a build that failed {_days(age)} ago")
+
+
+def _removal(name: str, paths: tuple[Path, ...], why: str, kept: str = "") -> Removal:
+    return Removal(name=name, paths=tuple(map(str, paths)), size=sum(path.stat().st_size for path in paths), why=why, kept=kept)
+
+
+def _days(age: float) -> str:
+    days = int(age // _DAY)
+    return f"{days} day{'s' if days != 1 else ''}" if days else f"{int(age // 3600)} h"
+
+
+def remove(image: Path, *, force: bool = False) -> int:
+    """Remove an image with all its files; how many bytes that gave.
+
+    Args:
+        force: also where a run uses it.
+
+    Raises:
+        BusyError: a run that has not ended uses it.
+    """
+    runs = usage.unfinished(image)
+    if runs and not force:
+        raise BusyError(
+            f"{image.name} is used by a run that has not ended, as far as is known",
+            place=str(runs[0]),
+            next_step="toolkit ps says how it stands; --force removes the image all the same",
+        )
+    removal = _removal(image.name, files_of(image), "")
+    # The manifest first: a SIF without one is an image of nobody's, a manifest without a SIF would be a lie.
+    for path in sorted(map(Path, removal.paths), key=lambda path: path.suffix != ".json"):
+        path.unlink(missing_ok=True)
+    usage.forget(image)
+    return removal.size
