@@ -146,3 +146,18 @@ def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
     assert not sif.exists()
     assert not (built.images / "tiny.json").exists()
     assert built.run("prune", "--older-than", "soon").returncode == 64
+
+
+def test_an_imported_definition_builds_what_it_built(built: Tiny) -> None:
+    definition = built.place / "old.def"
+    lines = ("Bootstrap: localimage", f"From: {built.base}", "", "%post", "    mkdir -p /data", "    echo one \\", "        two > /data/file")
+    definition.write_text("\n".join((*lines, "", "%environment", '    export GREETING="hello there"', "", "%files", "    x /y", "")))
+    taken = built.run("import", definition, "--directory", built.place)
+    assert taken.returncode == 0, taken.stderr
+    assert "old.def:12: %files" in taken.stderr
+    done = built.run("build", taken.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    built.images.joinpath("tiny.sif").unlink()
+    built.images.joinpath("old.sif").rename(built.images / "tiny.sif")
+    assert built.inside("/bin/cat", "/data/file") == "one two\n"
+    assert "GREETING=hello there" in built.inside("/bin/env").splitlines()

@@ -11,6 +11,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
     "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),
     "new": ("toolkit.cli.image.new", "Write a recipe that builds."),
+    "import": ("toolkit.cli.image.import_", "Make a recipe of a Dockerfile or a definition."),
     "render": ("toolkit.cli.image.render", "Show the definition that a recipe becomes."),
     "lock": ("toolkit.cli.image.lock", "Write down exactly what an image was built from."),
     "diff": ("toolkit.cli.image.diff", "Tell what two images have otherwise."),
