@@ -95,7 +95,8 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         same = found is not None and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock)
         if found and same and _by(wish.engine, found[1]) and not wish.force:
             return Built(path=str(found[0]), manifest=found[1], kept=True)
-        require_space(directory, resolved.space, twice=not wish.flat)
+        for warning in require_space(directory, resolved.space, twice=not wish.flat):
+            progress.say("warning", warning)
         task = _Task(
             resolved=resolved,
             recipe=recipe,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from toolkit.errors import NoSpaceError
 from toolkit.images.builders.remove import remove
+from toolkit.images.space import look, warnings
 from toolkit.model.recipe import Space
 from toolkit.units import human_size
 
@@ -50,8 +50,8 @@ def scratch_parent(images: Path) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else images
 
 
-def require_space(images: Path, space: Space, *, twice: bool = False) -> None:
-    """Refuse to begin what would fill a disk.
+def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[str, ...]:
+    """Refuse to begin what would fill a disk or a quota; what people should know although it may work.
 
     Args:
         twice: a build in layers keeps what the image is put together from.
@@ -63,14 +63,18 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> None:
     for directory, megabytes in ((images, space.image * (2 if twice else 1)), (scratch_parent(images), space.build)):
         device = directory.stat().st_dev
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
+    known: list[str] = []
     for directory, megabytes in needs.values():
-        free = shutil.disk_usage(directory).free
-        if free < megabytes * _MEGABYTE:
+        room = look(directory)
+        if room.available < megabytes * _MEGABYTE:
+            whose = "are left of your quota" if room.available < room.free else "are free"
             raise NoSpaceError(
-                f"the build needs {human_size(megabytes * _MEGABYTE)} in {directory}; {human_size(free)} are free",
+                f"the build needs {human_size(megabytes * _MEGABYTE)} in {directory}; {human_size(room.available)} {whose}",
                 place=str(directory),
                 next_step=f"make room, or set TOOLKIT_IMAGES or {TMP_VARIABLE} to directories on another disk",
             )
+        known += warnings(room, megabytes * _MEGABYTE)
+    return tuple(known)
 
 
 @contextmanager
