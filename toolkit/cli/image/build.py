@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.errors import UsageError
+
 if TYPE_CHECKING:
     from toolkit.images.builders.build import Built, Engine
 
@@ -36,6 +38,9 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
     from toolkit.images.builders.build import Wish
     from toolkit.images.builders.build import build as build_image
 
+    if engine == "docker" and (locked or lock_file):
+        cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
+        raise UsageError(cause, place="--engine docker", next_step="leave --engine out, or the lock")
     if locked and lock_file is None:
         from toolkit.images.builders.locking import lock_path
 

@@ -248,7 +248,9 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
 
 def _command(task: _Task) -> list[str]:
     """By which it is built again."""
-    options = ["--locked"] if task.wish.lock else ["--flat"] if task.wish.flat else []
+    own = task.wish.lock == str(locking.lock_path(task.recipe))
+    locked = ["--locked"] if own else ["--lock-file", str(task.wish.lock)]
+    options = locked if task.wish.lock else ["--flat"] if task.wish.flat else []
     options += ["--engine", task.wish.engine] if task.wish.engine != "auto" else []
     return ["toolkit", "image", "build", task.recipe, *options]
 
