@@ -33,6 +33,7 @@ class Object(Model, frozen=True, kw_only=True):
         kind: ``PARTITION``, ``SIGNATURE`` or another.
         group: of objects that belong together and are signed together; 0: none.
         offset, size: where its data are.
+        created: when, in seconds since 1970.
         at: where its descriptor is.
     """
 
@@ -41,6 +42,7 @@ class Object(Model, frozen=True, kw_only=True):
     group: int
     offset: int
     size: int
+    created: int
     at: int
 
 
@@ -53,11 +55,10 @@ def objects(head: bytes) -> tuple[Object, ...]:
         return ()
     found = []
     for at in range(begin, begin + length, _LENGTH):
-        kind, used, number, group, _, offset, size, *_ = _DESCRIPTOR.unpack_from(head, at)
+        kind, used, number, group, _, offset, size, _, created, _ = _DESCRIPTOR.unpack_from(head, at)
         if used:
-            found.append(
-                Object(number=number, kind=kind, group=group - _NO_GROUP if group > _NO_GROUP else 0, offset=offset, size=size, at=at)
-            )
+            owner = group - _NO_GROUP if group > _NO_GROUP else 0
+            found.append(Object(number=number, kind=kind, group=owner, offset=offset, size=size, created=created, at=at))
     return tuple(found)
 
 

@@ -63,19 +63,21 @@ def sign(image: FoundImage, key: Path | None, pgp: int, ask: Ask, progress: Prog
         require_space(path.parent, Space(image=path.stat().st_size // 10**6 + 1, build=0))
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
-            digest, sif_id = _prepare(place.sif, image.manifest)
+            digest, sif_id = _prepare(place.sif)
             made = _sign_pem(place.sif, private) if private is not None else _sign_pgp(place.sif, pgp)
             _publish(place.sif, path, image.manifest, digest, sif_id, made)
     return made
 
 
-def _prepare(path: Path, manifest: Manifest | None) -> tuple[str, str]:
-    """Drop old signatures, and set the head to what depends on the contents only; the file system's hash and the SIF's id."""
+def _prepare(path: Path) -> tuple[str, str]:
+    """Drop old signatures, and set the head to what depends on the contents only; the file system's hash and the SIF's id.
+
+    The time is that of the image: so two builds by one lock are still one file but for their signatures.
+    """
     for one in reversed(objects_of(path)):
         if one.kind == SIGNATURE:
             shell.run([_apptainer(), "sif", "del", str(one.number), path])
-    built = datetime.fromisoformat(manifest.built) if manifest else datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-    time = int(built.timestamp())
+    time = min(one.created for one in objects_of(path))
     return partition_digest(path), normalise(path, time)
 
 
