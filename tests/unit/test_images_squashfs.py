@@ -154,6 +154,15 @@ def test_a_whiteout_of_nothing_is_nothing() -> None:
     assert contents(grafted({"a": b"1"}, {"b": None, "new": {"c": None}})) == {"a": b"1", "new": {}}
 
 
+def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
+    base, layer = read(Image({"a": {"b": b"1"}}).bytes), read(Image({"a": {"c": b"2"}, "new": {}}).bytes)
+    struct.pack_into("<I", layer.ids, 0, 33)
+    graft(base, layer, SUPERBLOCK_SIZE, only_adds=True)
+    root = {entry.name: read_inode(base, entry.inode) for entry in listing(base, read_inode(base, base.head.root))}
+    assert [entry.name for entry in listing(base, root[b"a"])] == [b"b", b"c"]
+    assert [struct.unpack_from("<I", base.ids, 4 * root[name].owner)[0] for name in (b"a", b"new")] == [0, 33]
+
+
 def test_directories_larger_than_a_block_have_an_index_that_leads_to_each_name() -> None:
     many = {f"name-{number:05d}": b"" for number in range(3000)}
     data = grafted({"usr": {"bin": {"old": b"1"}}}, {"usr": {"bin": many}})

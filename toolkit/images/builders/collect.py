@@ -12,8 +12,11 @@ from toolkit.images.collect import SCRIPT, Contents, parse
 _PATIENCE = 300.0  # seconds
 
 
-def contents(path: str) -> Contents:
+def contents(path: str, config: Path | None = None) -> Contents:
     """What is in the image at ``path``.
+
+    Args:
+        config: a directory for what Apptainer writes down of itself, instead of one in the home.
 
     Raises:
         BuildError: it does not run, or says something else.
@@ -24,6 +27,8 @@ def contents(path: str) -> Contents:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     # Nothing of this machine may get into the answer: no home, no variables, no /tmp.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
+    if config:
+        environment |= {f"{name}_CONFIGDIR": str(config) for name in ("APPTAINER", "SINGULARITY")}
     argv = [program, "--silent", "exec", "--cleanenv", "--containall", path, "/bin/sh", "-c", SCRIPT]
     said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
     try:

@@ -156,10 +156,10 @@ def data_of(path: str) -> tuple[str, int, int]:
     return path, offset + (SUPERBLOCK_SIZE if offset == 0 else 0), offset + head.inode_table
 
 
-def put_on(tables: Tables, layer: str) -> None:
-    """Graft the layer of a file."""
+def put_on(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
+    """Graft the layer of a file; ``only_adds`` as for ``graft``."""
     try:
-        graft(tables, tables_of(layer), SUPERBLOCK_SIZE)
+        graft(tables, tables_of(layer), SUPERBLOCK_SIZE, only_adds=only_adds)
     except SquashfsError as error:
         raise BuildError(f"a layer cannot be put on the base: {error}", place=layer) from None
 

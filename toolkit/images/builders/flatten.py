@@ -13,10 +13,10 @@ from toolkit.errors import ImageMissingError
 from toolkit.images import sif, store
 from toolkit.images.builders import compose
 from toolkit.images.builders.apptainer import COMPRESSION
-from toolkit.images.builders.check import check
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.lock import held
-from toolkit.images.builders.namespaces import NotHereError, done
+from toolkit.images.builders.namespaces import NotHereError, done, prove
+from toolkit.images.builders.privilege import way
 from toolkit.images.builders.work import Lower, Work
 from toolkit.images.builders.workspace import workspace
 from toolkit.model.base import Model
@@ -44,7 +44,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
         raise ImageMissingError(f"{image} is no image that was built here", place=found.path, next_step="toolkit image list")
     log = directory / f"{found.name}.failed.log"
     with held(directory, found.name, wait=True, progress=progress), workspace(directory) as place:
-        follower = Follower(found.name, {"pack": "into one file, without what nobody sees"}, log, progress)
+        follower = Follower(found.name, {"pack": "without what nobody sees", "checks": "the image proves itself"}, log, progress)
         packed = place.output / "flat.sqfs"
         offset, _ = compose.system_of(found.path)
         scratch = place.scratch / "flat"
@@ -66,14 +66,14 @@ def flatten(image: str, progress: Progress) -> Flattened:
         if code != 0:
             raise follower.error(code)
         sif_id = _written(path, packed, place.sif)
+        follower.begin("checks")
+        if (code := prove(way().program, place, follower)) != 0:
+            raise follower.error(code)
         follower.end()
-        progress.begin("checks", "the image proves itself")
-        check(store.FoundImage(name=found.name, path=str(place.sif)))
         manifest = msgspec.structs.replace(found.manifest, sif_id=sif_id, size=place.sif.stat().st_size)
         before = path.stat().st_size
         published = store.publish(place.sif, manifest, directory)
         log.unlink(missing_ok=True)
-        progress.end()
     return Flattened(path=str(published), before=before, after=manifest.size)
 
 

@@ -25,15 +25,14 @@ from toolkit.images.builders.cache import BASES, LAYERS, WHEELS, Cache, Kept
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.namespaces import NotHereError as NotHereError
-from toolkit.images.builders.namespaces import done, environment
+from toolkit.images.builders.namespaces import done, prove
 from toolkit.images.builders.privilege import way
 from toolkit.images.builders.tasks import SCRIPTS, Plan, plan, takes_products
-from toolkit.images.builders.work import WHOLE, Bind, Lower, Work
+from toolkit.images.builders.work import PACKED, WHOLE, Bind, Lower, Work
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.chain import Chain
 from toolkit.images.collect import Contents
 from toolkit.images.loan import secrets
-from toolkit.images.piece import CHECKS
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.progress import Progress
 
@@ -213,26 +212,23 @@ class _Layered:
         directory.mkdir(mode=0o755)
         metadata = identity.write(directory, self.definition, said, self.chain.files)
         shell.run(["mksquashfs", directory, layer, *_PACK, "-all-root"])
-        compose.put_on(tables, str(layer))
+        compose.put_on(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_of(str(layer)))
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
 
     def check(self) -> None:
         """What the image carries to prove itself, run in the finished image."""
         self.follower.begin("checks")
-        program = self.way.program
-        command = [program, "--silent", "exec", "--cleanenv", "--containall", str(self.place.sif), "/bin/sh", f"{CHECKS}/run"]
-        settings = {f"{name}_CONFIGDIR": str(self.place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
         asking = threading.Thread(target=self._ask, daemon=True)
         asking.start()
-        code = self.follower.follow(command, environment() | settings, self.place)
+        code = prove(self.way.program, self.place, self.follower)
         asking.join()
         if code != 0:
             raise self.follower.error(code)
 
     def _ask(self) -> None:
         with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
-            self.contents = contents(str(self.place.sif))
+            self.contents = contents(str(self.place.sif), self.place.output / "config")
 
 
 def _import_what_is_slow() -> None:
@@ -252,7 +248,10 @@ class _Made:
     taken: int = 0
     compiled: bool = False
 
-    def take(self, *_: object) -> None:
+    def take(self, line: str = PACKED) -> None:
+        """Keep what has become whole, where a line of the log says that something has."""
+        if not line.startswith(PACKED):
+            return
         layers = list(self.todo.layers.items())
         while self.taken < len(layers):
             path, link = layers[self.taken]

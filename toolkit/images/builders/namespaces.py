@@ -14,6 +14,7 @@ from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.privilege import may_mount, namespace_ids
 from toolkit.images.builders.work import CANNOT, Work
 from toolkit.images.builders.workspace import Workspace
+from toolkit.images.piece import CHECKS
 from toolkit.model.base import to_json
 
 _SOURCE = Path(__file__).resolve().parents[3]
@@ -23,7 +24,7 @@ class NotHereError(Exception):
     """This machine does not let this user mount what layers need; says why."""
 
 
-def done(work: Work, place: Workspace, follower: Follower, on_step: Callable[[str, int], object] | None = None) -> int:
+def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[str], object] | None = None) -> int:
     """Have it done; the exit code of the first step that failed, or 0.
 
     Raises:
@@ -34,11 +35,18 @@ def done(work: Work, place: Workspace, follower: Follower, on_step: Callable[[st
     users, groups = ((), ()) if may_mount() else namespace_ids()
     file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
     command = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
-    code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_step=on_step)
+    code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_line=on_line)
     if code == CANNOT:
         follower.give_up()
         raise NotHereError("; ".join(line.removeprefix("toolkit: ") for line in follower.reader.tail))
     return code
+
+
+def prove(program: str, place: Workspace, follower: Follower) -> int:
+    """Run what ``place.sif`` carries to prove itself, as users run it and with nothing of this machine; its exit code."""
+    command = [program, "--silent", "exec", "--cleanenv", "--containall", str(place.sif), "/bin/sh", f"{CHECKS}/run"]
+    settings = {f"{name}_CONFIGDIR": str(place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
+    return follower.follow(command, environment() | settings, place)
 
 
 def environment() -> dict[str, str]:

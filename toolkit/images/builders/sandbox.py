@@ -22,14 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.builders.work import CANNOT, WHOLE, Bind, Lower, Task, Work
+from toolkit.images.builders.work import CANNOT, PACKED, WHOLE, Bind, Lower, Task, Work
 from toolkit.images.definitions import STEP
 from toolkit.model.base import from_json
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-_OVERLAY = "redirect_dir=off,metacopy=off,index=off"
+# What a directory or file is has to be in the upper directory itself, and nowhere else; ``userxattr`` says so for the first two already.
+_OVERLAY = {True: "index=off,userxattr", False: "index=off,redirect_dir=off,metacopy=off"}
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _ATTRIBUTES = ("trusted.overlay.", "user.overlay.")  # what overlayfs keeps of its own in the upper directory
 
 
@@ -120,7 +122,7 @@ def _in_user_namespace() -> bool:
 
 def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
     """Mount these, the highest first, with ``upper`` for what changes, or for reading only."""
-    options = f"lowerdir={':'.join(lowers)},{_OVERLAY}"
+    options = f"lowerdir={':'.join(lowers)},{_OVERLAY[_in_user_namespace()]}"
     if upper is not None:
         Path(upper).mkdir(exist_ok=True)
         # The root of the image is as it was.
@@ -130,8 +132,6 @@ def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
         work = f"w{upper}"
         Path(work).mkdir(exist_ok=True)
         options += f",upperdir={upper},workdir={work}"
-    if _in_user_namespace():
-        options += ",userxattr"
     try:
         # Nobody needs half an upper directory after a power cut, and apt waits for the disk after every file otherwise.
         _mount("overlay", target, "overlay", 0, f"{options},volatile")
@@ -187,11 +187,9 @@ def _furnish(root: Path, binds: Sequence[Bind]) -> None:
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
     _mount("proc", root / "proc", "proc", _NOSUID | _NODEV | _NOEXEC)
-    _bind("/dev", root / "dev", recursive=True)
+    _devices(root / "dev")
     with suppress(OSError):
         _bind("/sys", root / "sys", recursive=True)
-    with suppress(OSError):
-        _mount("tmpfs", root / "dev/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777")
     for bind in binds:
         target = root / bind.target.lstrip("/")
         if not Path(bind.source).exists():
@@ -205,6 +203,25 @@ def _furnish(root: Path, binds: Sequence[Bind]) -> None:
             locked = os.statvfs(target).f_flag & (_NOSUID | _NODEV | _NOEXEC)
             with suppress(OSError):
                 _mount("none", target, "", _REMOUNT | _BIND | _RDONLY | locked)
+
+
+def _devices(directory: Path) -> None:
+    """The few devices that every program may expect; root's are nodes of their own, so that no step can change the machine's."""
+    _mount("tmpfs", directory, "tmpfs", _NOSUID, "mode=755")
+    for name, minor in _DEVICES.items():
+        node = directory / name
+        try:
+            os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(*minor))
+            node.chmod(0o666)
+        except PermissionError:  # in a user namespace, which cannot change them
+            node.touch()
+            _bind(f"/dev/{name}", node)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"), ("ptmx", "pts/ptmx")):
+        (directory / name).symlink_to(target)
+    for name, kind, options in (("shm", "tmpfs", "mode=1777"), ("pts", "devpts", "newinstance,ptmxmode=0666,mode=620")):
+        (directory / name).mkdir()
+        with suppress(OSError):
+            _mount(kind, directory / name, kind, _NOSUID, options)
 
 
 def _unfurnish(task: Task) -> None:
@@ -266,9 +283,10 @@ def _walk(directory: str) -> Iterator[str]:
 
 
 def _pack(task: Task, work: Work) -> subprocess.Popen[bytes]:
-    Path(task.layer).unlink(missing_ok=True)
-    argv = [*work.pack, task.upper, task.layer, *work.packing]
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
+    """Begin to pack what a task changed; it says so itself when it is whole, for the next task may take long."""
+    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "{PACKED}"'
+    argv = ["sh", "-c", script, task.layer, *work.pack, task.upper, task.layer, *work.packing]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 
 
 def work_through(work: Work) -> int:
@@ -290,8 +308,6 @@ def work_through(work: Work) -> int:
         if process.wait() != 0:
             print(f"toolkit: what {task.name} changed could not be packed", flush=True)
             code = code or 125
-        else:
-            Path(task.layer).replace(f"{task.layer}{WHOLE}")
     return code
 
 

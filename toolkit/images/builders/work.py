@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolkit.model.base import Model
 
 WHOLE = ".whole"  # is added to the name of what has been made to its end
+PACKED = "toolkit: a layer is packed"  # what the sandbox then says
 CANNOT = 124  # exit code of the sandbox: this machine does not let this user have what it needs
 
 

@@ -24,12 +24,13 @@ from toolkit.images.squashfs.inodes import (
 from toolkit.images.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
 
 
-def graft(base: Tables, layer: Tables, data_start: int) -> None:
+def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = False) -> None:
     """Put a layer on ``base``, which is changed: directories are merged, a whiteout deletes, everything else replaces.
 
     Args:
         layer: of the upper directory of an overlay, in which what is deleted is a whiteout.
         data_start: where the layer's data begin in its own file; they are to be put at ``base.data_end`` as it was before.
+        only_adds: a directory that is there already keeps its owner and mode, of which the layer knows nothing.
 
     Raises:
         SquashfsError: the two cannot be in one file, or one is broken.
@@ -44,6 +45,7 @@ def graft(base: Tables, layer: Tables, data_start: int) -> None:
         fragments=add_fragments(base, layer, shift),
         ids=add_ids(base, layer),
         xattrs=add_xattrs(base, layer),
+        only_adds=only_adds,
     )
     base.data_end += layer.data_end - data_start
     root = read_inode(base, base.head.root)
@@ -61,6 +63,7 @@ class _Moved:
     fragments: int
     ids: Sequence[int]
     xattrs: int
+    only_adds: bool
     links: dict[int, Entry] = field(default_factory=dict)
 
     def merged(self, below: Inode | None, above: Inode, parent: int, name: bytes = b"") -> Entry:
@@ -80,7 +83,8 @@ class _Moved:
                 entries[entry.name] = replace(self._leaf(inode), name=entry.name)
         start, size, index = add_listing(base, entries.values())
         directories = sum(entry.kind == DIRECTORY for entry in entries.values())
-        whole = replace(self._owned(above), number=number, links=2 + directories, start=start, size=size, parent=parent)
+        like = below if below and self.only_adds else self._owned(above)
+        whole = replace(like, number=number, links=2 + directories, start=start, size=size, parent=parent)
         return Entry(name, add_inode(base, whole, index), number, DIRECTORY)
 
     def _leaf(self, inode: Inode) -> Entry:
