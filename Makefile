@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-cli bench-build test-fresh clean
+.PHONY: help setup demo test lint bench-explain bench-cli bench-build test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -40,6 +40,9 @@ bench-cli: setup ## how long commands take, beside their peers
 bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
 	@$(TOOLKIT) image build pytorch_cpu
 	@$(TOOLKIT) bench build
+
+bench-explain: setup ## how many failures are explained rightly
+	@$(TOOLKIT) bench explain
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-from toolkit.explain.matcher import entries_of
 from toolkit.explain.model import Evidence
 
 GOLDEN = Path(__file__).parent / "golden" / "explain"
@@ -15,13 +14,6 @@ GOLDEN = Path(__file__).parent / "golden" / "explain"
 def captured(kind: str) -> list[Path]:
     """The files of a kind: ``captured`` (failures; the file's name begins with the rule) or ``healthy``."""
     return sorted((GOLDEN / kind).glob("*.json"))
-
-
-def read(path: Path) -> Evidence:
-    """Evidence from a file."""
-    data = json.loads(path.read_text())
-    lines = data.pop("lines")
-    return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)
 
 
 def write(path: Path, evidence: Evidence, directory: Path, image: Path) -> None:

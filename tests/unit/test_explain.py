@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.explain_evidence import captured, read
+from tests.explain_evidence import captured
+from toolkit.explain.gather import of_capture
 from toolkit.explain.matcher import entries_of, explain, pasted
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.explain.rulebook import rules
@@ -38,14 +39,14 @@ def test_every_rule_has_an_example_a_source_and_a_fix() -> None:
 
 @pytest.mark.parametrize("path", captured("captured"), ids=lambda path: path.stem)
 def test_a_failure_that_was_provoked_is_named(path: Path) -> None:
-    found = explain(read(path), RULES)
+    found = explain(of_capture(path), RULES)
     assert found.match is not None
     assert found.match.rule == path.name.split(".")[0]
 
 
 @pytest.mark.parametrize("path", captured("healthy"), ids=lambda path: path.stem)
 def test_a_healthy_log_is_left_alone(path: Path) -> None:
-    found = explain(read(path), RULES)
+    found = explain(of_capture(path), RULES)
     assert found.match is None, found.match
 
 

@@ -55,3 +55,12 @@ def of_file(path: Path) -> Evidence:
     except OSError as error:
         raise ConfigError(f"the log cannot be read: {error.strerror}", place=str(path), next_step="toolkit explain RUN|LOGFILE") from None
     return Evidence(pasted(text))
+
+
+def of_capture(path: Path) -> Evidence:
+    """Evidence that was kept as JSON: the fields of ``Evidence``, and ``lines`` as text, host and rank."""
+    import json
+
+    data = json.loads(path.read_text(encoding="utf-8"))
+    lines = data.pop("lines")
+    return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)

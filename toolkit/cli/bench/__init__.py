@@ -7,6 +7,7 @@ import click
 from toolkit.cli.lazy import LazyGroup
 
 VERBS: dict[str, tuple[str, str]] = {
+    "explain": ("toolkit.cli.bench.explain", "Count how many failures are explained rightly."),
     "cli": ("toolkit.cli.bench.cli", "Compare the speed of our commands with the field's."),
     "build": ("toolkit.cli.bench.build", "Build a changed image again: ours, Apptainer, BuildKit."),
 }
