@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.cluster.image_fixtures", "tests.cluster.engine_fixtures", "tests.cluster.docked_fixtures"]
+pytest_plugins = [
+    "tests.cluster.image_fixtures",
+    "tests.cluster.engine_fixtures",
+    "tests.cluster.docked_fixtures",
+    "tests.cluster.standins",
+]

@@ -62,7 +62,7 @@ def tiny_base() -> Iterator[str]:
         ):
             (base / directory).mkdir(parents=True)
         for program in _PROGRAMS:
-            _copy_program(program, base)
+            copy_program(program, base)
         for program, script in _FAKES.items():
             (base / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
             (base / "bin" / program).chmod(0o755)
@@ -73,11 +73,11 @@ def tiny_base() -> Iterator[str]:
         yield name
 
 
-def _copy_program(program: str, base: Path) -> None:
-    found = shutil.which(program, path="/usr/bin:/bin")
+def copy_program(program: str, base: Path) -> None:
+    found = shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")
     assert found, program
     shutil.copy(found, base / "bin" / program)
-    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", found], capture_output=True, text=True, check=True).stdout):
+    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout):
         target = base / library.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():

@@ -1,0 +1,3 @@
+#!/bin/sh
+echo "== stand-in for NVIDIA's entrypoint, which prints this =="
+exec "$@"

@@ -1,0 +1,128 @@
+"""Stand-ins for NVIDIA's images, in the tests' own registry under NVIDIA's names: their /STAND-IN says what is real in them.
+
+They are made of a handful of this machine's programs and the Python that runs the tests, so that no network and no minute is needed.
+"""
+
+from __future__ import annotations
+
+import compileall
+import ensurepip
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+from py_compile import PycInvalidationMode
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestEngine, TestRegistry
+from tests.cluster.image_fixtures import copy_program
+from tests.cluster.standin import wheel
+
+_HERE = Path(wheel.__file__).parent
+_PROGRAMS = (
+    *("cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "gzip", "head", "id", "ldconfig", "ls", "mkdir", "nproc", "rm"),
+    *("sed", "sh", "sha256sum", "sort", "stat", "tar", "timeout", "touch", "tr", "true", "uname", "wc"),
+)
+_NOT_NEEDED = ("site-packages", "test", "tests", "config-*", "idlelib", "tkinter", "lib2to3", "turtledemo", "ensurepip", "pydoc_data")
+_DOCKERFILE = """\
+FROM stand-in/python
+COPY root/ /
+LABEL org.opencontainers.image.description="stand-in for an image of NVIDIA, for tests: see /STAND-IN"
+ENV PATH=/usr/local/bin:/usr/bin:/bin
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
+"""
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+# Tag -> what the image holds; a constraint file like that of NGC since 25.03 is in the second.
+_IMAGES = {
+    "pytorch:22.03-py3": ("torch", ""),
+    "pytorch:25.06-py3": ("torch", "cloudpickle==3.1.1\n"),
+    "tensorflow:22.03-tf2-py3": ("tensorflow", ""),
+    "tensorflow:25.02-tf2-py3": ("tensorflow", ""),
+}
+
+
+@pytest.fixture(scope="session")
+def ngc_stand_ins(docker_engine: TestEngine, registry: TestRegistry, engine_directory: Path) -> str:
+    """What ``nvcr.io`` is sent to: the tests' registry, with a stand-in for every NGC image that a recipe begins with."""
+    root = engine_directory / "ngc"
+    _python(root)
+    packed = subprocess.run(["tar", "-C", root, "--owner=0", "--group=0", "-c", "."], capture_output=True, check=True).stdout
+    docker_engine.client("import", "-", "stand-in/python", input=packed)
+    for name, (framework, constraints) in _IMAGES.items():
+        reference = f"{registry.name}/nvidia/{name}"
+        with tempfile.TemporaryDirectory(dir=engine_directory) as context:
+            _framework(Path(context, "root"), framework, constraints)
+            Path(context, "Dockerfile").write_text(_DOCKERFILE)
+            docker_engine.client("build", "-q", "-t", reference, context)
+        docker_engine.client("push", reference)
+    shutil.rmtree(root)
+    return registry.name
+
+
+def _python(root: Path) -> None:
+    """Programs, and a Python with pip, of this machine; stand-ins before them."""
+    directories = ("bin", "dev", "etc", "mnt", "opt/nvidia", "proc", "root", "sys", "tmp", "usr/bin", "usr/local/bin", "var/log", "var/tmp")
+    for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):
+        (root / name).mkdir(parents=True)
+    for program in _PROGRAMS:
+        copy_program(program, root)
+    library = root / "usr/local/lib" / _VERSION
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_NOT_NEEDED))
+    shutil.copy(Path(sys.base_prefix, "bin", _VERSION), root / "usr/local/bin/python3")
+    for file in (root / "usr/local/bin/python3", *library.glob("lib-dynload/*.so")):
+        _libraries(file, root)
+    (library / "site-packages").mkdir()
+    bundled = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+    with zipfile.ZipFile(bundled) as packed:
+        packed.extractall(library / "site-packages")
+    compileall.compile_dir(
+        library / "site-packages", quiet=2, workers=0, stripdir=str(root), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+    )
+    shutil.copy(_HERE / "STAND-IN", root)
+    shutil.copy(_HERE / "nvidia_entrypoint.sh", root / "opt/nvidia")
+    shutil.copytree(_HERE / "bin", root / "usr/local/bin", dirs_exist_ok=True)
+    shutil.copy(_HERE / "wheel.py", root / "usr/local/share/stand-in")
+    _modules(_HERE / "site/ray", root / "usr/local/share/stand-in/ray")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\n")
+    for name in ("hosts", "resolv.conf"):
+        (root / "etc" / name).touch()
+    (root / "etc/ld.so.conf").write_text("/usr/local/lib\n")
+    subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
+
+
+def _libraries(file: Path, root: Path) -> None:
+    said = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
+    for library in re.findall(r"(/\S+) \(0x", said):
+        system = library.startswith(("/lib", "/usr/lib"))  # not a Python's own, which may lie in somebody's home
+        target = root / library.lstrip("/") if system else root / "usr/local/lib" / Path(library).name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(library).resolve(), target)
+
+
+def _modules(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for file in source.glob("*.py.txt"):
+        shutil.copy(file, target / file.name.removesuffix(".txt"))
+
+
+def _framework(root: Path, framework: str, constraints: str) -> None:
+    """Torch alone, or TensorFlow with the Horovod that NVIDIA's images had."""
+    site = root / "usr/local/lib" / _VERSION / "site-packages"
+    site.mkdir(parents=True)
+    _modules(_HERE / "site", site)
+    (site / f"{'torch' if framework == 'tensorflow' else 'tensorflow'}.py").unlink()
+    if framework == "tensorflow":
+        for name, text in wheel.files(["tensorflow"], ["mpi", "gloo", "nccl"]).items():
+            target = root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+            target.chmod(0o755)
+    (root / "etc/pip").mkdir(parents=True)
+    (root / "etc/pip/constraint.txt").write_text(constraints)
