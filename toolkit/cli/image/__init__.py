@@ -9,6 +9,7 @@ from toolkit.cli.lazy import LazyGroup
 VERBS: dict[str, tuple[str, str]] = {
     "list": ("toolkit.cli.image.listing", "List recipes and images: what is built, how large, with what in it."),
     "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
+    "verify": ("toolkit.cli.image.verify", "Prove what an image holds, and that it fits a cluster."),
     "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),
     "new": ("toolkit.cli.image.new", "Write a recipe that builds."),
     "import": ("toolkit.cli.image.import_", "Make a recipe of a Dockerfile or a definition."),

@@ -1,0 +1,65 @@
+"""`toolkit image verify`: the real image on two nodes of the real Slurm, and tiny images that are broken on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.image_fixtures import Tiny
+
+
+def outcomes(text: str) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["outcome"], one["detail"]) for one in json.loads(text)["verdicts"]}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_real_image_is_proven_on_two_nodes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    done = toolkit("image", "verify", str(pytorch_image), "--nodes", "2", "--json", cwd=shared_dir, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found = outcomes(done.stdout)
+    passed = {name for name, (outcome, _) in found.items() if outcome == "passed"}
+    here = {"manifest", "size", "labels", "entrypoint", "imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"}
+    assert here | {"container", "pmi", "nodes-mpi", "nodes-gloo"} <= passed, found
+    assert "nid001, nid002" in found["nodes-mpi"][1]
+    assert {name for name, (outcome, _) in found.items() if outcome == "unchecked"} == {"ranks-nccl", "nodes-nccl", "signature"}
+    assert found["ranks-nccl"][1] == "no CUDA is in it"
+    kept = json.loads(pytorch_image.with_suffix(".json").read_text())["verified"]
+    assert {"nodes-mpi", "imports"} <= {one["name"] for one in kept if one["outcome"] == "passed"}
+    assert {one["site"] for one in kept if one["name"] == "nodes-mpi"} == {"local"}
+
+
+def test_what_is_wrong_with_an_image_is_found(tiny: Tiny) -> None:
+    noisy = 'printf "#!/bin/sh\\necho welcome\\n" > /.singularity.d/env/99-noise.sh'
+    assert tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy)).returncode == 0
+    done = tiny.run("verify", "tiny", "--json")
+    found = outcomes(done.stdout)
+    assert found["entrypoint"] == ("failed", "by exec: it prints 1 line of its own, first: welcome"), found
+    assert found["imports"][0] == "unchecked"
+    assert found["ranks-mpi"][0] == "unchecked"
+    assert done.returncode == 74
+    assert "entrypoint" in done.stderr
+
+
+def test_a_manifest_that_promises_too_much_is_found(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    path = tiny.images / "tiny.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "frameworks": {"torch": "2.0"}, "mpi": ["pmix"]}))
+    found = outcomes(tiny.run("verify", "tiny", "--json").stdout)
+    assert found["imports"][0] == "failed"
+    assert found["openmpi"][0] == "failed"
+
+
+def test_a_foreign_image_is_verified_as_far_as_it_can_be(tiny: Tiny) -> None:
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    foreign = tiny.place / "foreign.sif"
+    (tiny.images / "tiny.sif").rename(foreign)
+    done = tiny.run("verify", foreign, "--json")
+    found = outcomes(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert found["manifest"][0] == "unchecked"
+    assert found["size"][0] == "passed"
+    assert found["entrypoint"] == ("passed", "silent by exec; its own runscript is not used by jobs, and was not run")

@@ -1,0 +1,99 @@
+"""`toolkit image verify`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from toolkit.images.store import FoundImage
+    from toolkit.model.image import Verdict
+
+
+@click.command("verify")
+@click.argument("name")
+@click.option("--nodes", type=click.IntRange(min=1), help="Have ranks on so many nodes of the cluster sum, too: short jobs, through Slurm.")
+@click.option("--gpus", type=click.IntRange(min=1), help="GPUs on each of these nodes: a rank for each, by NCCL.")
+@click.option("--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH.")
+@click.option("--partition", help="Of the cluster, for these jobs.")
+@click.option("--time", "limit", default="10", show_default=True, help="Time limit of these jobs.")
+@click.option("--comment", help="Slurm's comment, where the site wants one.")
+@click.option("--key", help="A public key in PEM, or a PGP key: tells whether the image is signed by it, and unchanged.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(
+    name: str,
+    nodes: int | None,
+    gpus: int | None,
+    site: str | None,
+    partition: str | None,
+    limit: str,
+    comment: str | None,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Prove what an image holds: labels, imports, Horovod's build, ranks that sum by MPI, Gloo and NCCL, and that it fits a cluster.
+
+    NAME is an image of yours, of the site, or any SIF. What could not be checked here is said, with the reason; the manifest keeps it.
+    Ends with 74 where a check failed.
+
+    \b
+    Examples:
+      toolkit image verify pytorch_cpu
+      toolkit image verify pytorch_22.03 --nodes 2 --gpus 4 --partition cas_v100_4
+      toolkit image verify /apps/images/pytorch.sif --json
+    """
+    from toolkit.cli import console
+    from toolkit.errors import BuildError
+    from toolkit.images.store import find
+    from toolkit.images.verify import verdicts
+    from toolkit.images.verify.case import Asked, Case, Inside, Met, container_program
+    from toolkit.images.verify.nodes import local_drivers, on_nodes, site_or_reason
+
+    image = find(name)
+    here, drivers = local_drivers()
+    found, reason = site_or_reason(site or "auto", wanted=bool(site or nodes))
+    more = [
+        word
+        for option, value in (("--partition", partition), ("--time", limit), ("--comment", comment))
+        if value
+        for word in (option, value)
+    ]
+    case = Case(
+        image=image,
+        inside=Inside(container_program(), image.path, gpus=here > 0),
+        gpus=here,
+        site=found,
+        no_site=reason,
+        asked=Asked(nodes=nodes or 0, gpus=gpus or 0, key=key or ""),
+        job=on_nodes(image.path, site or "auto", nodes, gpus or 0, more) if nodes else None,
+        met={"here": Met(outcome="unchecked", detail="", drivers=drivers)} if drivers else {},
+    )
+    with console.Steps() as steps:
+        steps.begin("verify", image.path)
+        told = verdicts(case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}"))
+    _record(image, told)
+    if as_json:
+        import msgspec
+
+        console.out_json({"path": image.path, "verdicts": msgspec.to_builtins(told)})
+    else:
+        console.out(console.table(("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in told]))
+    failed = [one.name for one in told if one.outcome == "failed"]
+    if failed:
+        raise BuildError(f"{image.name} did not pass {len(failed)} of {len(told)} checks", place=", ".join(failed))
+
+
+def _record(image: FoundImage, told: tuple[Verdict, ...]) -> None:
+    """Into the manifest of an image of one's own; of another's nothing is written."""
+    import os
+    from pathlib import Path
+
+    from msgspec.structs import replace
+
+    from toolkit.images import store
+    from toolkit.images.verify import merged
+
+    path = Path(image.path)
+    if image.manifest is not None and os.access(path.parent, os.W_OK):
+        store.rewrite_manifest(path, replace(image.manifest, verified=merged(image.manifest.verdicts, told), checks=()))

@@ -1,0 +1,57 @@
+"""What is in this image, without importing any of it: one line of JSON. Runs on every Python 3."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+MODULES = ("torch", "torchvision", "tensorflow", "jax", "mxnet", "horovod", "ray", "numpy", "sklearn", "mpi4py")
+PROGRAMS = ("mpirun", "ompi_info", "mpichversion", "horovodrun", "torchrun")
+# The file in which NVIDIA's CUDA toolkit says its version, newer and older releases.
+CUDA_FILES = ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt")
+
+
+def text_of(path: Any) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def module_file(name: str, file: str) -> str:
+    spec = find_spec(name)
+    return text_of(Path(spec.origin).parent / file) if spec and spec.origin else ""
+
+
+def cuda() -> str:
+    """CUDA's version, by the toolkit in the image, else by what torch was built for; empty: there is none."""
+    said = [os.environ.get("CUDA_VERSION", "")]
+    said += [text_of(path) for path in CUDA_FILES]
+    said += [line for line in module_file("torch", "version.py").splitlines() if line.startswith("cuda")]
+    found = [re.search(r"\d+\.\d+(\.\d+)?", text) for text in said]
+    return next((match.group() for match in found if match), "")
+
+
+def own_checks() -> Any:
+    lines = text_of("/opt/toolkit/checks/run").splitlines()
+    found = [line.split(None, 2) for line in lines if line.startswith("check ")]
+    return {words[1]: words[2] for words in found if len(words) == 3}
+
+
+print(
+    "toolkit-json: "
+    + json.dumps(
+        {
+            "python": ".".join(str(part) for part in sys.version_info[:3]),
+            "modules": [name for name in MODULES if find_spec(name)],
+            "programs": [name for name in PROGRAMS if shutil.which(name)],
+            "cuda": cuda(),
+            "compat": Path("/usr/local/cuda/compat").is_dir(),
+            "own": own_checks(),
+        }
+    )
+)

@@ -1,0 +1,98 @@
+"""One of several ranks: sums vectors over all of them, compares with what must come out; rank 0 tells who was there, in a line of JSON.
+
+Arguments: what sums (horovod, torch), what carries it (mpi, gloo, nccl), and where this program starts the ranks itself, how many.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+LENGTH = 1000
+
+
+def driver() -> str:
+    """The version of this node's NVIDIA driver; empty where there is none."""
+    try:
+        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return ""
+    return found.group(1) if found else ""
+
+
+def expected(ranks: int) -> Any:
+    """Rank r gives the vector 0, 1, 2, ... with r added to each: this is the sum of all of them."""
+    return [ranks * index + ranks * (ranks - 1) // 2 for index in range(LENGTH)]
+
+
+def tell(rank: int, gathered: Any, controller: str) -> None:
+    if rank == 0:
+        told = sorted(gathered, key=lambda one: one["rank"])
+        right = all(one["right"] for one in told) and [one["rank"] for one in told] == list(range(len(told)))
+        hosts = [one["host"] for one in told]
+        drivers = sorted({one["driver"] for one in told if one["driver"]})
+        print(json.dumps({"ranks": len(told), "right": right, "hosts": hosts, "controller": controller, "drivers": drivers}), flush=True)
+
+
+def by_horovod(wanted: str) -> None:
+    name = "torch" if find_spec("torch") else "tensorflow"
+    hvd, framework = import_module("horovod." + name), import_module(name)
+    hvd.init()
+    controller = "mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "none"
+    rank, ranks = hvd.rank(), hvd.size()
+    if name == "torch":
+        device = f"cuda:{hvd.local_rank()}" if wanted == "nccl" else "cpu"
+        total = hvd.allreduce(framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum).tolist()
+    else:
+        total = hvd.allreduce(framework.range(float(LENGTH)) + rank, op=hvd.Sum).numpy().tolist()
+    if wanted == "nccl":
+        controller = "nccl" if hvd.nccl_built() else controller
+    mine = {"rank": rank, "host": socket.gethostname(), "right": total == expected(ranks), "driver": driver()}
+    tell(rank, hvd.allgather_object(mine), controller)
+    hvd.shutdown()
+
+
+def by_torch(wanted: str) -> None:
+    torch = import_module("torch")
+    dist = import_module("torch.distributed")
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = f"cuda:{os.environ.get('LOCAL_RANK', rank)}" if wanted == "nccl" else "cpu"
+    if wanted == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(wanted, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks)
+    total = torch.arange(float(LENGTH), device=device) + rank
+    dist.all_reduce(total)
+    mine = {"rank": rank, "host": socket.gethostname(), "right": total.tolist() == expected(ranks), "driver": driver()}
+    gathered: Any = [None] * ranks
+    dist.all_gather_object(gathered, mine)
+    tell(rank, gathered, dist.get_backend())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def start(count: int) -> None:
+    """Start the ranks here; 1 if one fails, and then the others are not waited for."""
+    with tempfile.TemporaryDirectory() as directory:
+        meet = f"file://{directory}/meet"
+        common = dict(os.environ, WORLD_SIZE=str(count), RANKS_MEET_AT=meet)
+        processes = [
+            subprocess.Popen([sys.executable, *sys.argv[:3]], env=dict(common, RANK=str(rank), LOCAL_RANK=str(rank)))
+            for rank in range(count)
+        ]
+        codes = [process.wait() for process in processes]
+    sys.exit(1 if any(codes) else 0)
+
+
+if len(sys.argv) > 3:
+    start(int(sys.argv[3]))
+elif sys.argv[1] == "horovod":
+    by_horovod(sys.argv[2])
+else:
+    by_torch(sys.argv[2])
