@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-explain bench-cli bench-build test-fresh clean
+.PHONY: help images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -9,7 +9,7 @@ STRICT  := $(if $(CI),-p tests.strict)
 SHELLS   = $(shell find .ci/run tests toolkit tools -name '*.sh' -o -path .ci/run)
 
 help: ## show this
-	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1|/p; s/^image-%:.*## /image-<name>|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-14s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1|/p; s/^image-%:.*## /image-<name>|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-18s %s\n' "$$name" "$$text"; done
 
 demo: setup ## everything once: image, cluster, a training on 2 nodes x 2 ranks
 	@$(TOOLKIT) demo
@@ -17,8 +17,15 @@ demo: setup ## everything once: image, cluster, a training on 2 nodes x 2 ranks
 setup: .venv/.ready ## install what this machine lacks: Apptainer, Slurm
 	@$(TOOLKIT) setup
 
+image-pytorch: image-pytorch_22.03 ## the image of many guides: NGC PyTorch 22.03 with Horovod
+
+image-tensorflow: image-tensorflow_25.02 ## NGC TensorFlow, the last one
+
 image-%: setup ## build the image of recipes/<name>.toml
 	@$(TOOLKIT) image build $*
+
+images: setup ## build all images for CPUs: what needs no login and no GPU
+	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 
 test: .venv/.ready-dev ## set up, lint, and run every test
 	@$(TOOLKIT) setup --with tests --with accounting

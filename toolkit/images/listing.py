@@ -56,7 +56,8 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
 
 
 def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Listed:
-    passed = sum(check.passed for check in manifest.checks)
+    told = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
+    passed = sum(verdict.outcome == "passed" for verdict in told)
     return Listed(
         name=manifest.name,
         state=state,
@@ -65,5 +66,5 @@ def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Lis
         size=manifest.size,
         built=manifest.built,
         frameworks=manifest.frameworks,
-        checks=(passed, len(manifest.checks)) if manifest.checks else None,
+        checks=(passed, len(told)) if told else None,
     )

@@ -8,6 +8,8 @@ from toolkit.cli.lazy import LazyGroup
 
 VERBS: dict[str, tuple[str, str]] = {
     "list": ("toolkit.cli.image.listing", "List recipes and images: what is built, how large, with what in it."),
+    "show": ("toolkit.cli.image.show", "Everything that is known of a recipe, an image or an NGC release."),
+    "search": ("toolkit.cli.image.search", "Find recipes, images and NGC releases."),
     "build": ("toolkit.cli.image.build", "Build the image of a recipe."),
     "verify": ("toolkit.cli.image.verify", "Prove what an image holds, and that it fits a cluster."),
     "check": ("toolkit.cli.image.check", "Run the checks that an image carries again."),

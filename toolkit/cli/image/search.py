@@ -1,0 +1,36 @@
+"""`toolkit image search`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("search")
+@click.argument("words", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(words: tuple[str, ...], as_json: bool) -> None:
+    """Find recipes, images and NVIDIA's NGC releases.
+
+    A word is looked for in names and summaries. A filter is a fact and a value: framework, version, python, cuda, nccl, openmpi, driver,
+    release, ubuntu, horovod, kind; with : = < > <= >=. What is not known of something does not fit.
+
+    \b
+    Examples:
+      toolkit image search pytorch
+      toolkit image search framework:pytorch 'cuda>=12' python:3.10
+      toolkit image search 'driver<=470'
+    """
+    from toolkit.cli import console
+    from toolkit.images.search import matching
+    from toolkit.images.things import things
+
+    found = matching(things(), words)
+    if as_json:
+        import msgspec
+
+        console.out_json(msgspec.to_builtins(found))
+        return
+    if found:
+        console.out(console.table(("NAME", "KIND", "WHAT"), [(one.name, one.kind, one.summary) for one in found]))
+    else:
+        console.note("nothing fits; toolkit image search without words shows everything")

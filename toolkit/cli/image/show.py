@@ -1,0 +1,118 @@
+"""`toolkit image show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from toolkit.model.catalogue import Release
+    from toolkit.model.image import Manifest
+
+
+@click.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(name: str, as_json: bool) -> None:
+    """Everything that is known of a recipe, an image or an NGC release; of a release each fact with its source, and what is not known.
+
+    \b
+    Examples:
+      toolkit image show pytorch_cpu
+      toolkit image show pytorch:22.03
+      toolkit image show nvcr.io/nvidia/pytorch:25.06-py3
+    """
+    from toolkit.cli import console
+    from toolkit.images import catalogue
+
+    release = catalogue.named(name)
+    if release is not None:
+        if as_json:
+            import msgspec
+
+            console.out_json(msgspec.to_builtins(release))
+        else:
+            _show_release(release)
+        return
+    found = _known(name)
+    if as_json:
+        console.out_json(found)
+    else:
+        for key, value in found.items():
+            _show(key, value)
+
+
+def _show_release(release: Release) -> None:
+    from toolkit.cli import console
+    from toolkit.model.catalogue import FACTS
+
+    rows = []
+    for name in FACTS:
+        fact = release.facts.get(name)
+        note = f" ({fact.note})" if fact and fact.note else ""
+        rows.append((name, fact.value if fact else "unknown", f"{fact.source}{note}" if fact else "-"))
+    console.out(console.table(("FACT", "VALUE", "SOURCE"), rows))
+    console.note(console.subject("next", f"toolkit image new NAME --from {release.reference} --with horovod"))
+
+
+def _known(name: str) -> dict[str, Any]:
+    """What a recipe says, and what is known of its image."""
+    from toolkit.errors import ImageMissingError
+    from toolkit.images import library, store
+    from toolkit.images.names import recipe_names
+
+    known: dict[str, Any] = {}
+    if name in recipe_names() or name.endswith(".toml"):
+        resolved = library.load(name)
+        stages = library.staged(resolved)
+        known |= {
+            "recipe": resolved.name,
+            "summary": resolved.summary,
+            "base": resolved.base.detail(),
+            "steps": {step.name: step.detail for step in stages.steps},
+            "compiled": {step.name: step.detail for step in stages.build},
+            "dropped": list(resolved.dropped),
+        }
+    try:
+        image = store.find(name.removesuffix(".toml") if name.endswith(".toml") else name)
+    except ImageMissingError as error:
+        return {**known, "image": error.cause}
+    known["image"] = image.path
+    if image.manifest is not None:
+        known |= _of_manifest(image.manifest)
+    return known
+
+
+def _of_manifest(manifest: Manifest) -> dict[str, Any]:
+    from toolkit.units import human_size
+
+    return {
+        "size": human_size(manifest.size),
+        "built": f"{manifest.built} by {manifest.builder}",
+        "began as": f"{manifest.base.reference} {manifest.base.digest}".strip() if manifest.base else "unknown",
+        "system": manifest.system or "unknown",
+        "frameworks": manifest.frameworks,
+        "mpi": list(manifest.mpi),
+        "horovod": manifest.horovod,
+        "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, {len(manifest.packages.pip)} of Python",
+        "locked": manifest.locked or "no",
+        "signed": [one.signer or one.fingerprint for one in manifest.signatures] or "no",
+        "verified": {
+            one.name + (f" at {one.site}" if one.site else ""): f"{one.outcome} {one.when}: {one.detail}" for one in manifest.verdicts
+        },
+        "built again by": manifest.command or "unknown",
+    }
+
+
+def _show(key: str, value: Any) -> None:
+    from toolkit.cli import console
+
+    width = 15
+    if isinstance(value, dict):
+        for number, (name, text) in enumerate(value.items()):
+            console.out(f"{key if number == 0 else '':<{width}}{name}  {text}")
+    elif isinstance(value, list):
+        console.out(f"{key:<{width}}{', '.join(map(str, value)) or '-'}")
+    else:
+        console.out(f"{key:<{width}}{value}")

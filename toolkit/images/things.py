@@ -1,0 +1,38 @@
+"""Everything that has a name: recipes, images that are built, and NGC releases, each with the facts that are known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.images import catalogue, library, listing
+from toolkit.images.bases import Ngc
+from toolkit.images.search import FILTERS, Thing
+from toolkit.model.catalogue import Release
+
+
+def things() -> tuple[Thing, ...]:
+    """All of them: recipes and images first."""
+    return (*_own(), *(_of_release(release) for release in catalogue.releases()))
+
+
+def _own() -> Iterator[Thing]:
+    for one in listing.listing():
+        facts = {"framework": " ".join(one.frameworks)} if one.frameworks else {}
+        if one.summary:
+            base = library.load(one.name).base
+            if isinstance(base, Ngc):
+                facts = {**_facts(base.known()), **facts}
+        shown = f"{one.summary} ({one.state})" if one.summary else one.state
+        yield Thing(name=one.name, kind="recipe" if one.summary else "image", summary=shown, facts=facts)
+
+
+def _of_release(release: Release) -> Thing:
+    known = [f"{name} {value}" for name in ("version", "python", "cuda", "driver") if (value := release.value(name))]
+    return Thing(
+        name=release.name, kind="release", summary=f"NGC {release.framework} {release.release}: {', '.join(known)}", facts=_facts(release)
+    )
+
+
+def _facts(release: Release) -> dict[str, str]:
+    known = {name: value for name in FILTERS if name in release.facts and (value := release.value(name))}
+    return {**known, "framework": release.framework, "release": release.release}
