@@ -22,6 +22,7 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
+from toolkit.model.project import PROJECT_FILE, Project
 from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
@@ -31,7 +32,6 @@ from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
 from toolkit.target import Target, resolve
 
-PROJECT_FILE = "toolkit.toml"
 _Found = TypeVar("_Found")
 
 
@@ -147,7 +147,7 @@ def _project(here: Path) -> list[Layer]:
     for directory in (here, *here.parents):
         path = directory / PROJECT_FILE
         if path.is_file():
-            return [layer(PROJECT_FILE, read_toml(path, Job))]
+            return [layer(PROJECT_FILE, read_toml(path, Project))]
     return []
 
 

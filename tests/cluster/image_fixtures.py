@@ -123,9 +123,9 @@ class Tiny:
             start_new_session=True,
         )
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: object, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=seconds)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def inside(self, *argv: str) -> str:

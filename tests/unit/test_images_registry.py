@@ -67,14 +67,15 @@ def test_a_mirror_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyP
 
 
 def test_mirrors_of_the_project_and_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "toolkit.toml").write_text('[registries]\n"nvcr.io" = "mirror.site/ngc"\n"quay.io" = "mirror.site/quay"\n')
+    (tmp_path / "toolkit.toml").write_text('nodes = 2\n[registries]\n"nvcr.io" = "mirror.site/ngc"\n"quay.io" = "mirror.site/quay"\n')
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     monkeypatch.setenv("TOOLKIT_REGISTRIES", "nvcr.io=localhost:5000")
     assert configured_mirrors() == {"nvcr.io": "localhost:5000", "quay.io": "mirror.site/quay"}
     (tmp_path / "toolkit.toml").write_text('[registries]\n"nvcr.io" = "http://mirror.site"\n')
-    with pytest.raises(ConfigError, match="registries"):
+    with pytest.raises(ConfigError, match="is no registry") as raised:
         configured_mirrors()
+    assert "toolkit.toml, key registries" in str(raised.value.place)
 
 
 def encoded(user: str, secret: str) -> str:

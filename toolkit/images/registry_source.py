@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import BuildError, ConfigError, UsageError
+from toolkit.files import read_toml
 from toolkit.images import registry
 from toolkit.images.registry_auth import Credentials, credentials
 from toolkit.images.registry_names import Reference, mirrors, parse, require_mirror, rewritten
+from toolkit.model.project import PROJECT_FILE, Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"
-_PROJECT_FILE, _TABLE = "toolkit.toml", "registries"
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,13 @@ def configured_mirrors() -> dict[str, str]:
 
 
 def _of_project(here: Path) -> dict[str, str]:
-    from toolkit.model.base import BadDataError, toml
-
-    path = next((one / _PROJECT_FILE for one in (here, *here.parents) if (one / _PROJECT_FILE).is_file()), None)
+    path = next((one / PROJECT_FILE for one in (here, *here.parents) if (one / PROJECT_FILE).is_file()), None)
     if path is None:
         return {}
+    table = read_toml(path, Project).registries
     try:
-        table = toml(path.read_text(encoding="utf-8")).get(_TABLE, {})
-        if not isinstance(table, dict) or not all(isinstance(target, str) for target in table.values()):
-            raise BadDataError('is a table of registries and what stands for them: "nvcr.io" = "mirror.site/ngc"', _TABLE)
         for name, target in table.items():
             require_mirror(name, target)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the key {_TABLE} cannot be read: {error}", place=str(path)) from None
+    except ValueError as error:
+        raise ConfigError(str(error), place=f"{path}, key registries", next_step='write: "nvcr.io" = "mirror.site/ngc"') from None
     return {name.rstrip("/"): target.rstrip("/") for name, target in table.items()}
