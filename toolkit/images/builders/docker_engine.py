@@ -114,7 +114,8 @@ def _context() -> tuple[str, dict[str, Any]] | None:
     from docker.errors import DockerException
 
     try:
-        context = ContextAPI.get_current_context()
+        name = os.environ.get("DOCKER_CONTEXT")  # which the SDK leaves out
+        context = ContextAPI.get_context(name) if name else ContextAPI.get_current_context()
     except (DockerException, OSError, ValueError, KeyError, TypeError):
         return None
     if context is None or context.name == "default" or not context.Host:

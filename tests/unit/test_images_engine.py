@@ -1,0 +1,148 @@
+"""Finding a Docker engine and a client that can build, on stand-ins for both; the real ones are in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from toolkit.errors import ForbiddenError, NeedsInstallError
+from toolkit.images.builders import choice
+from toolkit.images.builders.docker_engine import builder, engine
+from toolkit.progress import Silent
+
+
+@contextmanager
+def answering(sock: Path, component: str, version: str) -> Iterator[str]:
+    """What looks like an engine to who asks for its version."""
+    answers = {
+        "/version": {
+            "ApiVersion": "1.41",
+            "MinAPIVersion": "1.24",
+            "Version": version,
+            "Components": [{"Name": component, "Version": version}],
+        },
+        "/info": {"DockerRootDir": "/nowhere"},
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "a socket"
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with socketserver.ThreadingUnixStreamServer(str(sock), Handler) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"unix://{sock}"
+        server.shutdown()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without any setting of Docker's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / ".docker"))
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        "toolkit.images.builders.docker_engine._SYSTEM_SOCKETS", (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock"))
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "is_podman"), [("Engine", "docker 20.10.24", False), ("Podman Engine", "podman 20.10.24", True)]
+)
+def test_an_engine_at_a_usual_place_is_found(alone: Path, component: str, name: str, is_podman: bool) -> None:
+    with answering(alone / "podman.sock", component, "20.10.24") as address:
+        found = engine()
+        assert (str(found), found.address, found.is_podman, found.root) == (name, address, is_podman, None)
+
+
+def test_what_the_user_chose_is_the_only_one_that_is_asked(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{alone}/other.sock")
+    with answering(alone / "docker.sock", "Engine", "1"), pytest.raises(NeedsInstallError) as raised:
+        engine()
+    assert raised.value.details == (f"unix://{alone}/other.sock: no such socket",)
+
+
+def test_the_context_of_the_user_is_followed(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"  # sha256 of its name, as Docker files it
+    meta = alone / ".docker/contexts/meta" / identity
+    meta.mkdir(parents=True)
+    described = {"Name": "test", "Metadata": {}, "Endpoints": {"docker": {"Host": f"unix://{alone}/chosen.sock", "SkipTLSVerify": False}}}
+    (meta / "meta.json").write_text(json.dumps(described))
+    (alone / ".docker/config.json").write_text('{"currentContext": "test"}')
+    with answering(alone / "chosen.sock", "Engine", "27.1") as address:
+        assert engine().address == address
+        (alone / ".docker/config.json").write_text("{}")
+        monkeypatch.setenv("DOCKER_CONTEXT", "test")
+        assert engine().address == address
+
+
+def test_no_engine_says_what_was_tried_and_what_to_do(alone: Path) -> None:
+    with pytest.raises(NeedsInstallError, match="no Docker engine answers") as raised:
+        engine()
+    assert raised.value.details == ("no socket is at any of the usual places",)
+    (alone / "docker.sock").touch()
+    with pytest.raises(NeedsInstallError) as raised:
+        engine()
+    assert len(raised.value.details) == 1
+    assert "--engine apptainer" in str(raised.value.next_step)
+
+
+def client(directory: Path, version: str, *, buildx: bool) -> None:
+    directory.mkdir()
+    program = directory / "docker"
+    program.write_text(f'#!/bin/sh\nif [ "$1" = buildx ]; then exit {0 if buildx else 1}; fi\necho {version}\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize(
+    ("clients", "chosen"),
+    [
+        ((("28.2.2", False), ("20.10.24+dfsg1", False)), 1),  # a newer client without its plugin shadows one that can
+        ((("28.2.2", True), ("20.10.24", False)), 0),
+        ((("23.0.1", False), ("27.0.0", True)), 1),
+    ],
+)
+def test_the_first_client_that_can_build_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: tuple[tuple[str, bool], ...], chosen: int
+) -> None:
+    for number, (version, buildx) in enumerate(clients):
+        client(tmp_path / str(number), version, buildx=buildx)
+    monkeypatch.setenv("PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin")
+    assert builder().program == str(tmp_path / str(chosen) / "docker")
+
+
+def test_where_neither_engine_can_build_both_reasons_are_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise ForbiddenError("the user has no ids", next_step="apptainer config fakeroot --add user")
+
+    monkeypatch.setattr(choice, "way", refused)
+    assert choice.engine("docker", Silent()) == "docker"
+    with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
+        choice.engine("auto", Silent())
+    assert raised.value.details[:2] == ("Apptainer: the user has no ids", "Docker: no Docker engine answers")
+    assert raised.value.next_step == "apptainer config fakeroot --add user"
+    with answering(alone / "docker.sock", "Engine", "27.1"):
+        monkeypatch.setattr("toolkit.images.builders.docker_engine.builder", lambda: None)
+        assert choice.engine("auto", Silent()) == "docker"
