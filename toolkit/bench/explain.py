@@ -17,7 +17,8 @@ class Count(Model, frozen=True, kw_only=True):
     """Of one kind of logs.
 
     Attributes:
-        kind: ``captured``: from failures that were provoked on a real cluster; ``reported``: as published; ``healthy``: of runs that ended well.
+        kind: ``captured``: from failures that were provoked on a real cluster; ``reported``: as published; ``healthy``: of runs that
+            ended well.
         right: how many came out as they should.
         wrong: the others, and what was said of them.
     """

@@ -52,8 +52,8 @@ def judge(facts: Mapping[str, Any], promised: Iterable[str], versions: Mapping[s
     """What the three places say together.
 
     Args:
-        facts: ``said`` (of --check-build) and its exit ``code``; ``metadata`` (None: there is none); ``modules``: for each framework that is
-            installed why Horovod's module for it cannot be imported, empty where it can.
+        facts: ``said`` (of --check-build) and its exit ``code``; ``metadata`` (None: there is none); ``modules``: for each framework that
+            is installed why Horovod's module for it cannot be imported, empty where it can.
         promised: frameworks that Horovod must be built for.
         versions: of the modules in the image.
     """
