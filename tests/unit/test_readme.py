@@ -17,6 +17,8 @@ from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.errors import ToolkitError
 from toolkit.files import read_toml
+from toolkit.images import library
+from toolkit.images.names import recipe_names
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.resources import shipped
@@ -43,6 +45,10 @@ def exercises() -> str:
     return "".join(f"| [`jobs/{path.parent.name}`](jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n" for path in found)
 
 
+def recipes() -> str:
+    return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in recipe_names())
+
+
 def script() -> str:
     return (README.parent / "tests/golden/scripts/horovod.sbatch").read_text()
 
@@ -53,6 +59,7 @@ def script() -> str:
         ("| Exit code | Means |\n|---|---|\n", codes()),
         ("| Verb | Does |\n|---|---|\n", verbs()),
         ("| Launcher | Starts |\n|---|---|\n", starters()),
+        ("| Recipe | Contains |\n|---|---|\n", recipes()),
         ("| Exercise | Shows |\n|---|---|\n", exercises()),
         ("```bash\n", script()),
     ],
