@@ -67,6 +67,9 @@ def test_what_has_not_changed_is_kept(docked: Docked) -> None:
     assert re.search(r"^first .* kept ", changed.stderr, re.MULTILINE), changed.stderr
     assert re.search(r"^act .* done ", changed.stderr, re.MULTILINE), changed.stderr
     assert docked.inside("/bin/cat", "/greeting", "/first") == "two\nfirst\n"
+    anew = docked.build(docked.place / "tiny.toml", "--force")
+    assert anew.returncode == 0, anew.stderr
+    assert " kept " not in anew.stderr
 
 
 def test_the_same_recipe_by_the_other_engine_is_built(docked: Docked) -> None:

@@ -185,7 +185,9 @@ def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Pr
     with cache.used():
         kept = cache.use(WHEELS, key) if key and not task.wish.force else None
         wheels = Path(kept.path) if kept else None
-        return docker.build(task.resolved, definition, place, task.log, progress, task.expected, base=base, wheels=wheels)
+        return docker.build(
+            task.resolved, definition, place, task.log, progress, task.expected, base=base, wheels=wheels, fresh=task.wish.force
+        )
 
 
 def _locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:

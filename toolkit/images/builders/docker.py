@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
@@ -47,6 +47,7 @@ def build(
     *,
     base: Fetched | None = None,
     wheels: Path | None = None,
+    fresh: bool = False,
 ) -> Outcome:
     """Build the image by Docker, and ``place.sif`` from it; everything that is said on the way goes to ``log``.
 
@@ -59,6 +60,7 @@ def build(
         expected: seconds that each step is likely to take, by name.
         base: which image the base is, where it is from a registry or an archive.
         wheels: a directory of what was compiled before, for the steps to take.
+        fresh: use nothing of the engine's cache.
 
     Raises:
         BuildError: a step or a check failed, or the engine ended; names the step, its command, and the end of the log.
@@ -79,12 +81,13 @@ def build(
         follower.begin("base")
         name = docker_base.provide(found, resolved.base, base, place, follower)
         context = _context(place, definition, wheels)
-        image = _Build(resolved.name, found, client, place, follower, details).image(name, lends, context)
+        run = _Build(resolved.name, found, client, place, follower, details)
+        image = run.image(name, lends, context, fresh=fresh)
     follower.begin("convert")
     packer = convert(found, image, resolved.name, place, follower)
     follower.end()
     _name(found, image, resolved.name)
-    return Outcome(follower.reader.results, f"{found}, {packer}", follower.seconds)
+    return Outcome(follower.reader.results, f"{found}, {packer}", follower.seconds, tuple(run.kept))
 
 
 def _require_apptainer() -> None:
@@ -154,20 +157,25 @@ class _Build:
     place: Workspace
     follower: Follower
     details: dict[str, str]
+    kept: list[str] = field(default_factory=list)
 
-    def image(self, base: str, lends: Lending, context: Path) -> str:
+    def image(self, base: str, lends: Lending, context: Path, *, fresh: bool) -> str:
         """Let the engine build on ``base``; the id of the image."""
         result = self.place.output / "image.id"
         proxies = [word for name in host.proxies() for word in ("--build-arg", name)]  # the values are taken from the environment
         command = [self.client.program, "build", "--progress=plain", "--network=host", "--iidfile", str(result)]
-        command += ["--build-arg", f"BASE={base}", *proxies, *lends.arguments(), str(context)]
+        command += ["--build-arg", f"BASE={base}", *proxies, *(("--no-cache",) if fresh else ()), *lends.arguments(), str(context)]
         reader = Reader()
 
         def take(line: str) -> None:
             event = reader.feed(line.rstrip("\n"))
             if event:
                 self.details[reader.step] = reader.detail
-                (self.follower.kept if event == "kept" else self.follower.begin)(reader.step)
+            if event == "kept":
+                self.kept.append(reader.step)
+                self.follower.kept(reader.step)
+            elif event:
+                self.follower.begin(reader.step)
 
         code = self.follower.follow(command, _environment(self.engine, lends), self.place, on_line=take)
         if code == 0 and result.exists():
