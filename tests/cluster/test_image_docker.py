@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -231,7 +232,7 @@ def test_a_reader_builds_the_definition_by_docker_alone(docked: Docked, docker_e
 
 def test_another_engine_than_apptainer_where_it_may_not_build(docked: Docked, docker_engine: TestEngine) -> None:
     """A user without subordinate ids, who may talk to Docker."""
-    name = "tk-plain"
+    name = f"tk-plain-{os.getpid()}"
     subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name], check=True)
     sock = Path(docker_engine.address.removeprefix("unix://"))
     try:
