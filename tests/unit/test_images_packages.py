@@ -101,6 +101,13 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_further_indexes_are_asked_only_when_the_others_are_done() -> None:
+    found = Index({"index-url": "file:///nowhere/simple"}, ["http://127.0.0.1:1/simple"])
+    assert found.files("a") == []
+    with pytest.raises(CommandFailedError, match="does not answer"):
+        found.further("a")
+
+
 def test_a_login_in_the_address_of_an_index_is_not_shown() -> None:
     with pytest.raises(CommandFailedError) as caught:
         Index({"index-url": "http://somebody:hunter22@127.0.0.1:1/simple"}).files("a")

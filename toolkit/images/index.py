@@ -32,28 +32,30 @@ class Index:
 
     Args:
         settings: of pip, by ``loan.pip_settings``.
-        further: indexes that a recipe names.
+        further: indexes that a recipe names, for what the others do not have.
     """
 
     def __init__(self, settings: Mapping[str, str], further: Iterable[str] = ()) -> None:
-        indexes = [] if settings.get("no-index", "").lower() in ("1", "true", "yes") else self._indexes(settings, further)
-        self._indexes_in_order = tuple(dict.fromkeys(one.rstrip("/") for one in indexes))
+        own = [settings.get("index-url", DEFAULT), *settings.get("extra-index-url", "").split()]
+        offline = settings.get("no-index", "").lower() in ("1", "true", "yes")
+        self._own = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in own))
+        self._further = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in further))
         self._links = tuple(dict.fromkeys(settings.get("find-links", "").split()))
         self._context = ssl.create_default_context(cafile=settings.get("cert"))
         self._cached = lru_cache(maxsize=None)(self._page)
 
-    @staticmethod
-    def _indexes(settings: Mapping[str, str], further: Iterable[str]) -> list[str]:
-        return [settings.get("index-url", DEFAULT), *settings.get("extra-index-url", "").split(), *further]
-
     def files(self, name: str) -> list[File]:
-        """All files that there are of a package, and perhaps of others; local ones first, as pip prefers them.
+        """The files that there are of a package, and perhaps of others; local ones first, as pip prefers them.
 
         Raises:
             CommandFailedError: an index does not answer.
         """
         found = [file for place in self._links for file in self._cached(place)]
-        return found + [file for index in self._indexes_in_order for file in self._cached(f"{index}/{normal(name)}/")]
+        return found + [file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")]
+
+    def further(self, name: str) -> list[File]:
+        """The files that only the further indexes have; errors as ``files``."""
+        return [file for index in self._further for file in self._cached(f"{index}/{normal(name)}/")]
 
     def _page(self, place: str) -> tuple[File, ...]:
         path = _local(place)

@@ -6,13 +6,13 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import BuildError, ConfigError, ImageMissingError, ToolkitError
+from toolkit.errors import BuildError, CommandFailedError, ConfigError, ImageMissingError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.images import host, library, store
 from toolkit.images.bases import Debootstrap, LocalImage
@@ -22,11 +22,11 @@ from toolkit.images.builders.collect import contents
 from toolkit.images.builders.provenance import base_image
 from toolkit.images.builders.workspace import Workspace, workspace
 from toolkit.images.chain import chain
-from toolkit.images.collect import Contents
+from toolkit.images.collect import Contents, PythonPackage
 from toolkit.images.index import Index
 from toolkit.images.loan import ROOT, Loan, bind_option
 from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages
-from toolkit.images.packages import for_python, is_source, normal, origin
+from toolkit.images.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipes import Resolved
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Manifest
@@ -137,11 +137,25 @@ def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[
     pinned: dict[str, Pinned] = {}
     for one in found.pip:
         brought = of_base.get(normal(one.name)) == one.version
-        file = None if brought else origin(one.name, one.version, one.tags, index.files(one.name))
+        file = None if brought else _origin(one, index)
         bare = Pinned(name=one.name, version=one.version)
         known = msgspec.structs.replace(bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)) if file else bare
         pinned.setdefault(one.name, known)
     return tuple(pinned.values())
+
+
+def _origin(one: PythonPackage, index: Index) -> File | None:
+    """The file that a package was installed from; the recipe's own indexes are asked only for what the others do not have."""
+    files = index.files(one.name)
+    found = origin(one.name, one.version, one.tags, files)
+    if found and not is_source(found.name):
+        return found
+    try:
+        return origin(one.name, one.version, one.tags, [*files, *index.further(one.name)])
+    except CommandFailedError:
+        if found:
+            return found
+        raise
 
 
 def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
@@ -231,8 +245,7 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
         kept = images / _FILES / one.sha256 / Path(one.file).name
         if not kept.is_file() or index.digest_of(kept) != one.sha256:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            fitting = [file for file in index.files(one.name) if file.name == one.file and file.sha256 in ("", one.sha256)]
-            if not any(index.fetch(file, kept) == one.sha256 for file in fitting):
+            if not any(index.fetch(file, kept) == one.sha256 for file in _fitting(one, index)):
                 kept.unlink(missing_ok=True)
                 gone.append(f"{one.name} {one.version}: {one.file} (sha256 {one.sha256})")
                 continue
@@ -246,6 +259,16 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
             next_step="add the index or directory that has it to pip's configuration (find-links), or lock again",
         )
     return locked_loan(host.loan(), lock, str(target))
+
+
+def _fitting(one: Pinned, index: Index) -> Iterator[File]:
+    """Places of a file; the recipe's own indexes are asked when the others are done."""
+    for look in (index.files, index.further):
+        try:
+            yield from (file for file in look(one.name) if file.name == one.file and file.sha256 in ("", one.sha256))
+        except CommandFailedError:
+            if look == index.files:
+                raise
 
 
 def explained(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
