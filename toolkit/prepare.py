@@ -75,7 +75,7 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     facts = _facts(client, place, job, findings)
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
     findings += _unseen(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
-    findings += _directory_findings(job, here)
+    findings += [*_directory_findings(job, here), *_outside(place.site, here)]
     if found and job.require_signed:
         from toolkit.images.demand import signature
 
@@ -193,6 +193,16 @@ def _unseen(place: Place, paths: dict[str, tuple[str, ...]]) -> list[ToolkitErro
         for option, found in owners.items()
         if found
     ]
+
+
+def _outside(site: Site, here: Path) -> list[ToolkitError]:
+    """A finding where the site takes jobs from one directory only, and this is another."""
+    if site.submit_directory is None:
+        return []
+    only = Path(os.path.expandvars(site.submit_directory))
+    if here.resolve().is_relative_to(only.resolve()):
+        return []
+    return [BindMissingError(f"site {site.name} takes jobs from {only} only", place="directory", next_step=f"cd {only}")]
 
 
 def _directory_findings(job: Job, here: Path) -> list[ToolkitError]:

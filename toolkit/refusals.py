@@ -9,6 +9,7 @@ from toolkit.launchers import LAUNCHERS, Entry
 from toolkit.model.job import Job
 from toolkit.model.site import Partition, Site
 from toolkit.quoting import sbatch
+from toolkit.sites.comment import form, problem
 from toolkit.slurm.parse import minutes
 
 # Options of a job whose values Slurm reads as they are.
@@ -92,7 +93,7 @@ def value_findings(job: Job) -> list[ToolkitError]:
 
 
 def site_findings(job: Job, site: Site) -> list[ToolkitError]:
-    """Options that the site forbids, or requires."""
+    """What the site itself writes down: options that it forbids or requires, its comments, limits, and partitions."""
     given = {name for name in (*site.forbidden, *site.required) if getattr(job, name.replace("-", "_"), None) is not None}
     forbidden = [
         UsageError(
@@ -106,7 +107,42 @@ def site_findings(job: Job, site: Site) -> list[ToolkitError]:
         for name, rule in site.required.items()
         if name not in given and hasattr(job, name.replace("-", "_"))
     ]
-    return [*forbidden, *missing]
+    return [*forbidden, *missing, *_comment_findings(job, site), *_limit_findings(job, site)]
+
+
+def _comment_findings(job: Job, site: Site) -> list[ToolkitError]:
+    rule = site.comment
+    wrong = problem(rule, job.comment) if rule else None
+    if rule is None or wrong is None:
+        return []
+    example = f'--comment "{rule.example or form(rule)}"'
+    return [UsageError(f"{wrong} ({rule.source or site.name})", place="--comment", next_step=example)]
+
+
+def _limit_findings(job: Job, site: Site) -> list[ToolkitError]:
+    """Beyond what the site's documents say; what the cluster itself answers is looked at apart from this."""
+    findings: list[ToolkitError] = []
+    asked = _minutes(job.time) if job.time is not None else None
+    if site.max_minutes is not None and asked is not None and asked > site.max_minutes:
+        cause = f"site {site.name} gives {site.max_minutes} minutes at most, {asked} were asked for"
+        findings.append(ShapeError(cause, place="--time", next_step=f"--time {site.max_minutes}"))
+    partition = site.partitions.get(job.partition or "")
+    if partition is None:
+        return findings
+    where = f"partition {job.partition} of {site.name}"
+    gpus = job.most_gpus * job.node_range[0]
+    if not partition.batch:
+        findings.append(UsageError(f"{where} takes no batch jobs", place="--partition", next_step="another one: toolkit site show"))
+    if job.most_gpus > partition.gpus:
+        near = ", ".join(name for name, other in site.partitions.items() if other.gpus >= job.most_gpus)
+        step = f"with as many: {near}" if near else None
+        findings.append(
+            ShapeError(f"a node of {where} has {partition.gpus} GPU(s), {job.most_gpus} were asked for", place="--gpus", next_step=step)
+        )
+    if partition.gpus_per_user is not None and gpus > partition.gpus_per_user:
+        cause = f"one user may have {partition.gpus_per_user} GPUs in {where}, {gpus} were asked for"
+        findings.append(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"))
+    return findings
 
 
 def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:

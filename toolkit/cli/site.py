@@ -1,0 +1,105 @@
+"""`toolkit site`: what is written of clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from toolkit.model.site import Site
+
+
+@click.group("site")
+def command() -> None:
+    """What is known of clusters: partitions, limits, rules, each with its source.
+
+    Your own are files in ~/.config/toolkit/sites; `extends = "neuron"` says only what is different.
+
+    \b
+    Examples:
+      toolkit site list
+      toolkit site show neuron
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_sites(as_json: bool) -> None:
+    """List the sites that are known here."""
+    from toolkit import sites
+    from toolkit.cli import console
+
+    found = [sites.load(name) for name in sites.names()]
+    if as_json:
+        console.out_json(
+            [{"name": site.name, "summary": site.summary, "date": site.date, "file": str(sites.path_of(site.name))} for site in found]
+        )
+        return
+    rows = [(site.name, site.summary, site.date or "-", len(site.partitions) or "asked of Slurm") for site in found]
+    console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(name: str, as_json: bool) -> None:
+    """Show what is written of a site, with what it extends."""
+    import msgspec
+
+    from toolkit import sites
+    from toolkit.cli import console
+
+    site = sites.load(name)
+    if as_json:
+        console.out_json(msgspec.to_builtins(site))
+        return
+    for line in _lines(site, str(sites.path_of(name))):
+        console.out(line)
+
+
+def _lines(site: Site, file: str) -> Iterator[str]:
+    from toolkit.cli import console
+    from toolkit.sites.comment import form
+
+    rows: dict[str, object] = {
+        "site": f"{site.name}: {site.summary}",
+        "file": file,
+        "as of": site.date or "-",
+        "container": " or ".join(site.containers),
+        "modules": ", ".join(site.modules) or "-",
+        "interface": site.interface or "left to the libraries",
+        "images": ", ".join(site.images) or "-",
+        "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
+        "scratch": site.scratch or "-",
+        "jobs from": site.submit_directory or "anywhere",
+        "time": f"{site.max_minutes // 60} hours at most" if site.max_minutes else "asked of Slurm",
+    }
+    if site.comment:
+        rows["--comment"] = f"{form(site.comment)}   such as {site.comment.example} ({site.comment.source}, {site.comment.date})"
+    rows |= {f"--{option}": f"needed: {rule.why} ({rule.source})" for option, rule in site.required.items()}
+    rows |= {f"--{option}": f"not to be used: {rule.why} ({rule.source})" for option, rule in site.forbidden.items()}
+    yield console.mapping(rows)
+    if site.partitions:
+        yield ""
+        yield console.table(
+            ("PARTITION", "NODES", "CPUS", "GPUS", "GPU", "ARCH", "JOBS", "GPUS PER USER"),
+            [
+                (
+                    partition,
+                    one.nodes if one.nodes is not None else "?",
+                    one.cpus or "?",
+                    one.gpus,
+                    one.gpu or "-",
+                    one.arch,
+                    f"{one.jobs_submitted or '?'}/{one.jobs_running or '?'}" if one.batch else "no batch jobs",
+                    one.gpus_per_user or "-",
+                )
+                for partition, one in site.partitions.items()
+            ],
+        )
+    for note in site.notes:
+        yield ""
+        yield f"note: {note.text} ({note.source}{f', {note.date}' if note.date else ''})"
