@@ -93,7 +93,9 @@ FAILURES = {
     ),
     "too few come": Failure("rendezvous", GROUP + "dist.init_process_group('gloo', world_size=3, rank=rank, timeout=timedelta(seconds=4))"),
     "no GPU": Failure("no-gpu", GROUP + "torch.ones(1).cuda()"),
-    "Horovod for TensorFlow": Failure("horovod-not-built", "import horovod.tensorflow as hvd\nhvd.init()", "horovod"),
+    "Horovod for TensorFlow": Failure(
+        "horovod-not-built", "import importlib\nhvd = importlib.import_module('horovod.tensorflow')\nhvd.init()"
+    ),
     "shapes differ": Failure(
         "shape-mismatch", "import torch, horovod.torch as hvd\nhvd.init()\nhvd.allreduce(torch.ones(3 + hvd.rank()))", "horovod"
     ),
