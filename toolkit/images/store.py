@@ -8,7 +8,6 @@ power cut, at which a reader finds anything but the old image or the new one.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -149,27 +148,12 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     _sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))
-    aside = _set_aside(target)
     built.replace(target)
     announced.replace(_manifest_path(target))
     _sync(directory)
     for stale in _announced(target):
         stale.unlink(missing_ok=True)
-    if aside:
-        # To free some GB takes a file system a while; what is left to do for the new image need not wait for it.
-        threading.Thread(target=aside.unlink, kwargs={"missing_ok": True}).start()
     return target
-
-
-def _set_aside(target: Path) -> Path | None:
-    """Another name for an image that is about to be replaced, so that it is not gone with that; a killed build's goes first."""
-    aside = target.with_name(f".{target.name}.old")
-    try:
-        aside.unlink(missing_ok=True)
-        os.link(target, aside)
-    except OSError:
-        return None  # there is no image yet, or the file system has no links
-    return aside
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
