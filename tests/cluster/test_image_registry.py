@@ -122,3 +122,23 @@ def test_a_base_in_an_archive_needs_no_registry(docked: Docked, docker_engine: T
         assert docked.run("build", recipe, "--engine", engine, "--force").returncode == 74
     archive.unlink()
     assert docked.run("build", recipe, "--engine", "docker", "--force").returncode == 68
+
+
+def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
+    docked: Docked, docker_engine: TestEngine, registry: TestRegistry
+) -> None:
+    name = f"{registry.name}/stand-in/moving:1"
+    docker_engine.client("tag", f"{registry.name}/stand-in/tiny:22.03-py3", name)
+    docker_engine.client("push", name)
+    recipe = docked.recipe("true", base='image = "registry.example.org/stand-in/moving:1"')
+    assert docked.run("build", recipe, "--engine", "apptainer").returncode == 0
+    locked = docked.manifest["base"]
+    done = docked.run("lock", recipe)
+    assert done.returncode == 0, done.stderr
+    docker_engine.client("build", "-q", "-t", name, "-", input=f"FROM {name}\nLABEL moved=yes\n".encode())
+    docker_engine.client("push", name)
+    built = docked.run("build", recipe, "--locked", "--force")
+    assert built.returncode == 0, built.stderr
+    assert docked.manifest["base"] == locked
+    assert docked.run("build", recipe, "--engine", "apptainer", "--force").returncode == 0
+    assert docked.manifest["base"] != locked
