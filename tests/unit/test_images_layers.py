@@ -1,0 +1,250 @@
+"""Keys and tasks of builds in layers, what is kept of them, and what an image says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import BusyError
+from toolkit.images import pip_files, sif
+from toolkit.images.bases import LocalImage
+from toolkit.images.builders import identity
+from toolkit.images.builders.cache import LAYERS, WHEELS, Cache
+from toolkit.images.builders.tasks import plan, takes_products
+from toolkit.images.chain import Chain, chain
+from toolkit.images.loan import pip_settings
+from toolkit.images.piece import WHEELS as PRODUCTS
+from toolkit.images.stages import Stages, Step
+
+
+def stages(
+    common: Sequence[str] = ("a", "b"),
+    build: Sequence[str] = ("compile",),
+    final: Sequence[str] = ("take", "last"),
+    prelude: str = "umask 022",
+) -> Stages:
+    def steps(names: Sequence[str]) -> tuple[Step, ...]:
+        return tuple(Step(name=name, detail="", lines=(f"echo {name}",), products=name == "take") for name in names)
+
+    return Stages(
+        base=LocalImage(path="/base"),
+        prelude=(prelude,),
+        common=steps(common),
+        build=steps(build),
+        final=steps(final),
+        files={},
+        path=(),
+        environment={},
+        checks=(),
+    )
+
+
+def keys(made: Chain) -> dict[str, str]:
+    return {link.name: link.key for link in (*made.links, *made.build)}
+
+
+def changed(before: Chain, after: Chain) -> set[str]:
+    return {name for name, key in keys(after).items() if keys(before).get(name) != key}
+
+
+def test_a_key_changes_with_the_step_and_all_before_it() -> None:
+    before = chain(stages())
+    assert changed(before, chain(stages())) == set()
+    assert changed(before, chain(stages(final=("take", "other")))) == {"other"}
+    assert changed(before, chain(stages(common=("a", "x")))) == {"x", "compile", "take", "last"}
+    assert changed(before, chain(stages(), state="another base")) == {"a", "b", "compile", "take", "last"}
+    assert changed(before, chain(stages(prelude="umask 077"))) == {"a", "b", "compile", "take", "last"}
+
+
+def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
+    assert changed(chain(stages()), chain(stages(build=("compile-more",)))) == {"compile-more", "take", "last"}
+    assert changed(chain(stages(final=("first", "take"))), chain(stages(final=("first", "take"), build=("compile-more",)))) == {
+        "compile-more",
+        "take",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kept", "compiled", "names"),
+    [
+        (0, False, ["a", "b", "compile", "take", "last"]),
+        (1, False, ["b", "compile", "take", "last"]),
+        (2, False, ["compile", "take", "last"]),
+        (2, True, ["take", "last"]),
+        (3, False, ["last"]),
+        (4, False, []),
+    ],
+)
+def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str]) -> None:
+    todo = plan(chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
+    assert [task.name for task in todo.tasks] == names
+    assert takes_products(chain(stages()), kept) == (kept < 3)
+    assert todo.compiles == ("compile" in names)
+    assert [link.name for link in todo.layers.values()] == [name for name in names if name != "compile"]
+
+
+def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
+    done = {task.name: task for task in plan(chain(stages()), 1, directory="/d", products="/p", compiled=False).tasks}
+    assert done["b"].lowers == ("l1", "l0")
+    assert done["compile"].lowers == ("u0", "l1", "l0")
+    assert done["compile"].layer == ""
+    assert (done["compile"].inside, done["compile"].products) == (PRODUCTS, "/p")
+    assert done["take"].lowers == ("u0", "l1", "l0")
+    assert [(bind.source, bind.target) for bind in done["take"].binds] == [("/p", PRODUCTS)]
+    assert done["last"].lowers == ("u2", "u0", "l1", "l0")
+    assert done["last"].binds == ()
+
+
+def test_the_build_stage_is_on_the_common_steps_also_where_further_ones_are_kept() -> None:
+    made = chain(stages(final=("first", "take")))
+    done = {task.name: task for task in plan(made, 3, directory="/d", products="/p", compiled=False).tasks}
+    assert done["compile"].lowers == ("l2", "l1", "l0")
+    assert done["take"].lowers == ("l3", "l2", "l1", "l0")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
+
+
+def made(cache: Cache, text: str = "contents") -> Path:
+    path = cache.directory.parent / "made"
+    path.write_text(text)
+    return path
+
+
+def test_what_is_kept_is_found(cache: Cache) -> None:
+    one = cache.keep(LAYERS, "k", made(cache), about="pip", facts={"a": "b"})
+    assert cache.find(LAYERS, "k") == one
+    assert Path(one.path).read_text() == "contents"
+    assert (one.note.size, one.note.about, one.note.facts) == (8, "pip", {"a": "b"})
+    assert cache.entries() == (one,)
+    assert cache.find(LAYERS, "other") is None
+
+
+def test_one_that_was_touched_is_hashed_and_one_that_was_changed_goes(cache: Cache) -> None:
+    path = Path(cache.keep(LAYERS, "k", made(cache)).path)
+    os.utime(path)
+    assert cache.find(LAYERS, "k")
+    path.write_text("CONTENTS")
+    assert cache.find(LAYERS, "k") is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"size": "x"}', "\0\xff"])
+def test_a_note_that_is_broken_counts_as_none(cache: Cache, damage: str) -> None:
+    path = Path(cache.keep(LAYERS, "k", made(cache)).path)
+    path.with_suffix(".json").write_bytes(damage.encode("latin-1"))
+    assert cache.find(LAYERS, "k") is None
+    assert cache.entries() == ()
+
+
+def test_a_file_without_a_note_counts_as_none_and_is_swept(cache: Cache) -> None:
+    kept = Path(cache.keep(LAYERS, "k", made(cache)).path)
+    left = kept.with_name("left.sqfs")
+    left.write_text("half")
+    assert cache.find(LAYERS, "left") is None
+    with cache.alone():
+        cache.sweep()
+    assert kept.exists()
+    assert not left.exists()
+
+
+def test_a_directory_of_wheels(cache: Cache, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "x.whl").write_text("x")
+    one = cache.keep(WHEELS, "k", wheels)
+    assert cache.find(WHEELS, "k") == one
+    (Path(one.path) / "x.whl").write_text("y")
+    os.utime(one.path)
+    assert cache.find(WHEELS, "k") is None
+    assert not Path(one.path).exists()
+
+
+def test_nobody_clears_what_a_build_uses(cache: Cache) -> None:
+    with cache.used(), cache.used(), pytest.raises(BusyError, match="a build is using"), cache.alone():
+        pass
+    with cache.alone():
+        pass
+
+
+_DEFINITION = """\
+Bootstrap: debootstrap
+Stage: build
+
+%post
+    true
+
+Bootstrap: debootstrap
+Stage: final
+
+%post
+    cat > /x <<'END'
+%labels
+    wrong label
+END
+    true
+
+%environment
+    export A=b
+
+%labels
+    toolkit.recipe small
+    org.label-schema.build-arch own
+
+%runscript
+    exec "$@"
+"""
+
+
+def test_an_image_says_what_its_definition_does(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    labels = identity.labels(_DEFINITION, {"of.the": "base"}, "apptainer 1.4.5", "x86_64", now)
+    assert labels["toolkit.recipe"] == "small"
+    assert labels["of.the"] == "base"
+    assert labels["org.label-schema.build-arch"] == "own"
+    assert labels["org.label-schema.build-date"] == "Friday_2_January_2026_3:4:5_UTC"
+    assert "wrong" not in labels
+    metadata = identity.write(tmp_path, _DEFINITION, labels, {"/opt/checks/run": "true\n"})
+    assert (tmp_path / "opt/checks/run").read_text() == "true\n"
+    assert (tmp_path / ".singularity.d/runscript").read_text().endswith('exec "$@"\n')
+    assert os.access(tmp_path / ".singularity.d/runscript", os.X_OK)
+    assert "export A=b" in (tmp_path / ".singularity.d/env/90-environment.sh").read_text()
+    assert json.loads((tmp_path / ".singularity.d/labels.json").read_text()) == labels
+    assert identity.labels_of(metadata.encode()) == labels
+    assert identity.labels_of(b"nothing") == {}
+
+
+def test_a_head_says_where_everything_is() -> None:
+    part = sif.Part(system=8192, definition=(40960, 10), metadata=(40970, 20))
+    head = sif.head(part, b"0123456789abcdef", 7, "x86_64")
+    assert len(head) == sif.FIRST
+    assert sif.parse(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
+    assert (sif.partition(head), sif.definition(head), sif.metadata(head)) == ((sif.FIRST, 8192), (40960, 10), (40970, 20))
+    assert sif.partition(bytes(sif.HEAD_SIZE)) is None
+
+
+def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:
+    """The real pip is asked the same."""
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://a.example/simple\nfind-links =\n    /one\n    /two\n[install]\nno-index = true\n"
+    )
+    environment = {
+        **os.environ,
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
+        "PIP_TIMEOUT": "7",
+        "PIP_EXTRA_INDEX_URL": "https://b.example",
+    }
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert pip_settings(pip_files.listing(environment)) == pip_settings(said)
+    assert pip_settings(said)["index-url"] == "https://a.example/simple"
