@@ -16,10 +16,11 @@ from toolkit.errors import BusyError
 from toolkit.images import pip_files, sif
 from toolkit.images.bases import LocalImage
 from toolkit.images.builders import identity
+from toolkit.images.builders.apptainer import lend
 from toolkit.images.builders.cache import LAYERS, WHEELS, Cache
 from toolkit.images.builders.tasks import plan, takes_products
 from toolkit.images.chain import Chain, chain
-from toolkit.images.loan import pip_settings
+from toolkit.images.loan import Loan, pip_settings
 from toolkit.images.piece import WHEELS as PRODUCTS
 from toolkit.images.stages import Stages, Step
 
@@ -174,6 +175,14 @@ def test_nobody_clears_what_a_build_uses(cache: Cache) -> None:
         pass
     with cache.alone():
         pass
+
+
+def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
+    loan = Loan(files={"pip.conf": "[global]\n"})
+    assert [bind.target for bind in lend(loan, tmp_path / "without")] == ["/mnt"]
+    binds = lend(loan, tmp_path / "with", tmp_path)
+    assert [(bind.source, bind.target) for bind in binds] == [(str(tmp_path / "with"), "/mnt"), (str(tmp_path), "/mnt/wheels")]
+    assert (tmp_path / "with/wheels").is_dir()
 
 
 _DEFINITION = """\

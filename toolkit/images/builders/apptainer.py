@@ -32,6 +32,7 @@ from toolkit.images.buildlog import Results
 from toolkit.images.collect import Contents
 from toolkit.images.definitions.apptainer import steps
 from toolkit.images.loan import ROOT, Loan, bind_option, secrets
+from toolkit.images.piece import LENT
 from toolkit.images.recipes import Resolved
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.progress import Progress
@@ -70,6 +71,7 @@ def build(
     *,
     environment: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
+    wheels: Path | None = None,
 ) -> Outcome:
     """Build ``place.sif``; everything that is said on the way goes to ``log``.
 
@@ -82,6 +84,7 @@ def build(
         expected: seconds that each step is likely to take, by name.
         environment: what Apptainer has to know besides, such as a login.
         cwd: where it runs; a definition may name files there.
+        wheels: a directory of what was compiled before, for the steps to take.
 
     Raises:
         BuildError: a step or a check failed; names it, its command, and the end of the log.
@@ -97,7 +100,7 @@ def build(
         resolved.name, details, log, progress, expected=expected, secret=secrets((*loan.files.values(), *host.proxies().values()))
     )
     follower.begin("base")
-    lent = lend(loan, place.output / "host")
+    lent = lend(loan, place.output / "host", wheels)
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     arguments = [*mounts, *_temporary_arguments(place)]
     command = _command(chosen, resolved.base, definition, place, place.sif, COMPRESSION, arguments)
@@ -192,7 +195,7 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     return ["--build-arg-file", str(place.output / "arguments")]
 
 
-def lend(loan: Loan, directory: Path) -> tuple[Bind, ...]:
+def lend(loan: Loan, directory: Path, wheels: Path | None = None) -> tuple[Bind, ...]:
     """Put what the host lends into a new directory, to be seen at ``ROOT``, and what else is to be seen below that.
 
     The directory is open, but within one that only its owner can enter.
@@ -211,6 +214,9 @@ def lend(loan: Loan, directory: Path) -> tuple[Bind, ...]:
         else:
             continue  # pip would complain of it on the host as well, and go on
         binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
+    if wheels:
+        (directory / LENT.removeprefix(f"{ROOT}/")).mkdir()
+        binds.append(Bind(source=str(wheels), target=LENT))
     directory.chmod(0o755)
     return (Bind(source=str(directory), target=ROOT), *binds)
 

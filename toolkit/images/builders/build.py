@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -170,21 +172,26 @@ def _build(task: _Task, progress: Progress) -> Built:
                 return _finished(task, _layered(task, base, place, progress), base, place)
         except layered.NotHereError as error:
             progress.say("flat", f"no layers on this machine: {error}")
-    with workspace(directory) as place:
+    with workspace(directory) as place, _compiled(task, base) as wheels:
         definition, login = library.rendered(task.resolved), base.environment if base else {}
         definition = base.definition(definition, task.resolved.base) if base else definition
-        outcome = apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login)
+        outcome = apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login, wheels=wheels)
         return _finished(task, outcome, base, place)
 
 
-def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
-    """With what was compiled before for the same steps; the checks of the image tell whether it fits."""
-    definition = library.rendered(task.resolved, "docker")
+@contextmanager
+def _compiled(task: _Task, base: Fetched | None) -> Iterator[Path | None]:
+    """What was compiled before for the same steps, if it is kept; the checks of the image tell whether it fits."""
     key = chain(library.staged(task.resolved), base.image.digest if base else task.state).products_key
     cache = Cache(task.log.parent)
     with cache.used():
         kept = cache.use(WHEELS, key) if key and not task.wish.force else None
-        wheels = Path(kept.path) if kept else None
+        yield Path(kept.path) if kept else None
+
+
+def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    definition = library.rendered(task.resolved, "docker")
+    with _compiled(task, base) as wheels:
         return docker.build(
             task.resolved, definition, place, task.log, progress, task.expected, base=base, wheels=wheels, fresh=task.wish.force
         )
