@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build test-fresh clean
+.PHONY: help test-long images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -31,7 +31,11 @@ test: .venv/.ready-dev ## set up, lint, and run every test
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint
 	$(PYTEST) $(STRICT) tests/unit
-	$(PYTEST) $(STRICT) -v tests/cluster
+	$(PYTEST) $(STRICT) -v -m 'not long' tests/cluster
+
+test-long: .venv/.ready-dev ## what takes many minutes: every image for CPUs, by both engines
+	@$(TOOLKIT) setup --with tests
+	$(PYTEST) -v -m long tests/cluster
 
 lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 	.venv/bin/ruff check -q .

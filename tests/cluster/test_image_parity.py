@@ -1,26 +1,44 @@
-"""A real recipe by both engines: the same packages, the same checks passed."""
+"""Real recipes by both engines: the same packages, the same checks passed; and verified from outside."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cluster.docked_fixtures import Docked
 
 
-def test_the_same_recipe_has_the_same_packages_by_either_engine(docked: Docked, pytorch_image: Path) -> None:
-    """pytorch_cpu, with Horovod: what Apptainer compiled is lent to Docker's build, the rest of it is done anew."""
-    by_apptainer = json.loads(pytorch_image.with_suffix(".json").read_text())
-    (docked.images / ".cache").symlink_to(pytorch_image.parent / ".cache")
+def by_apptainer(recipe: str) -> Path:
+    """The image in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
+    argv = [sys.executable, "-m", "toolkit", "image", "build", recipe]
+    built = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
+    assert built.returncode == 0, built.stderr
+    return Path(built.stdout.strip())
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("recipe", ["pytorch_cpu", *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow_cpu", "ray_cpu"))])
+def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, docked: Docked) -> None:
+    """What Apptainer compiled is lent to Docker's build, the rest of it is done anew."""
+    image = by_apptainer(recipe)
+    known = json.loads(image.with_suffix(".json").read_text())
+    (docked.images / ".cache").symlink_to(image.parent / ".cache")
     del docked.extra["TOOLKIT_REGISTRIES"]
-    done = docked.run("build", "pytorch_cpu", "--engine", "docker", seconds=1500)
+    done = docked.run("build", recipe, "--engine", "docker", seconds=1500)
     assert done.returncode == 0, done.stderr
-    by_docker = json.loads((docked.images / "pytorch_cpu.json").read_text())
+    by_docker = json.loads((docked.images / f"{recipe}.json").read_text())
     assert by_docker["builder"].startswith("docker ")
-    assert by_docker["packages"]["apt"] == by_apptainer["packages"]["apt"]
-    assert by_docker["packages"]["pip"] == by_apptainer["packages"]["pip"]
+    assert by_docker["packages"]["apt"] == known["packages"]["apt"]
+    assert by_docker["packages"]["pip"] == known["packages"]["pip"]
     assert {check["name"]: check["passed"] for check in by_docker["checks"]} == {
-        check["name"]: True for check in by_apptainer["checks"] if check["name"] != "labels"
+        check["name"]: True for check in known["checks"] if check["name"] != "labels"
     }
     for fact in ("recipe_hash", "frameworks", "mpi", "horovod", "system"):
-        assert by_docker.get(fact) == by_apptainer.get(fact), fact
+        assert by_docker.get(fact) == known.get(fact), fact
+    verified = docked.run("verify", recipe, "--json", seconds=600)
+    assert verified.returncode == 0, verified.stderr
+    assert "imports" in {one["name"] for one in json.loads(verified.stdout)["verdicts"] if one["outcome"] == "passed"}

@@ -96,4 +96,4 @@ def _record(image: FoundImage, told: tuple[Verdict, ...]) -> None:
 
     path = Path(image.path)
     if image.manifest is not None and os.access(path.parent, os.W_OK):
-        store.rewrite_manifest(path, replace(image.manifest, verified=merged(image.manifest.verdicts, told), checks=()))
+        store.rewrite_manifest(path, replace(image.manifest, verified=merged(image.manifest.verified, told)))
