@@ -191,7 +191,8 @@ def test_unequal_gpus_partitions_and_a_second_cluster(cluster: str, toolkit: Any
 
 def test_nodes_are_machines_of_their_own(cluster: str, toolkit: Any) -> None:
     del cluster
-    ask = "touch /tmp/$(hostname) /dev/shm/$(hostname); sleep 1; echo $(hostname) $(hostname -I) $(echo /tmp/*) $(echo /dev/shm/*) $(nproc)"
+    made = "touch /tmp/$(hostname) /dev/shm/$(hostname)"
+    ask = f"{made}; sleep 1; echo $(hostname) $(hostname -I) $(echo /tmp/nid*) $(echo /dev/shm/nid*) $(nproc)"
     done = toolkit("cluster", "exec", "--", "srun", "-N3", "bash", "-c", ask)
     rows = sorted(line.split()[:4] for line in done.stdout.splitlines())
     names = ["nid001", "nid002", "nid003"]

@@ -198,3 +198,15 @@ def test_a_name_that_begins_like_another_keeps_its_manifests(images: Path, tmp_p
     announced.write_text(to_json(manifest("x.y")))
     store.publish(fake_sif(tmp_path / "built.sif", OTHER), manifest("x", OTHER), images)
     assert announced.exists()
+
+
+def test_settling_gives_a_manifest_its_name_and_clears_what_was_half_written(images: Path) -> None:
+    """As a build leaves it that was killed between making its image visible and its last words."""
+    put(images, "x", ID, manifest_id=OTHER)
+    (images / f".x.{ID}.json").write_text(to_json(manifest("x")))
+    mine, others = (images / name for name in (".x.cdx.json.abcd_123", ".x.y.json.abcd_123"))
+    mine.touch()
+    others.touch()
+    store.settle(images / "x.sif", manifest("x"))
+    assert (images / "x.json").read_text() == to_json(manifest("x"))
+    assert sorted(path.name for path in images.glob(".*")) == [others.name]

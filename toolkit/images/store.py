@@ -156,6 +156,19 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     return target
 
 
+def settle(path: Path, manifest: Manifest) -> None:
+    """Tidy up after a build that was stopped just when it had published: the manifest gets its own name, half-written files go.
+
+    Only for who holds the image's lock.
+    """
+    announced, name = _announced_path(path, manifest.sif_id), path.name.removesuffix(".sif")
+    if announced.exists():
+        announced.replace(_manifest_path(path))
+    halves = (half for ending in ("json", "cdx.json") for half in path.parent.glob(f".{name}.{ending}.????????"))
+    for stale in (*_announced(path), *halves):
+        stale.unlink(missing_ok=True)
+
+
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
     """Put newer facts of the same file beside it."""
     write_atomically(_manifest_path(path), to_json(manifest))

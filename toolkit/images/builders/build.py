@@ -23,9 +23,10 @@ from toolkit.images.builders.cache import WHEELS, Cache
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.fetched import Fetched, fetched
 from toolkit.images.builders.lock import held
+from toolkit.images.builders.materials import complete
 from toolkit.images.builders.provenance import base_image, described
 from toolkit.images.builders.sif_file import normalise, partition_digest
-from toolkit.images.builders.workspace import Workspace, require_space, scratch_parent, workspace
+from toolkit.images.builders.workspace import Workspace, require_space, scratch_parent, sweep, workspace
 from toolkit.images.chain import chain
 from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
@@ -96,6 +97,7 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         wanted = _hash(resolved, state)
         same = found is not None and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock)
         if found and same and _by(wish.engine, found[1]) and not wish.force:
+            _settle(directory, *found)
             return Built(path=str(found[0]), manifest=found[1], kept=True)
         for warning in require_space(directory, resolved.space, twice=not wish.flat):
             progress.say("warning", warning)
@@ -118,6 +120,13 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
             still = "is the one from before" if found else "is not there"
             progress.say("stopped", f"nothing runs any more; the image {still}; left: {task.log}")
             raise
+
+
+def _settle(directory: Path, path: Path, manifest: Manifest) -> None:
+    """Nothing has to be built; but the build before may have been stopped when only its last words were missing."""
+    store.settle(path, manifest)
+    sweep(directory)
+    complete(store.FoundImage(name=manifest.name, path=str(path), manifest=manifest))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.errors import BusyError
@@ -74,6 +74,12 @@ class Cache:
 
     def find(self, kind: str, key: str) -> Kept | None:
         """The entry of a key, if it is there and whole; one that is not is removed."""
+        if not self._note(kind, key).exists():
+            return None
+        with self._locked(kind):  # between a file and its note, a build that keeps the same may be at work
+            return self._find(kind, key)
+
+    def _find(self, kind: str, key: str) -> Kept | None:
         path, note_path = self.path(kind, key), self._note(kind, key)
         try:
             note = from_json(note_path.read_text(encoding="utf-8"), Note)
@@ -89,23 +95,30 @@ class Cache:
         """``find``, and remember that it was of use."""
         found = self.find(kind, key)
         if found:
-            os.utime(self._note(kind, key))
+            with suppress(FileNotFoundError):  # it is being kept anew
+                os.utime(self._note(kind, key))
         return found
 
-    def keep(self, kind: str, key: str, made: Path, *, about: str = "", facts: dict[str, str] | None = None) -> Kept:
-        """Make a file or directory, which lies on the same file system, the entry of a key."""
+    def keep(self, kind: str, key: str, made: Path, *, about: str = "", facts: dict[str, str] | None = None, anew: bool = False) -> Kept:
+        """Make a file or directory, which lies on the same file system, the entry of a key; the entry that there is then.
+
+        Args:
+            anew: also where another build has kept the same meanwhile; else that stays, since somebody may be reading it.
+        """
         target = self.path(kind, key)
         target.parent.mkdir(parents=True, exist_ok=True)
         size, digest = _weighed(made)
         _sync(made)
         with self._locked(kind):
+            if not anew and (there := self._find(kind, key)):
+                return there
             self._note(kind, key).unlink(missing_ok=True)
             if target.is_dir():
                 shutil.rmtree(target)
             made.replace(target)
             note = Note(size=size, time=target.stat().st_mtime_ns, digest=digest, about=about, facts=facts or {})
             write_atomically(self._note(kind, key), to_json(note))
-        return Kept(kind=kind, key=key, path=str(target), note=note, used=self._note(kind, key).stat().st_mtime)
+            return Kept(kind=kind, key=key, path=str(target), note=note, used=self._note(kind, key).stat().st_mtime)
 
     def entries(self) -> tuple[Kept, ...]:
         """Everything that is kept and whole, the one used last first."""

@@ -119,7 +119,7 @@ class _Layered:
             made = self.place.output / "base.sif"
             build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
             said = compose.labels_of(str(made))
-            found = self.cache.keep(BASES, self.chain.base_key, made, about=self.chain.base.detail(), facts=said)
+            found = self.cache.keep(BASES, self.chain.base_key, made, about=self.chain.base.detail(), facts=said, anew=self.fresh)
         self.copier = compose.Copier(self.place.sif)
         self.copier.append(*compose.data_of(found.path))
         return found
@@ -258,7 +258,7 @@ class _Made:
             whole = Path(f"{path}{WHOLE}")
             if not whole.exists():
                 break
-            self.build._take(self.build.cache.keep(LAYERS, link.key, whole, about=link.name))
+            self.build._take(self.build.cache.keep(LAYERS, link.key, whole, about=link.name, anew=self.build.fresh))
             self.taken += 1
         self._take_products()
 
@@ -270,7 +270,7 @@ class _Made:
             return  # the layer that it was compiled on is still being packed
         shutil.copytree(self.products, copy, symlinks=True)  # the further steps see the first
         about = build.chain.build[-1].name
-        build.cache.keep(WHEELS, build.chain.products_key, copy, about=about, facts={"on": build.compiled_on()})
+        build.cache.keep(WHEELS, build.chain.products_key, copy, about=about, facts={"on": build.compiled_on()}, anew=True)
         self.compiled = True
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import __version__
+from toolkit.files import write_atomically
 from toolkit.images import sbom
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.sif_file import partition_digest
@@ -31,6 +32,15 @@ def materials(image: FoundImage) -> str:
     found = contents(image.path)
     manifest = image.manifest or _foreign(path, image.name)
     return sbom.cyclonedx(msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__)
+
+
+def complete(image: FoundImage) -> None:
+    """Write the document beside an image that we built, if a build was stopped before it could."""
+    path = Path(image.path)
+    beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")
+    text = materials(image)
+    if not beside.is_file() or beside.read_text(encoding="utf-8") != text:
+        write_atomically(beside, text)
 
 
 def _foreign(path: Path, name: str) -> Manifest:

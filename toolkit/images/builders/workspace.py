@@ -77,6 +77,13 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
     return tuple(known)
 
 
+def sweep(images: Path) -> None:
+    """Remove what builds left that are dead."""
+    with _only_one(images):
+        for parent in dict.fromkeys((images, scratch_parent(images))):
+            _remove_dead(parent)
+
+
 @contextmanager
 def workspace(images: Path) -> Iterator[Workspace]:
     """Directories for one build, removed at the end; removes those of dead builds first."""
