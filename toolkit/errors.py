@@ -206,3 +206,9 @@ class SignatureError(ToolkitError):
     """An image is not signed as it has to be, or was changed since."""
 
     exit_code, kind = 88, "signature"
+
+
+class SlurmSilentError(SlurmUnreachableError):
+    """There is a Slurm, and its controller gives no answer, or none for as long as was waited."""
+
+    exit_code, kind = 89, "slurm silent"

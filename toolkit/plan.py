@@ -17,7 +17,9 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
-from toolkit.refusals import launcher_findings, node_findings, shape_findings, site_findings, value_findings
+from toolkit.refusals import asked_minutes, launcher_findings, node_findings, value_findings
+from toolkit.rules import judge
+from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import apptainer
 
 _Decided = TypeVar("_Decided")
@@ -39,6 +41,8 @@ class Inputs(NamedTuple):
         findings: what was found wrong while looking things up.
         source: what was read of the script.
         program: there is no script: ``script`` is a program of the image.
+        seen: what was looked at on this machine, for the rules.
+        force: why what the rules find shall not stop the job; None: it does.
     """
 
     job: Job
@@ -54,6 +58,8 @@ class Inputs(NamedTuple):
     findings: Sequence[ToolkitError] = ()
     source: Source = Source()
     program: bool = False
+    seen: Seen = Seen()
+    force: str | None = None
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -64,9 +70,8 @@ def plan(inputs: Inputs) -> Plan:
     """
     job, findings = inputs.job, list(inputs.findings)
     partition = _collect(findings, lambda: _partition(inputs))
-    if partition is not None:
-        findings += shape_findings(job, partition)
-    findings += [*value_findings(job), *site_findings(job, inputs.site), *node_findings(job, inputs.origins)]
+    judged = judge(_case(inputs, partition), inputs.force)
+    findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
     request = _request(inputs, partition)
@@ -95,7 +100,8 @@ def plan(inputs: Inputs) -> Plan:
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
-        warnings=(*auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named), *launch.warnings),
+        warnings=(*auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named), *launch.warnings, *judged.warnings),
+        forced=judged.forced,
     )
     return _with_origins(draft, inputs, partition)
 
@@ -122,6 +128,18 @@ def _partition(inputs: Inputs) -> Partition | None:
             next_step=f"one of {', '.join(sorted(known))}",
         )
     return known.get(asked)
+
+
+def _case(inputs: Inputs, partition: Partition | None) -> Case:
+    return Case(
+        job=inputs.job,
+        site=inputs.site,
+        facts=inputs.facts,
+        partition=partition,
+        manifest=inputs.manifest,
+        seen=inputs.seen,
+        minutes=asked_minutes(inputs.job),
+    )
 
 
 def _request(inputs: Inputs, partition: Partition | None) -> Request:

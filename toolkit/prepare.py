@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from toolkit import hostmpi, shell, sites
-from toolkit.errors import BindMissingError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.errors import NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
-from toolkit.hostsetup.parts import DATASETS
 from toolkit.images import store
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
+from toolkit.looking import look
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.model.project import PROJECT_FILE, Project
@@ -28,6 +28,7 @@ from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
+from toolkit.slurm import usage
 from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
 from toolkit.target import Target, resolve
@@ -74,8 +75,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     job = settings.job
     facts = _facts(client, place, job, findings)
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
-    findings += _unseen(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
-    findings += [*_directory_findings(job, here), *_outside(place.site, here)]
+    hidden = _hidden(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
+    script = None if target.program else Path(target.folder) / Path(target.script).name
     if found and job.require_signed:
         from toolkit.images.demand import signature
 
@@ -94,6 +95,7 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         findings=findings,
         source=source,
         program=target.program,
+        seen=look(job, place.site, here, script=script, found=found, hidden=hidden),
     )
     return Prepared(inputs, client)
 
@@ -161,7 +163,8 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
         names = " or ".join(place.site.containers)
         findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
     mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None
-    return Facts(partitions=client.partitions(), mpi=mpi, container=container, mpirun=mpirun)
+    mine = usage.mine(client) if place.site.partitions else {}  # only where somebody wrote limits down
+    return Facts(partitions=client.partitions(), mpi=mpi, container=container, mpirun=mpirun, mine=mine)
 
 
 def _image(job: Job, site: Site) -> store.FoundImage:
@@ -179,44 +182,12 @@ def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found
         return None
 
 
-def _unseen(place: Place, paths: dict[str, tuple[str, ...]]) -> list[ToolkitError]:
-    """A finding for the first path of each option that the nodes cannot see, because it lies in a directory of each one's own."""
+def _hidden(place: Place, paths: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
+    """The first path of each option that the nodes cannot see, and the directory of each one's own that it lies in."""
     owners = {
         option: next(((path, owner) for path in some if (owner := private_part(path, place))), None) for option, some in paths.items()
     }
-    return [
-        BindMissingError(
-            f"{found[0]} cannot be seen by the nodes: each has a {found[1]} of its own",
-            place=option,
-            next_step="use a directory that all nodes share, such as your home",
-        )
-        for option, found in owners.items()
-        if found
-    ]
-
-
-def _outside(site: Site, here: Path) -> list[ToolkitError]:
-    """A finding where the site takes jobs from one directory only, and this is another."""
-    if site.submit_directory is None:
-        return []
-    only = Path(os.path.expandvars(site.submit_directory))
-    if here.resolve().is_relative_to(only.resolve()):
-        return []
-    return [BindMissingError(f"site {site.name} takes jobs from {only} only", place="directory", next_step=f"cd {only}")]
-
-
-def _directory_findings(job: Job, here: Path) -> list[ToolkitError]:
-    findings: list[ToolkitError] = []
-    for text in job.bind:
-        source = here / text.split(":")[0]
-        if not source.exists():
-            near = [str(path) for path in source.parent.iterdir()] if source.parent.is_dir() else []
-            package = DATASETS.get(str(source))
-            step = f"apt-get install {package} (Debian's package of it), or --bind a copy of yours" if package else None
-            findings.append(BindMissingError(f"{source} is not there", place="--bind", choices=near, value=str(source), next_step=step))
-    if not os.access(here, os.W_OK):
-        findings.append(BindMissingError(f"{here} cannot be written to, and the run's directory goes there", place="directory"))
-    return findings
+    return {option: found for option, found in owners.items() if found}
 
 
 def private_part(path: str, place: Place) -> str | None:

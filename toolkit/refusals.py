@@ -1,15 +1,13 @@
-"""What is wrong with a job before it queues: values that no Slurm reads, and shapes that a partition does not have. Pure."""
+"""What no script can be written for: values that no Slurm reads, and such as contradict each other. Pure; ``rules`` has all else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from toolkit.errors import LauncherMismatchError, ShapeError, ToolkitError, UsageError
+from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, Entry
 from toolkit.model.job import Job
-from toolkit.model.site import Partition, Site
 from toolkit.quoting import sbatch
-from toolkit.sites.comment import form, problem
 from toolkit.slurm.parse import minutes
 
 # Options of a job whose values Slurm reads as they are.
@@ -21,49 +19,10 @@ def option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def shape_findings(job: Job, partition: Partition) -> list[ToolkitError]:
-    """What is asked for beyond what the nodes of the partition have."""
-    where = f"partition {partition.name}"
-    least, _ = job.node_range
-    cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
-    checks = (
-        ("--nodes", "node(s) that are up", partition.nodes, least, partition.nodes),
-        ("--nodes", "node(s) at most for one job", partition.max_nodes, least, partition.max_nodes),
-        ("--gpus", f"GPU(s) per node{_type(partition)}", partition.gpus, job.most_gpus, partition.gpus),
-        ("--cpus-per-task", "CPU(s) per node", partition.cpus, cpus, partition.cpus),
-    )
-    findings: list[ToolkitError] = [
-        ShapeError(
-            f"{where} has {has} {what}, {asked} {'were' if asked != 1 else 'was'} asked for", place=place, next_step=_fit(place, limit)
-        )
-        for place, what, has, asked, limit in checks
-        if limit is not None and asked > limit
-    ]
-    asked_minutes = _minutes(job.time) if job.time is not None else None
-    if asked_minutes is not None and partition.max_minutes is not None and asked_minutes > partition.max_minutes:
-        findings.append(
-            ShapeError(
-                f"{where} gives {partition.max_minutes} minutes at most, {asked_minutes} were asked for",
-                place="--time",
-                next_step=f"--time {partition.max_minutes}",
-            )
-        )
-    return findings
-
-
-def _type(partition: Partition) -> str:
-    return f" ({partition.gpu_type})" if partition.gpu_type else ""
-
-
-def _fit(place: str, limit: int) -> str:
-    if place == "--cpus-per-task":
-        return f"at most {limit} for all ranks of a node together"
-    return f"{place} {limit}" if limit else "toolkit cluster status"
-
-
-def _minutes(time: str | int) -> int | None:
+def asked_minutes(job: Job) -> int | None:
+    """The time that is asked for; None: nobody did, it is no time (which ``value_findings`` says), or without a limit."""
     try:
-        return minutes(str(time))
+        return minutes(str(job.time)) if job.time is not None else None
     except ValueError:
         return None
 
@@ -89,59 +48,6 @@ def value_findings(job: Job) -> list[ToolkitError]:
         for name in job.env
         if not (name.isidentifier() and name.isascii())
     ]
-    return findings
-
-
-def site_findings(job: Job, site: Site) -> list[ToolkitError]:
-    """What the site itself writes down: options that it forbids or requires, its comments, limits, and partitions."""
-    given = {name for name in (*site.forbidden, *site.required) if getattr(job, name.replace("-", "_"), None) is not None}
-    forbidden = [
-        UsageError(
-            f"site {site.name} does not take it: {rule.why}", place=option(name), next_step=rule.instead or f"leave {option(name)} out"
-        )
-        for name, rule in site.forbidden.items()
-        if name in given
-    ]
-    missing = [
-        UsageError(f"site {site.name} wants it: {rule.why}", place=option(name), next_step=rule.instead or None)
-        for name, rule in site.required.items()
-        if name not in given and hasattr(job, name.replace("-", "_"))
-    ]
-    return [*forbidden, *missing, *_comment_findings(job, site), *_limit_findings(job, site)]
-
-
-def _comment_findings(job: Job, site: Site) -> list[ToolkitError]:
-    rule = site.comment
-    wrong = problem(rule, job.comment) if rule else None
-    if rule is None or wrong is None:
-        return []
-    example = f'--comment "{rule.example or form(rule)}"'
-    return [UsageError(f"{wrong} ({rule.source or site.name})", place="--comment", next_step=example)]
-
-
-def _limit_findings(job: Job, site: Site) -> list[ToolkitError]:
-    """Beyond what the site's documents say; what the cluster itself answers is looked at apart from this."""
-    findings: list[ToolkitError] = []
-    asked = _minutes(job.time) if job.time is not None else None
-    if site.max_minutes is not None and asked is not None and asked > site.max_minutes:
-        cause = f"site {site.name} gives {site.max_minutes} minutes at most, {asked} were asked for"
-        findings.append(ShapeError(cause, place="--time", next_step=f"--time {site.max_minutes}"))
-    partition = site.partitions.get(job.partition or "")
-    if partition is None:
-        return findings
-    where = f"partition {job.partition} of {site.name}"
-    gpus = job.most_gpus * job.node_range[0]
-    if not partition.batch:
-        findings.append(UsageError(f"{where} takes no batch jobs", place="--partition", next_step="another one: toolkit site show"))
-    if job.most_gpus > partition.gpus:
-        near = ", ".join(name for name, other in site.partitions.items() if other.gpus >= job.most_gpus)
-        step = f"with as many: {near}" if near else None
-        findings.append(
-            ShapeError(f"a node of {where} has {partition.gpus} GPU(s), {job.most_gpus} were asked for", place="--gpus", next_step=step)
-        )
-    if partition.gpus_per_user is not None and gpus > partition.gpus_per_user:
-        cause = f"one user may have {partition.gpus_per_user} GPUs in {where}, {gpus} were asked for"
-        findings.append(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"))
     return findings
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import MANIFEST, inputs
+from tests.unit.samples import LOCAL, MANIFEST, inputs
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import IMAGENET
-from toolkit import prepare, scripts
+from toolkit import looking, scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.launchers import get
 from toolkit.model.job import Job
@@ -18,6 +18,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
 from toolkit.plan import plan
+from toolkit.rules import binds
+from toolkit.rules.model import Case, Seen
 
 SPAWN = {"launcher": "spawn"}
 
@@ -153,7 +155,8 @@ def test_the_first_rank_that_a_script_forked_and_lost_is_read_from_its_words() -
 
 
 def test_data_that_is_missing_is_named_with_the_package_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"})
-    (found,) = prepare._directory_findings(Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",)), tmp_path)
+    monkeypatch.setattr(looking, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"})
+    job = Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",))
+    ((found, _, _),) = binds.look(Case(job=job, site=LOCAL, seen=Seen(binds=looking.binds(job, tmp_path))))
     assert found.next_step is not None
     assert "apt-get install dataset-fashion-mnist" in found.next_step

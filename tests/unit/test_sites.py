@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,10 +11,7 @@ from click.testing import CliRunner
 from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import ConfigError, UnknownSiteError
-from toolkit.model.job import Job
-from toolkit.model.site import CommentRule, Site
-from toolkit.prepare import _outside
-from toolkit.refusals import site_findings
+from toolkit.model.site import CommentRule
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
 
@@ -93,50 +89,6 @@ def test_a_comment_of_one_word() -> None:
     assert problem(rule, "etc") is None
     assert problem(rule, "pytroch") == "'pytroch' is not among this site's comments; close: pytorch"
     assert problem(CommentRule(required=False, words=("etc",)), None) is None
-
-
-RIGHT: dict[str, Any] = {"comment": "field=nlp;appl=pytorch", "partition": "cas_v100_4", "gpus": 4, "nodes": 2, "time": "2:00:00"}
-
-
-@pytest.mark.parametrize(
-    ("change", "place", "says"),
-    [
-        ({}, None, ""),
-        ({"comment": None}, "--comment", "requires a comment"),
-        ({"comment": "field=nlp;appl=pytorhc"}, "--comment", "close: pytorch"),
-        ({"mem": "16G"}, "--mem", "memory goes with the cores"),
-        ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
-        ({"time": "48:00:00"}, None, ""),
-        ({"gpus": 8}, "--gpus", "has 4 GPU(s), 8 were asked for"),
-        ({"nodes": 11}, None, ""),
-        ({"nodes": 12}, "--nodes", "44 GPUs"),
-        ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
-    ],
-)
-def test_what_neuron_would_refuse_is_refused_before(change: dict[str, Any], place: str | None, says: str) -> None:
-    findings = site_findings(Job(**{**RIGHT, **change}), sites.load("neuron"))
-    assert [finding.place for finding in findings] == ([place] if place else [])
-    assert all(says in finding.cause for finding in findings)
-
-
-def test_a_partition_with_as_many_gpus_is_named() -> None:
-    (finding,) = site_findings(Job(**{**RIGHT, "gpus": 8}), sites.load("neuron"))
-    assert "amd_a100nv_8" in (finding.next_step or "")
-
-
-def test_a_site_that_wants_an_account_says_so() -> None:
-    places = [finding.place for finding in site_findings(Job(qos="regular"), sites.load("perlmutter-like"))]
-    assert places == ["--account", "--constraint"]
-
-
-def test_jobs_from_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USER", "me")
-    site = Site(name="x", submit_directory=f"{tmp_path}/$USER")
-    inside = tmp_path / "me" / "project"
-    inside.mkdir(parents=True)
-    assert _outside(site, inside) == []
-    (finding,) = _outside(site, tmp_path)
-    assert finding.cause == f"site x takes jobs from {tmp_path}/me only"
 
 
 def test_sites_are_listed_and_shown() -> None:

@@ -74,7 +74,7 @@ def show_error(error: ToolkitError) -> None:
 
 
 def _sentence(finding: ToolkitError) -> str:
-    parts = [finding.cause]
+    parts = [finding.cause + (f" ({finding.source})" if finding.source else "")]
     if finding.close:
         parts.append(f"close: {finding.close}")
     elif finding.choices:

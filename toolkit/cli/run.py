@@ -16,6 +16,7 @@ from toolkit.model.plan import Plan
 from toolkit.plan import Inputs, plan
 from toolkit.prepare import prepare
 from toolkit.runs.submit import submit, write
+from toolkit.slurm.patience import PATIENCE, Wait, patiently
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -23,10 +24,28 @@ from toolkit.runs.submit import submit, write
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
+@click.option(
+    "--wait-for-slurm",
+    metavar="SECONDS",
+    type=click.IntRange(0),
+    default=int(PATIENCE),
+    show_default=True,
+    envvar="TOOLKIT_WAIT_FOR_SLURM",
+    help="How long a controller that does not answer is asked again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
 @click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: bool, detach: bool, as_json: bool, **options: Any) -> int:
+def command(
+    script: str,
+    arguments: tuple[str, ...],
+    dry_run: bool,
+    explain: bool,
+    detach: bool,
+    wait_for_slurm: int,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Run SCRIPT on the nodes of a cluster, in an image; ends with the job's exit code.
 
     SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run. Everything after it belongs to it.
@@ -43,7 +62,8 @@ def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: boo
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
-    prepared = prepare(script, flags(options, arguments), Path.cwd())
+    wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
+    prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)
         return 0
@@ -53,7 +73,7 @@ def command(script: str, arguments: tuple[str, ...], dry_run: bool, explain: boo
     console.note(console.subject("plan", summary(decided)))
     _warn(decided)
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
-    submission = submit(paths, decided, prepared.client, cluster)
+    submission = submit(paths, decided, prepared.client, cluster, wait)
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
         console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.name}"))

@@ -45,6 +45,14 @@ def parse(head: bytes) -> Header | None:
     return Header(sif_id=head[_ID_AT : _ID_AT + 16].hex(), end=start + size)
 
 
+def architecture(head: bytes) -> str:
+    """The architecture that a SIF is for, as ``uname -m`` says it; empty where it is no SIF or of one that is not known."""
+    if parse(head) is None:
+        return ""
+    code = _HEAD.unpack_from(head)[3].rstrip(b"\0")
+    return next((name for name, known in _ARCHITECTURES.items() if known == code), "")
+
+
 def partition(head: bytes) -> tuple[int, int] | None:
     """Where the squashfs that a SIF starts from lies, and how long it is, by the first ``HEAD_SIZE`` bytes; None where there is none."""
     found = (place for kind, place, extra in _objects(head) if kind == _PARTITION and _PRIMARY.unpack_from(extra)[:2] == (1, 2))

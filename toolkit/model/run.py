@@ -58,6 +58,20 @@ class Submission(Model, frozen=True, kw_only=True):
     cluster: str | None = None
 
 
+class Attempt(Model, frozen=True, kw_only=True):
+    """``attempt.json`` of a run directory: that it is being submitted. It stays only where it is not known whether Slurm has the job.
+
+    Attributes:
+        mark: a word that Slurm keeps with the job, and that no other job has.
+        site, cluster, submitted: as of a ``Submission``.
+    """
+
+    mark: str
+    site: str
+    submitted: str
+    cluster: str | None = None
+
+
 class Failure(Model, frozen=True, kw_only=True):
     """The first rank that failed, as far as the logs tell.
 

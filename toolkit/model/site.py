@@ -104,6 +104,7 @@ class Site(Model, frozen=True, kw_only=True):
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
         purge_days: files of ``submit_directory`` that nobody read for so long are deleted.
         private_directories: directories that each node has for itself, where no job can be run from.
+        ports: the first and the last port at which ranks may meet; None: any.
         cpus_per_task: CPUs of one rank where nobody says.
         max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun --pty``.
         partitions: by name, as the site's documents describe them.
@@ -132,6 +133,7 @@ class Site(Model, frozen=True, kw_only=True):
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
+    ports: tuple[int, int] | None = None
     cpus_per_task: int = 1
     max_minutes: int | None = None
     interactive_minutes: int | None = None
@@ -170,6 +172,14 @@ class Partition(Model, frozen=True, kw_only=True):
     available: bool = True
 
 
+class Use(Model, frozen=True, kw_only=True):
+    """What a user has in a partition now: jobs queued or running, those of them that run, and their GPUs."""
+
+    submitted: int = 0
+    running: int = 0
+    gpus: int = 0
+
+
 class Facts(Model, frozen=True, kw_only=True):
     """What a cluster answered: the half of a site that nobody writes down.
 
@@ -178,6 +188,7 @@ class Facts(Model, frozen=True, kw_only=True):
         mpi: types that ``srun --mpi`` knows; None: nobody asked.
         container: the command that starts a container.
         mpirun: how the mpirun on PATH introduces itself: ``mpirun (Open MPI) 4.1.4``; None: there is none, or nobody asked.
+        mine: partition -> what the user has there; empty where nobody asked.
     """
 
     slurm: str = ""
@@ -185,6 +196,7 @@ class Facts(Model, frozen=True, kw_only=True):
     mpi: tuple[str, ...] | None = None
     container: str | None = None
     mpirun: str | None = None
+    mine: dict[str, Use] = {}
 
     @property
     def default_partition(self) -> Partition | None:

@@ -6,9 +6,9 @@ import time
 from typing import NamedTuple
 
 from toolkit.localcluster.access import access as local_access
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
-from toolkit.runs import follow
+from toolkit.runs import follow, once
 from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
@@ -27,7 +27,7 @@ class Status(NamedTuple):
     message: str
 
 
-def client_of(submission: Submission) -> Client:
+def client_of(submission: Submission | Attempt) -> Client:
     """The door to the cluster that a run was submitted to.
 
     Raises:
@@ -39,7 +39,7 @@ def client_of(submission: Submission) -> Client:
 def current(paths: Paths) -> tuple[JobState | None, Outcome | None]:
     """What Slurm says of a run, or how it came out; neither, where it was never submitted or Slurm has forgotten it."""
     outcome = paths.read_outcome()
-    submission = paths.read_submission()
+    submission = paths.read_submission() or once.recovered(paths, client_of)
     if outcome is not None or submission is None:
         return None, outcome
     client = client_of(submission)
@@ -69,7 +69,7 @@ def of(paths: Paths) -> Status:
 
 def unknown(paths: Paths) -> Status:
     """A run of which nothing can be said now."""
-    return _row(paths, "UNKNOWN" if paths.submission.is_file() else "NOT SUBMITTED", 0.0, None, "", "")
+    return _row(paths, "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED", 0.0, None, "", "")
 
 
 def _row(paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str) -> Status:
@@ -84,7 +84,7 @@ def submission_of(paths: Paths) -> Submission:
     Raises:
         SlurmUnreachableError: it was not.
     """
-    submission = paths.read_submission()
+    submission = paths.read_submission() or once.recovered(paths, client_of)
     if submission is None:
         raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
     return submission

@@ -57,6 +57,11 @@ class Paths:
         return self.directory / "run.json"
 
     @property
+    def attempt(self) -> Path:
+        """There while nobody knows whether Slurm has the job."""
+        return self.directory / "attempt.json"
+
+    @property
     def outcome(self) -> Path:
         return self.directory / "outcome.json"
 

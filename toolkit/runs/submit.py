@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,10 +13,11 @@ from toolkit.files import write_atomically
 from toolkit.images import usage
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
-from toolkit.model.run import Submission
+from toolkit.model.run import Attempt, Submission
 from toolkit.plan import Inputs, plan
-from toolkit.runs import store
-from toolkit.slurm.client import Client
+from toolkit.runs import once, store
+from toolkit.slurm.client import AnswerLostError, Client
+from toolkit.slurm.patience import Wait
 
 
 def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
@@ -42,19 +42,23 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         raise
 
 
-def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None) -> Submission:
-    """Hand a written run to Slurm.
+def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None) -> Submission:
+    """Hand a written run to Slurm, once.
+
+    Args:
+        wait: how long a silent Slurm is waited for; None: not at all.
 
     Raises:
-        SubmissionError: Slurm refused it; the run's directory is gone again.
+        SubmissionError, SlurmSilentError: Slurm refused it, or was not there; the run's directory is gone again.
+        AnswerLostError: it is not known whether Slurm has it; the directory stays, and `toolkit ps` looks for the job.
     """
+    attempt = Attempt(mark=once.new_mark(), site=decided.site, submitted=once.now(), cluster=cluster)
+    write_atomically(paths.attempt, to_json(attempt))
     try:
-        job_id = client.submit(paths.script)
-    except (SubmissionError, SlurmUnreachableError):
-        shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
+        job_id = once.submit_once(client, paths.script, attempt.mark, wait or Wait())
+    except (SubmissionError, SlurmUnreachableError) as error:
+        if not isinstance(error, AnswerLostError):
+            shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
         raise
     usage.note(Path(decided.container.image), paths.directory)
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    submission = Submission(job_id=job_id, site=decided.site, submitted=now, cluster=cluster)
-    write_atomically(paths.submission, to_json(submission))
-    return submission
+    return once.record(paths, attempt, job_id)

@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError, SlurmUnreachableError, SubmissionError
+from toolkit.errors import CommandFailedError, NeedsInstallError, SlurmSilentError, SlurmUnreachableError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.slurm import parse
 
-# What Slurm's commands say when nobody answers, whichever command it is.
-_UNREACHABLE = re.compile(
-    r"Unable to contact slurm controller|Could not establish a configuration source|fetch_config|Connection refused"
-    r"|Unable to establish control machine address|Zero Bytes were transmitted|Protocol authentication error"
-    r"|munge.*(?:refused|No such file)",
+# What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the controller.
+_UNREACHED = re.compile(
+    r"connect failure|Could not establish a configuration source|fetch_config|Connection refused|No route to host"
+    r"|Unable to establish control machine address|Protocol authentication error|munge.*(?:refused|No such file)",
+    re.IGNORECASE,
+)
+# And when the connection breaks after that: the controller may have done what it was asked, and its answer was lost.
+_LOST = re.compile(
+    r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer|Socket timed out|Connection timed out"
+    r"|Message receive failure|Unexpected message received|Broken pipe|Transport endpoint is not connected|Insane message length",
     re.IGNORECASE,
 )
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer is not coming back
@@ -29,21 +34,40 @@ def without_sbatch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith("SBATCH_")}
 
 
+class AnswerLostError(SlurmUnreachableError):
+    """Nobody knows whether Slurm took a job: look for its mark before it is submitted again."""
+
+    exit_code, kind = SlurmSilentError.exit_code, SlurmSilentError.kind
+
+
 @dataclass(frozen=True)
 class Client:
-    """Slurm's commands as functions. Every one raises ``SlurmUnreachableError`` where no Slurm answers."""
+    """Slurm's commands as functions. Every one raises ``SlurmUnreachableError`` where there is no Slurm, and of this kind
+    ``SlurmSilentError`` where its controller does not answer."""
 
     access: Access
 
     def _run(self, argv: Sequence[str], *, check: bool = True) -> shell.Result:
         try:
-            result = shell.run([*self.access.prefix, *argv], env=without_sbatch_variables(os.environ), timeout=_ANSWER_SECONDS, check=False)
-        except NeedsInstallError as error:
-            raise no_slurm(f"{error.cause}", error.place) from None
-        if not result.ok and (_UNREACHABLE.search(result.stderr) or result.returncode == 127):
-            raise no_slurm("no Slurm controller answers", argv[0], result.tail(3))
+            result = self._said(argv)
+        except AnswerLostError as error:
+            raise silent(error.cause, error.place, error.details) from None
+        if not result.ok and (_UNREACHED.search(result.stderr) or _LOST.search(result.stderr)):
+            raise silent("no Slurm controller answers", argv[0], result.tail(3))
         if check and not result.ok:
             raise SubmissionError(f"{argv[0]} failed with exit code {result.returncode}", place=" ".join(argv), details=result.tail())
+        return result
+
+    def _said(self, argv: Sequence[str]) -> shell.Result:
+        environment = without_sbatch_variables(os.environ)
+        try:
+            result = shell.run([*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False)
+        except NeedsInstallError as error:
+            raise no_slurm(f"{error.cause}", error.place) from None
+        except CommandFailedError as error:
+            raise AnswerLostError(error.cause, place=argv[0], details=error.details, next_step=_SILENT_STEP) from None
+        if result.returncode == 127:
+            raise no_slurm("no Slurm controller answers", argv[0], result.tail(3))
         return result
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -55,21 +79,48 @@ class Client:
         result = self._run(["srun", "--mpi=list"], check=False)
         return parse.mpi_types(result.stdout + result.stderr)
 
+    def ask(self, *argv: str) -> shell.Result:
+        """What a command of Slurm's says, also where it fails; what it is asked is up to the caller."""
+        return self._run(argv, check=False)
+
     def version(self) -> str:
         return self._run(["sinfo", "--version"]).stdout.split()[-1]
 
-    def submit(self, script: Path) -> int:
+    def submit(self, script: Path, mark: str) -> int:
         """Submit a script and return the job's id.
+
+        Args:
+            mark: a word that no other job has. It is the script's only argument, so that Slurm shows it as part of the job's command;
+                name and comment, of which sites demand this and that, stay the user's.
 
         Raises:
             SubmissionError: Slurm refused it; its own words are in the details.
+            AnswerLostError: it may have the job, or not.
+            SlurmSilentError: no controller was reached, so that it cannot have the job.
         """
-        result = self._run(["sbatch", "--parsable", str(script)], check=False)
+        result = self._said(["sbatch", "--parsable", str(script), mark])
         match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
-        if not result.ok or not match:
-            words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
-            raise SubmissionError("Slurm refused the job; nothing was submitted", place=str(script), details=words)
-        return int(match[1])
+        if result.ok and match:
+            return int(match[1])
+        if not result.ok and _UNREACHED.search(result.stderr):
+            raise silent("no Slurm controller answers", "sbatch", result.tail(3))
+        killed = result.returncode < 0 or result.returncode > 128
+        if result.ok or match or killed or not result.tail() or _LOST.search(result.stderr):
+            raise AnswerLostError("sbatch gave no answer", place=str(script), details=result.tail(3), next_step=_SILENT_STEP)
+        words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
+        raise SubmissionError("Slurm refused the job; nothing was submitted", place=str(script), details=words)
+
+    def marked(self, mark: str) -> tuple[int, ...]:
+        """The jobs that were submitted with a mark, the oldest first; also those that have ended, as far as Slurm remembers them."""
+        result = self._run(["squeue", "--noheader", "--me", "--states=all", "--format=%F|%o"], check=False)
+        if not result.ok:
+            raise silent("Slurm does not tell which jobs it has", "squeue", result.tail(3))
+        found = parse.marked(result.stdout, mark)
+        if not found:
+            asked = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-1day", "--format=JobID,SubmitLine"]
+            accounts = self._run(asked, check=False)
+            found = parse.marked(accounts.stdout, mark) if accounts.ok else ()
+        return found
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         """The states of jobs, also of ended ones; a job that Slurm has forgotten is missing."""
@@ -101,7 +152,7 @@ class Client:
         """What scontrol says of a job, empty where Slurm does not know it; a Slurm that answers nothing is another matter."""
         result = self._run(["scontrol", "--oneliner", "show", "job", str(job_id)], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
-            raise no_slurm("Slurm gives no answer about a job", "scontrol show job", result.tail(3))
+            raise silent("Slurm gives no answer about a job", "scontrol show job", result.tail(3))
         return result.stdout
 
     def expected_start(self, job_id: int) -> str:
@@ -121,6 +172,14 @@ class Client:
         result = self._run(["scancel", str(job_id)], check=False)
         if not result.ok and "Invalid job id" not in result.stderr and "already completing" not in result.stderr:
             raise SubmissionError(f"job {job_id} could not be cancelled", place="scancel", details=result.tail())
+
+
+_SILENT_STEP = "ask again later; sinfo tells when Slurm answers. On a local cluster: toolkit cluster status"
+
+
+def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
+    """The error for a Slurm whose controller does not answer."""
+    return SlurmSilentError(cause, place=place, details=details, next_step=_SILENT_STEP)
 
 
 def no_slurm(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmUnreachableError:

@@ -16,8 +16,8 @@ from toolkit.model.site import Partition
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,Reason,NodeList,Partition,Start,End,JobName"
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
-# States of nodes that no job can start on, in sinfo's short form.
-_GONE = ("down", "drain", "drng", "fail", "unk", "futr", "pow_dn", "boot")
+# States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a moment after the controller's start.
+_GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
 
 
 def minutes(text: str) -> int | None:
@@ -215,3 +215,14 @@ def job_lines(text: str) -> dict[int, JobState]:
             log=values.get("StdOut", ""),
         )
     return found
+
+
+def marked(text: str, mark: str) -> tuple[int, ...]:
+    """The ids of jobs in lines of ``id|command`` whose command has the word ``mark``, in rising order; an array is one job."""
+    found = set()
+    for line in text.splitlines():
+        number, _, command = line.partition("|")
+        match = re.match(r"\d+", number)
+        if match and mark in command.split():
+            found.add(int(match[0]))
+    return tuple(sorted(found))

@@ -1,0 +1,155 @@
+"""One run is one job: answers of sbatch that are lost, an sbatch that dies, a controller that is away.
+
+Cluster and sbatch are the real ones; a stand-in for a lossy network goes before sbatch on PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.image_fixtures import wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+RUN = ("run", "--detach", "--launcher", "none", "--job-name", "once")
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+class Lossy:
+    """Runs the toolkit behind an sbatch that fails once, or always, and counts the jobs that Slurm has of a directory."""
+
+    def __init__(self, toolkit: Any, env: dict[str, str], image: Path, place: Path) -> None:
+        self.toolkit, self.env, self.image, self.place = toolkit, env, image, place
+        self.bin = place / "bin"
+        self.bin.mkdir()
+
+    def sbatch(self, *first: str) -> None:
+        """Put a stand-in for a lossy network before sbatch: what it does the first time; `$real` is sbatch."""
+        lines = (
+            *("#!/bin/bash", f"real={shutil.which('sbatch')}", f'if [[ -e {self.bin}/been ]]; then exec $real "$@"; fi'),
+            f"touch {self.bin}/been",
+            *first,
+        )
+        (self.bin / "sbatch").write_text("\n".join(lines) + "\n")
+        (self.bin / "sbatch").chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.env, "PATH": f"{self.bin}:{self.env['PATH']}"}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*RUN, "--image", str(self.image))
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = self.toolkit(*self.words, *options, "--", "true", cwd=self.place, env=self.environment)
+        return done
+
+    def jobs(self) -> list[int]:
+        asked = ("squeue", "--noheader", "--states=all", "--format=%F|%o")
+        answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
+        assert answer.returncode == 0, answer.stderr
+        return sorted(int(line.split("|")[0]) for line in answer.stdout.splitlines() if f"{self.place}/runs/" in line)
+
+    def job_id(self) -> int:
+        """Of the run, as it is written down."""
+        return int(json.loads((self.place / "runs/once-0001/run.json").read_text())["job_id"])
+
+
+@pytest.fixture
+def lossy(toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path) -> Lossy:
+    return Lossy(toolkit, toolkit_env, pytorch_image, shared_dir)
+
+
+@pytest.mark.parametrize("saying", ["exit 0", f"echo '{TIMED_OUT}' >&2; exit 1", "kill -9 $$"])
+def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(saying: str, lossy: Lossy) -> None:
+    lossy.sbatch('$real "$@" >/dev/null', saying)
+    done = lossy.run()
+    assert done.returncode == 0, done.stderr
+    assert "asking Slurm whether it has the job" in done.stderr
+    assert lossy.jobs() == [lossy.job_id()]
+    assert not (lossy.place / "runs/once-0001/attempt.json").exists()
+
+
+def test_an_sbatch_that_dies_before_it_submits_is_started_again(lossy: Lossy) -> None:
+    lossy.sbatch("kill -9 $$")
+    done = lossy.run()
+    assert done.returncode == 0, done.stderr
+    assert "submitting it again" in done.stderr
+    assert lossy.jobs() == [lossy.job_id()]
+
+
+def test_what_slurm_refuses_is_not_asked_twice(lossy: Lossy) -> None:
+    lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real --nodes=77 "$@"')
+    done = lossy.run()
+    assert done.returncode == 76, done.stderr
+    assert len((lossy.bin / "asked").read_text().splitlines()) == 1
+    assert lossy.jobs() == []
+    assert not list((lossy.place / "runs").iterdir())
+
+
+class Controller:
+    """The controller of a cluster of its own, which can be killed and started again."""
+
+    def __init__(self, toolkit: Any, env: dict[str, str], directory: Path) -> None:
+        self.toolkit, self.env = toolkit, env
+        self.stop = f"kill -9 $(cat {directory}/run/slurmctld.pid)"
+
+    def bash(self, line: str) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = self.toolkit("cluster", "exec", "--", "bash", "-c", line, env=self.env)
+        return done
+
+    def kill(self) -> None:
+        assert self.bash(self.stop).returncode == 0
+
+    def start(self) -> None:
+        done = self.bash("sinfo >/dev/null 2>&1 || slurmctld; until sinfo >/dev/null 2>&1; do sleep .2; done")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Controller]:
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "away"}
+    up = toolkit("cluster", "up", "--nodes", "1", env=env)
+    assert up.returncode == 0, up.stderr
+    yield Controller(toolkit, env, base / "c/away")
+    assert toolkit("cluster", "down", env=env).returncode == 0
+
+
+def test_a_controller_that_is_away_is_waited_for(controller: Controller, pytorch_image: Path, shared_dir: Path) -> None:
+    lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
+    controller.kill()
+
+    done = lossy.run("--wait-for-slurm", "1")
+    assert done.returncode == 89, done.stderr
+    assert not (shared_dir / "runs").exists()
+
+    words = (sys.executable, "-m", "toolkit", *lossy.words, "--", "true")
+    with (shared_dir / "said").open("w") as said:
+        process = subprocess.Popen(words, cwd=shared_dir, env=lossy.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    wait_for(lambda: "asking again for 5:00" in (shared_dir / "said").read_text(), "the message that Slurm is waited for")
+    controller.start()
+    assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
+    assert lossy.jobs() == [lossy.job_id()]
+
+
+def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back(
+    controller: Controller, pytorch_image: Path, shared_dir: Path
+) -> None:
+    lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
+    lossy.sbatch('$real "$@" >/dev/null', "sleep 1", controller.stop)
+    done = lossy.run("--wait-for-slurm", "1")
+    assert done.returncode == 89, done.stderr
+    assert "it is not known whether Slurm has the job" in done.stderr
+    controller.start()
+    (row,) = json.loads(lossy.toolkit("ps", "--json", env=lossy.env, cwd=shared_dir).stdout)
+    assert [row["job_id"]] == lossy.jobs()
+    assert lossy.job_id() == row["job_id"]

@@ -1,0 +1,255 @@
+"""Every rule: a job that breaks it, and one that nearly does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from toolkit import looking, rules, sites
+from toolkit.errors import PlanError
+from toolkit.images import sif
+from toolkit.images.store import FoundImage
+from toolkit.model.image import BaseImage, Packages, Verdict
+from toolkit.model.job import Job
+from toolkit.model.site import Facts, Site, Use
+from toolkit.plan import plan
+from toolkit.refusals import asked_minutes
+from toolkit.rules.model import Case, Missing, Seen, Unread
+from toolkit.rules.user_jobs import elements
+from toolkit.slurm.usage import uses
+
+NEURON = sites.load("neuron")
+RIGHT: dict[str, Any] = {"comment": "field=nlp;appl=pytorch", "partition": "cas_v100_4", "gpus": 4, "nodes": 2, "time": "2:00:00"}
+CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
+_GIGABYTE = 10**9
+
+
+def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> Case:
+    merged = Job(**{**RIGHT, **(job or {})})
+    return Case(job=merged, site=site, minutes=asked_minutes(merged), **given)
+
+
+def said(given: Case) -> list[tuple[str | None, bool, str]]:
+    """Place, whether it stops the job, and the cause of each finding."""
+    found = rules.findings(given)
+    assert all(finding.source and finding.error.next_step for finding in found), "each has a source and a fix"
+    return [(finding.error.place, finding.stops, finding.error.cause) for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "says"),
+    [
+        ({}, None, ""),
+        ({"comment": None}, "--comment", "requires a comment"),
+        ({"comment": "field=nlp;appl=pytorhc"}, "--comment", "close: pytorch"),
+        ({"mem": "16G"}, "--mem", "memory goes with the cores"),
+        ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
+        ({"time": "48:00:00"}, None, ""),
+        ({"gpus": 8}, "--gpus", "has 4 GPU(s) (V100), 8 were asked for"),
+        ({"nodes": 11}, None, ""),
+        ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 node(s), 12 were asked for"),
+        ({"partition": "amd_h100_2", "nodes": 3, "gpus": 2}, "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
+        ({"partition": "amd_h100_2", "nodes": 2, "gpus": 2}, None, ""),
+        ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPU(s) per node, 44 were asked for"),
+        ({"cpus_per_task": 10}, None, ""),
+        ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
+    ],
+)
+def test_what_neuron_would_refuse_is_refused_before(change: dict[str, Any], place: str | None, says: str) -> None:
+    found = said(case(change))
+    assert [one[:2] for one in found] == ([(place, True)] if place else [])
+    assert all(says in cause for _, _, cause in found)
+
+
+def test_a_partition_with_as_many_gpus_is_named() -> None:
+    (finding,) = rules.findings(case({"gpus": 8}))
+    assert "amd_a100nv_8" in (finding.error.next_step or "")
+
+
+def test_a_site_that_wants_an_account_says_so() -> None:
+    places = [place for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))]
+    assert places == ["--account", "--constraint"]
+
+
+def test_what_slurm_says_goes_before_what_is_written() -> None:
+    live = replace(FACTS.partitions[1], gpus=8, nodes=1)
+    found = said(case({"gpus": 8}, facts=Facts(partitions=(live,)), partition=live))
+    assert found == [("--nodes", True, "partition cas_v100_4 has 1 node(s) that are up, 2 were asked for")]
+    off = replace(live, available=False)
+    assert ("--partition", False, "cas_v100_4 is switched off for now") in said(case({"gpus": 8, "nodes": 1}, partition=off))
+
+
+@pytest.mark.parametrize(
+    ("use", "job", "stops"),
+    [
+        (Use(submitted=19, running=9, gpus=36), {}, None),
+        (Use(submitted=20, running=9), {}, True),
+        (Use(submitted=17), {"array": "0-2"}, None),
+        (Use(submitted=17), {"array": "0-3%2"}, True),
+        (Use(submitted=11, running=10, gpus=0), {}, False),
+        (Use(submitted=5, running=5, gpus=37), {}, False),
+    ],
+)
+def test_what_a_user_has_already_counts(use: Use, job: dict[str, Any], stops: bool | None) -> None:
+    found = said(case(job, facts=Facts(mine={"cas_v100_4": use})))
+    assert [one[1] for one in found] == ([] if stops is None else [stops])
+
+
+@pytest.mark.parametrize(("array", "count"), [(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)])
+def test_elements_of_arrays(array: str | int | None, count: int) -> None:
+    assert elements(array) == count
+
+
+def test_what_squeue_says_is_counted_by_partition() -> None:
+    text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
+    details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
+    found = uses(text, lambda job: details if job == "4" else "")
+    assert found == {"main": Use(submitted=3, running=1, gpus=4), "big": Use(submitted=2, running=1, gpus=4)}
+
+
+SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
+
+
+@pytest.mark.parametrize(
+    ("seen", "place", "stops"),
+    [
+        (Seen(submit_from="/scratch/me"), "directory", True),
+        (Seen(writable=False), "directory", True),
+        (Seen(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
+        (Seen(unreadable="/home/other/train.py"), "SCRIPT", True),
+        (Seen(binds=(Missing("/data", package="p"),)), "--bind", True),
+        (Seen(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
+        (Seen(architecture="aarch64"), "--image", True),
+        (Seen(architecture="x86_64"), None, False),
+        (Seen(image="/i.sif", foreign_manifest=True), "--image", True),
+        (Seen(unread=(Unread("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
+        (Seen(unread=(Unread("--image", "/scratch/me/i.sif", 13.0),)), None, False),
+        (Seen(unread=(Unread("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)), "--image", True),
+        (Seen(free=50 * 10**6), "directory", True),
+        (Seen(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
+        (Seen(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
+        (Seen(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
+        (Seen(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
+    ],
+)
+def test_what_is_seen_here_is_judged(seen: Seen, place: str | None, stops: bool) -> None:
+    assert [one[:2] for one in said(case(site=SCRATCH, seen=seen))] == ([(place, stops)] if place else [])
+
+
+def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
+    assert [one[:2] for one in said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=_GIGABYTE)))] == [("cache", False)]
+    assert not said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=50 * _GIGABYTE)))
+
+
+def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> None:
+    seen = Seen(architecture="aarch64", machine="x86_64")
+    assert [one[1] for one in said(Case(job=Job(), site=Site(name="x"), seen=seen))] == [False]
+    assert [one[1] for one in said(Case(job=Job(), site=LOCAL, seen=seen))] == [True]
+    arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
+    assert not said(case(arm, seen=seen)), "the nodes of gh200_1 are aarch64"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "driver", "stops"),
+    [
+        (CUDA, "535.86", None),
+        (CUDA, "470.57", True),
+        (replace(CUDA, packages=Packages(apt={"cuda-compat-12-4": "550"})), "470.57", False),
+        (replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})), "470.57", True),
+        (replace(CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")), "418.40", True),
+        (CUDA, None, None),
+        (MANIFEST, "535.86", False),
+        (replace(CUDA, verified=(Verdict(name="driver", outcome="failed", detail="too old", site="neuron"),)), None, True),
+        (replace(CUDA, verified=(Verdict(name="driver", outcome="failed", detail="too old", site="other"),)), None, None),
+    ],
+)
+def test_the_nodes_driver_and_the_images_cuda(manifest: Any, driver: str | None, stops: bool | None) -> None:
+    found = said(case(site=replace(NEURON, driver=driver), manifest=manifest))
+    assert [one[:2] for one in found] == ([] if stops is None else [("--gpus" if manifest is MANIFEST else "--image", stops)])
+    assert not said(case({"gpus": 0}, site=replace(NEURON, driver=driver), manifest=manifest)), "without GPUs nothing needs a driver"
+
+
+def test_an_image_of_another_lock_is_told_apart() -> None:
+    manifest = replace(MANIFEST, locked="a" * 64)
+    job = {"gpus": 0}
+    assert [one[1] for one in said(case(job, manifest=manifest, seen=Seen(lock="b" * 64)))] == [False]
+    for lock in ("a" * 64, ""):
+        assert not said(case(job, manifest=manifest, seen=Seen(lock=lock)))
+    assert not said(case(job, manifest=MANIFEST, seen=Seen(lock="b" * 64))), "it was never built from a lock"
+
+
+@pytest.mark.parametrize(
+    ("job", "ports", "found"),
+    [
+        ({}, (60000, 65535), []),
+        ({"launcher": "torchrun"}, (20000, 30000), [("port", True)]),
+        ({"launcher": "horovod"}, (20000, 30000), []),
+        ({"env": {"MASTER_PORT": "29500"}}, None, [("--env", False)]),
+        ({"env": {"MASTER_PORT": "80"}}, None, [("--env", True)]),
+        ({"env": {"MASTER_PORTS": "80"}}, None, []),
+    ],
+)
+def test_ports(job: dict[str, Any], ports: tuple[int, int] | None, found: list[tuple[str, bool]]) -> None:
+    assert [one[:2] for one in said(case(job, site=replace(NEURON, ports=ports)))] == found
+
+
+def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
+    wrong = {"partition": "main", "time": "2-00:00:00"}
+    with pytest.raises(PlanError) as raised:
+        plan(inputs(wrong))
+    assert [finding.source for finding in raised.value.findings] == ["sinfo"]
+    decided = plan(inputs(wrong, force="the limit was raised for us"))
+    assert decided.forced is not None
+    assert decided.forced.reason == "the limit was raised for us"
+    assert decided.forced.findings[0].startswith("--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); ")
+    assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
+    assert plan(inputs(force="no need")).forced is None, "there was nothing to force"
+
+
+def test_what_no_script_can_be_written_for_cannot_be_forced() -> None:
+    with pytest.raises(PlanError) as raised:
+        plan(inputs({"time": "soon", "nodes": 9}, force="because"))
+    assert [finding.place for finding in raised.value.findings] == ["--time"]
+
+
+def test_warnings_do_not_stop_a_job() -> None:
+    decided = plan(inputs({"env": {"MASTER_PORT": "29500"}}))
+    assert decided.forced is None
+    assert "MASTER_PORT=29500 is the same for every job" in decided.warnings[-1]
+
+
+def test_all_rules_can_be_looked_up() -> None:
+    modules = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__", "model"}
+    assert modules == set(rules.RULES)
+
+
+def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setenv("HF_HOME", "/somewhere")
+    inside = tmp_path / "me" / "project"
+    inside.mkdir(parents=True)
+    image = inside / "x.sif"
+    part = sif.Part(system=0, definition=(0, 0), metadata=(0, 0))
+    image.write_bytes(sif.head(part, b"0" * 16, 0, "aarch64"))
+    (inside / "x.json").write_text("{}")
+    old = time.time() - 5 * 86400
+    script = inside / "train.py"
+    script.touch()
+    os.utime(script, (old, old))
+    site = Site(name="x", submit_directory=f"{tmp_path}/$USER", purge_days=15, datasets={"a": str(inside), "b": "/not/there"})
+    found = FoundImage(name="x", path=str(image))
+    job = Job(datasets=("a", "b", "c"), bind=(f"{inside}/gone:/x",))
+    seen = looking.look(job, site, inside, script=script, found=found, hidden={})
+    assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
+    assert (seen.datasets, [missing.path for missing in seen.binds]) == ({"b": "/not/there"}, [f"{inside}/gone"])
+    days = {one.option: round(one.days) for one in seen.unread}
+    assert days == {"--image": 0, "SCRIPT": 5}, "that we read the image's head counts as reading it"
+    assert seen.free is not None
+    assert seen.caches["HF_HOME"] == "/somewhere"
+    assert looking.look(job, site, tmp_path, script=None, found=None, hidden={}).submit_from == f"{tmp_path}/me"

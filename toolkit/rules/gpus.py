@@ -1,0 +1,31 @@
+"""As many GPUs as a node has. What Slurm itself says goes before what is written."""
+
+from __future__ import annotations
+
+from toolkit.errors import ShapeError
+from toolkit.rules.model import Case, Finding
+
+
+def look(case: Case) -> list[Finding]:
+    asked = case.job.most_gpus
+    has, kind, source = _has(case)
+    if has is None or asked <= has:
+        return []
+    cause = f"a node of partition {case.partition_name} has {has} GPU(s){kind}, {asked} were asked for"
+    return [Finding(ShapeError(cause, place="--gpus", next_step=_elsewhere(case, asked) or f"--gpus {has}"), source)]
+
+
+def _has(case: Case) -> tuple[int | None, str, str]:
+    if case.partition is not None:
+        return case.partition.gpus, f" ({case.partition.gpu_type})" if case.partition.gpu_type else "", "sinfo"
+    if case.written is not None:
+        return case.written.gpus, f" ({case.written.gpu})" if case.written.gpu else "", case.source
+    return None, "", ""
+
+
+def _elsewhere(case: Case, asked: int) -> str:
+    """The partitions that have nodes with so many."""
+    live = [partition.name for partition in case.facts.partitions if partition.gpus >= asked]
+    written = [name for name, one in case.site.partitions.items() if one.gpus >= asked and one.batch]
+    names = ", ".join(live if case.partition is not None else written)
+    return f"with as many: {names}" if names else ""

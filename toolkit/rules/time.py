@@ -1,0 +1,20 @@
+"""Time limits: of the partition as Slurm tells it, of the partition and the site as they are written; the first that is broken."""
+
+from __future__ import annotations
+
+from toolkit.errors import ShapeError
+from toolkit.rules.model import Case, Finding
+
+
+def look(case: Case) -> list[Finding]:
+    name = f"partition {case.partition_name}"
+    limits = (
+        (name, case.partition.max_minutes if case.partition else None, "sinfo"),
+        (name, case.written.max_minutes if case.written else None, case.source),
+        (f"site {case.site.name}", case.site.max_minutes, case.source),
+    )
+    for who, limit, source in limits:
+        if case.minutes is not None and limit is not None and case.minutes > limit:
+            cause = f"{who} gives {limit} minutes at most, {case.minutes} were asked for"
+            return [Finding(ShapeError(cause, place="--time", next_step=f"--time {limit}"), source)]
+    return []
