@@ -31,6 +31,9 @@ class ToolkitError(Exception):
         choices: every valid value; the nearest to ``value`` is named.
         value: what was given in place of one of ``choices``.
         details: further lines, such as the tail of a log; printed as they are.
+
+    Attributes:
+        source: where the rule is written that was broken; empty where there is none.
     """
 
     exit_code: int = 70
@@ -53,6 +56,7 @@ class ToolkitError(Exception):
         self.choices = tuple(sorted(choices))
         self.close = nearest(value, self.choices) if value is not None else None
         self.details = tuple(details)
+        self.source = ""
 
 
 class UsageError(ToolkitError):

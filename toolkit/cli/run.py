@@ -10,6 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
+from toolkit.errors import UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
@@ -22,6 +23,7 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
 @click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @job_options
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
+@click.option("--force", metavar="REASON", help="Submit although a rule of the site says no; the reason is kept with the run.")
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option(
@@ -40,6 +42,7 @@ def command(
     script: str,
     arguments: tuple[str, ...],
     dry_run: bool,
+    force: str | None,
     explain: bool,
     detach: bool,
     wait_for_slurm: int,
@@ -64,6 +67,7 @@ def command(
     """
     wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
     prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
+    prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)
         return 0
@@ -85,6 +89,12 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _reason(force: str | None) -> str | None:
+    if force is not None and not force.strip():
+        raise UsageError("a reason is needed: it is kept with the run", place="--force", next_step='--force "the limit was raised for us"')
+    return force
 
 
 def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:

@@ -103,6 +103,18 @@ class Plan(Model, frozen=True, kw_only=True):
         nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it; of the largest node where nodes differ.
         directives: Slurm's long options and their values, in the order of the script; "" for an option without a value.
         modules: environment modules to load.
+class Forced(Model, frozen=True, kw_only=True):
+    """That rules would have stopped a job, and why it was submitted all the same.
+
+    Attributes:
+        reason: in the user's words.
+        findings: what the rules said.
+    """
+
+    reason: str
+    findings: tuple[str, ...]
+
+
         directory: where the ranks run, absolute.
         run_directory: where script, plan, logs and outcome are, absolute.
         container: what a rank runs inside.
@@ -123,6 +135,7 @@ class Plan(Model, frozen=True, kw_only=True):
     gpus_per_node: int
     cpus_per_rank: int
     directives: tuple[tuple[str, str], ...]
+        forced: rules would have stopped it, and the user had a reason to run it.
     directory: str
     run_directory: str
     container: Container
@@ -144,6 +157,7 @@ class Plan(Model, frozen=True, kw_only=True):
     def shape(self) -> str:
         """``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and 4 GPUs``."""
         least = "" if self.least_nodes is None else f"{self.least_nodes}-"
+    forced: Forced | None = None
         nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
         if self.gpus_by_node:
             return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} GPUs"
