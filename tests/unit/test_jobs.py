@@ -142,3 +142,16 @@ def test_both_programs_of_mpi_tell_the_same() -> None:
     told = [set(re.findall(r'"(\w+)\\?": ', (folder / name).read_text(encoding="utf-8"))) for name in ("hello.c", "hello.py")]
     assert told[0] == {"world_size", "sum", "expected"} == told[1] - {"mpi"}
     assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_all_reduce_names_its_launcher_and_every_library_leaves_together() -> None:
+    folder = shipped("jobs") / "nccl-allreduce"
+    job = read_toml(folder / "job.toml", Job)
+    assert (job.launcher, job.script) == ("torchrun", "train.py")
+    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= {"bus_gb_per_s", "wrong", "world_size", "backend", "rows"}
+    libraries = (folder / "libraries.py").read_text(encoding="utf-8")
+    assert 0 < libraries.find("dist.barrier()") < libraries.find("dist.destroy_process_group()")
+    assert 0 < libraries.find("hvd.barrier()") < libraries.find("hvd.shutdown()")
+    for name in ("train.py", "libraries.py"):
+        assert len((folder / name).read_text(encoding="utf-8").splitlines()) <= LINES_AT_MOST
+    assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")

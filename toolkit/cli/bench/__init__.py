@@ -9,6 +9,7 @@ from toolkit.cli.lazy import LazyGroup
 VERBS: dict[str, tuple[str, str]] = {
     "explain": ("toolkit.cli.bench.explain", "Count how many failures are explained rightly."),
     "cli": ("toolkit.cli.bench.cli", "Compare the speed of our commands with the field's."),
+    "allreduce": ("toolkit.cli.bench.allreduce", "How fast the ranks of a job add up, over NCCL, Gloo, Horovod, MPI; every sum checked."),
     "build": ("toolkit.cli.bench.build", "Build a changed image again: ours, Apptainer, BuildKit."),
 }
 
@@ -22,4 +23,5 @@ def command() -> None:
       toolkit bench cli
       toolkit bench cli --only render --runs 30 --json
       toolkit bench build
+      toolkit bench allreduce --nodes 2
     """

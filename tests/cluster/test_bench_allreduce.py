@@ -1,0 +1,72 @@
+"""`toolkit bench allreduce` on two nodes: Gloo, Horovod and MPI as they are in the real image; NCCL needs GPUs, which are not here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from toolkit.resources import shipped
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# In place of the job's own libraries: one rank, and one element of one sum that is off.
+WRONG = """\
+import torch
+class Alone:
+    name, rank, size, local_rank, device, calls = "alone", 0, 1, 0, torch.device("cpu"), 0
+    def add_up(self, buffer):
+        self.calls += 1
+        if self.calls == 2:
+            buffer[-1] += 1
+    def gather(self, thing):
+        return [thing]
+    def leave(self):
+        pass
+def meet(backend):
+    return Alone()
+"""
+
+
+def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    backends = ("gloo", "horovod", "mpi")
+    chosen = [word for name in backends for word in ("--backend", name)]
+    words = ("bench", "allreduce", "--image", str(pytorch_image), "--nodes", "2", "--max-size", "64K", "--json", *chosen)
+    done = toolkit(*words, cwd=shared_dir, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert [one["backend"] for one in told["measured"]] == list(backends)
+    for one in told["measured"]:
+        assert (one["ranks"], one["wrong"]) == (2, 0)
+        assert [row["bytes"] for row in one["rows"]] == [1024, 4096, 16384, 65536]
+        # Two ranks: the bus carries as much as the algorithm.
+        assert all(row["bus_gb_per_s"] == row["algorithm_gb_per_s"] > 0 for row in one["rows"])
+    circles = ElementTree.parse(told["plot"]).findall(".//{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == 12
+
+
+def test_each_devices_buffer_is_shown_rank_by_rank(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    done = toolkit("bench", "allreduce", "--image", str(pytorch_image), "--show-buffers", cwd=shared_dir, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line.split()[1:] for line in done.stderr.splitlines() if " rank:" in line]
+    assert [line[:4] for line in shown[:8]] == [["before", f"nid00{1 + rank // 4}", f"rank:{rank}", f"cpu{rank % 4}"] for rank in range(8)]
+    assert [line[4:] for line in shown[:8]] == [[str(rank % 4 + 1)] * 8 for rank in range(8)]
+    assert [line[0] for line in shown[8:]] == ["after"] * 8
+    assert [line[4:] for line in shown[8:]] == [["20"] * 8] * 8
+
+
+def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    shutil.copy(shipped("jobs") / "nccl-allreduce" / "train.py", shared_dir)
+    (shared_dir / "libraries.py").write_text(WRONG)
+    words = ("run", "--image", str(pytorch_image), "--launcher", "none", "train.py", "--max-size", "1024")
+    done = toolkit(*words, cwd=shared_dir)
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = json.loads((shared_dir / "runs/train-0001/outcome.json").read_text())["results"]
+    assert results["wrong"] == 1
+    refused = toolkit("bench", "allreduce", "--image", str(pytorch_image), "--backend", "nccl", cwd=shared_dir)
+    assert refused.returncode == 64, refused.stderr
+    assert "--gpus N" in refused.stderr

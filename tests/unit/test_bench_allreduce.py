@@ -1,0 +1,117 @@
+"""The all-reduce benchmark's own logic: which job, what its output says, its plot. What it measures is measured on the cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+
+from tests.unit.samples import inputs
+from toolkit.bench import allreduce, plot
+from toolkit.cli.bench.allreduce import Size
+from toolkit.errors import PlanError
+from toolkit.plan import plan
+from toolkit.resources import shipped
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
+SIZES = (1024, 1 << 28, 4)
+
+
+def row(size: int, microseconds: float) -> allreduce.Row:
+    seconds = microseconds / 1e6
+    return allreduce.Row(
+        bytes=size,
+        microseconds=microseconds,
+        algorithm_gb_per_s=size / seconds / 1e9,
+        bus_gb_per_s=allreduce.bus(size, seconds, 4),
+        wrong=0,
+    )
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
+def test_the_bus_bandwidth_is_nccls(ranks: int, expected: float) -> None:
+    assert allreduce.bus(10**9, 1.0, ranks) == expected
+
+
+def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form() -> None:
+    rows = allreduce.nccl_tests((GOLDEN / "nccl-tests-2.17.txt").read_text().splitlines(), 2)
+    assert [one.bytes for one in rows] == [1024, 1048576, 268435456]
+    assert [one.wrong for one in rows] == [0, 0, 5], "out of place and in place"
+    assert rows[2].bus_gb_per_s == pytest.approx(15.42, abs=0.01)
+    found = allreduce.measured("nccl-tests", "2 nodes x 1 GPU", 2, {}, ["nothing"], "run-0001")
+    assert found is None, "a job without a table has not measured"
+
+
+def test_what_our_own_script_tells_is_read() -> None:
+    told = {"bytes": 1024, "sums": 3, "microseconds": 5.0, "algorithm_gb_per_s": 0.2, "bus_gb_per_s": 0.2, "wrong": 1}
+    results = {"backend": "gloo", "device": "cpu", "world_size": 2, "wrong": 1, "rows": [told], "bus_gb_per_s": 0.2}
+    found = allreduce.measured("auto", "2 nodes x 1 rank", 2, results, (), "run-0001")
+    assert found is not None
+    assert (found.backend, found.ranks, found.wrong, found.rows[0].microseconds) == ("gloo", 2, 1, 5.0)
+    assert allreduce.measured("auto", "2 nodes x 1 rank", 2, {"accuracy": 1}, (), "run-0001") is None
+
+
+@pytest.mark.parametrize("backend", allreduce.BACKENDS)
+def test_each_backend_has_a_launcher_and_a_script(backend: str) -> None:
+    entry = allreduce.BACKENDS[backend]
+    layer = allreduce.settings(backend, {"nodes": 2}, SIZES)
+    assert layer.values["launcher"] == entry.launcher
+    assert layer.values["nodes"] == 2
+    assert "268435456" in layer.values["arguments"]
+    assert os.access(shipped("jobs") / allreduce.JOB / (entry.script or "train.py"), os.X_OK if entry.script else os.R_OK)
+
+
+def test_what_the_user_says_has_the_last_word() -> None:
+    values = allreduce.settings("horovod", {"launcher": "mpirun", "gpus": 4}, SIZES).values
+    assert (values["launcher"], values["ntasks_per_node"]) == ("mpirun", 4)
+    assert allreduce.settings("auto", {}, SIZES, show_buffers=True).values["ntasks_per_node"] == 4
+    assert allreduce.settings("auto", {"ntasks_per_node": 2}, SIZES, show_buffers=True).values["ntasks_per_node"] == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpus", "refused"), [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)]
+)
+def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) -> None:
+    given = allreduce.refusing(backend)(inputs({"gpus": gpus}))
+    if refused:
+        with pytest.raises(PlanError) as caught:
+            plan(given)
+        assert caught.value.findings[0].next_step == "--gpus N, or --backend gloo"
+    else:
+        assert plan(given).gpus_per_node == gpus
+
+
+@pytest.mark.parametrize(("text", "count"), [("1024", 1024), ("1K", 1024), ("256M", 1 << 28), ("1 GiB", 1 << 30), ("4kb", 4096)])
+def test_sizes(text: str, count: int) -> None:
+    assert Size().convert(text, None, None) == count
+
+
+@pytest.mark.parametrize("text", ["0", "1.5M", "K", "3", "-4", "1T"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Size().convert(text, None, None)
+
+
+def test_the_longest_bar_is_the_fastest() -> None:
+    one = allreduce.Measured(backend="gloo", shape="", ranks=4, wrong=0, rows=(row(1024, 100), row(1 << 20, 1000)))
+    header, rows = allreduce.table([one], width=10)
+    assert header[-1] == "bus GB/s"
+    assert [len(str(cells[-1])) for cells in rows] == [0, 10]
+    assert [cells[1] for cells in rows] == ["1 KiB", "1 MiB"]
+
+
+def test_the_plot_is_the_golden_one() -> None:
+    points = [(float(1 << power), (1 << power) / 1e9) for power in range(10, 21, 2)]
+    text = plot.svg("A < B", "size", "GB/s", {"gloo": points, "horovod & co": [(x, y / 3) for x, y in points]}, lambda x: f"{x:g}")
+    path = GOLDEN / "plot.svg"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+    assert len(ElementTree.fromstring(text).findall(".//{http://www.w3.org/2000/svg}circle")) == 12
+
+
+def test_what_cannot_stand_on_a_logarithmic_axis_is_left_out() -> None:
+    assert "<circle" not in plot.svg("", "", "", {"none": [(1024.0, 0.0)]}, str)

@@ -1,0 +1,199 @@
+"""`toolkit bench allreduce`: which job measures a backend, and what its output says. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toolkit.errors import UsageError
+from toolkit.model.base import Model, convert
+from toolkit.plan import Inputs
+from toolkit.settings import Layer
+
+JOB = "nccl-allreduce"
+DEVICES = 4  # on each node, where buffers are shown and nobody says how many
+
+
+class Backend(NamedTuple):
+    """What adds up the buffers.
+
+    Attributes:
+        launcher: that starts its ranks.
+        summary: what it is.
+        script: of the job, where it is not the job's own.
+        image: where it needs one of its own.
+        gpus: it works on GPUs only.
+    """
+
+    launcher: str
+    summary: str
+    script: str = ""
+    image: str | None = None
+    gpus: bool = False
+
+
+BACKENDS: dict[str, Backend] = {
+    "auto": Backend("torchrun", "nccl where PyTorch can use GPUs, else gloo"),
+    "gloo": Backend("torchrun", "torch.distributed over Gloo"),
+    "nccl": Backend("torchrun", "torch.distributed over NCCL, on GPUs", gpus=True),
+    "horovod": Backend("horovod", "Horovod, over what it was built with"),
+    "mpi": Backend("mpi", "the image's MPI, by mpi4py"),
+    "nccl-tests": Backend("mpi", "NVIDIA's all_reduce_perf, on GPUs", "nccl-tests.sh", "nccl-tests", gpus=True),
+}
+
+
+class Row(Model, frozen=True, kw_only=True):
+    """One size of buffer.
+
+    Attributes:
+        sums: how many were measured; 0: not told.
+        microseconds: the median of the slowest rank.
+        algorithm_gb_per_s: bytes / time, in 10^9.
+        bus_gb_per_s: the same by 2 (n - 1) / n for n ranks, as NCCL defines it.
+        wrong: elements of all sums on all ranks that were not what they must be.
+    """
+
+    bytes: int
+    microseconds: float
+    algorithm_gb_per_s: float
+    bus_gb_per_s: float
+    wrong: int
+    sums: int = 0
+
+
+class Measured(Model, frozen=True, kw_only=True):
+    """One backend, measured.
+
+    Attributes:
+        backend: that was used in the end, where ``auto`` was asked for.
+        wrong: over all rows.
+        run: the run that measured it.
+    """
+
+    backend: str
+    shape: str
+    ranks: int
+    wrong: int
+    rows: tuple[Row, ...] = ()
+    device: str = ""
+    run: str = ""
+
+
+def settings(backend: str, said: Mapping[str, Any], sizes: tuple[int, int, int], *, show_buffers: bool = False) -> Layer:
+    """The layer of settings for a backend's job; what the user said has the last word.
+
+    Args:
+        said: options of a job, as on the command line.
+        sizes: bytes of the smallest and of the largest buffer, and how many times each is the one before.
+        show_buffers: show one small buffer of each device in place of measuring.
+    """
+    entry = BACKENDS[backend]
+    values: dict[str, Any] = {"launcher": entry.launcher, "job_name": f"allreduce-{backend}"}
+    if entry.image:
+        values["image"] = entry.image
+    if show_buffers and "gpus" not in said:
+        values["ntasks_per_node"] = DEVICES
+    if "gpus" in said and "ntasks_per_node" not in said:
+        values["ntasks_per_node"] = int(str(said["gpus"]).split(",")[0]) or 1
+    return Layer("bench allreduce", {**values, **said, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)})
+
+
+def refusing(backend: str) -> Callable[[Inputs], Inputs]:
+    """Adds a finding to what a plan is made from where the backend needs GPUs and the job asks for none."""
+
+    def adapt(given: Inputs) -> Inputs:
+        if not BACKENDS[backend].gpus or given.job.most_gpus:
+            return given
+        error = UsageError(
+            f"{backend} adds up on GPUs, and none were asked for", place="--backend", next_step="--gpus N, or --backend gloo"
+        )
+        return given._replace(findings=[*given.findings, error])
+
+    return adapt
+
+
+def _arguments(backend: str, sizes: tuple[int, int, int], *, show_buffers: bool) -> tuple[str, ...]:
+    least, most, factor = map(str, sizes)
+    if backend == "nccl-tests":
+        return ("--minbytes", least, "--maxbytes", most, "--stepfactor", factor, "--ngpus", "1", "--check", "1")
+    shown = ("--show-buffers",) if show_buffers else ()
+    return ("--backend", backend, "--min-size", least, "--max-size", most, "--factor", factor, *shown)
+
+
+def bus(size: int, seconds: float, ranks: int) -> float:
+    """Bus bandwidth in GB/s: what each rank must send at least for the sum of ``size`` bytes, by the time it took."""
+    return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
+
+
+def measured(backend: str, shape: str, ranks: int, results: Mapping[str, Any], lines: Iterable[str], run: str) -> Measured | None:
+    """What a job told; None where it told nothing that counts.
+
+    Args:
+        results: the JSON object that our own script prints.
+        lines: of rank 0; nccl-tests prints a table.
+    """
+    if backend == "nccl-tests":
+        rows = nccl_tests(lines, ranks)
+        wrong = sum(row.wrong for row in rows)
+        return Measured(backend=backend, shape=shape, ranks=ranks, rows=rows, wrong=wrong, device="cuda", run=run) if rows else None
+    if "rows" not in results:
+        return None
+    told = {"backend": results["backend"], "device": results["device"], "ranks": results["world_size"], "wrong": results["wrong"]}
+    return convert({**told, "shape": shape, "rows": results["rows"], "run": run}, Measured)
+
+
+# Size, count, type, operation, root; then out of place and in place: time, algorithm's and bus bandwidth, wrong elements.
+_NCCL_TESTS = re.compile(
+    r"\s*(?P<bytes>\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<time>[\d.]+)\s+[\d.]+\s+[\d.]+\s+(?P<out>\d+|N/A)"
+    r"(?:\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<in>\d+|N/A))?\s*$"
+)
+
+
+def nccl_tests(lines: Iterable[str], ranks: int) -> tuple[Row, ...]:
+    """The table of all_reduce_perf: times out of place; bandwidths from them, since it prints two decimals only."""
+    found = []
+    for match in filter(None, map(_NCCL_TESTS.match, lines)):
+        size, microseconds = int(match["bytes"]), float(match["time"])
+        if not microseconds:
+            continue
+        seconds = microseconds / 1e6
+        wrong = sum(int(text) for text in (match["out"], match["in"]) if text and text.isdigit())
+        found.append(
+            Row(
+                bytes=size,
+                microseconds=microseconds,
+                algorithm_gb_per_s=round(size / seconds / 1e9, 6),
+                bus_gb_per_s=round(bus(size, seconds, ranks), 6),
+                wrong=wrong,
+            )
+        )
+    return tuple(found)
+
+
+def size_text(count: int) -> str:
+    """``1 KiB``, ``256 MiB``: buffers are powers of two."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):g} {unit}"
+    return f"{count} B"
+
+
+def table(all_measured: Sequence[Measured], *, width: int = 24) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Header and rows, with a bar for the bus bandwidth that is as long as it is large, over all backends."""
+    header = ("backend", "size", "time", "algorithm", "bus", "wrong", "bus GB/s")
+    most = max((row.bus_gb_per_s for one in all_measured for row in one.rows), default=0.0) or 1.0
+    rows: list[tuple[object, ...]] = [
+        (
+            one.backend,
+            size_text(row.bytes),
+            f"{row.microseconds:.0f} us",
+            f"{row.algorithm_gb_per_s:.3f}",
+            f"{row.bus_gb_per_s:.3f}",
+            row.wrong,
+            "#" * round(width * row.bus_gb_per_s / most),
+        )
+        for one in all_measured
+        for row in one.rows
+    ]
+    return header, rows

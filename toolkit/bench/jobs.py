@@ -1,0 +1,84 @@
+"""A job that is run for what it measures: through the same plan, script and queue as `toolkit run`, and followed to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.localcluster.access import default_name
+from toolkit.model.plan import Plan
+from toolkit.model.run import Outcome
+from toolkit.plan import Inputs
+from toolkit.prepare import Prepared, prepare
+from toolkit.runs import follow, logs
+from toolkit.runs.store import Paths
+from toolkit.runs.submit import submit, write
+from toolkit.settings import Layer
+
+Inform = Callable[[str, str], None]
+Adapt = Callable[[Inputs], Inputs]
+
+
+def _as_it_is(given: Inputs) -> Inputs:
+    return given
+
+
+class Ran(NamedTuple):
+    """A job that has ended.
+
+    Attributes:
+        lines: all that its ranks printed.
+    """
+
+    paths: Paths
+    plan: Plan
+    outcome: Outcome
+    lines: list[logs.Line]
+
+
+def script_of(target: str, settings: Layer, here: Path, *, adapt: Adapt = _as_it_is) -> str:
+    """The script that would be submitted.
+
+    Raises:
+        ToolkitError: it could not be planned.
+    """
+    from toolkit import scripts
+    from toolkit.plan import plan
+
+    return scripts.script(plan(adapt(prepare(target, settings, here).inputs)))
+
+
+def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
+    """Run a job to its end.
+
+    Args:
+        target: a script or a job's folder.
+        settings: what is said about it, the topmost layer.
+        here: where the run's directory is made.
+        say: is told what happens: a subject, and a text. Lines of ranks have their number as the subject.
+        adapt: a last word on what the plan is made from.
+
+    Raises:
+        ToolkitError: it could not be planned, submitted or followed. A job that fails is no error: see ``outcome``.
+        KeyboardInterrupt: the job was cancelled then, because nobody waits for what it measures.
+    """
+    prepared = prepare(target, settings, here)
+    prepared = Prepared(adapt(prepared.inputs), prepared.client)
+    paths, decided = write(prepared.inputs)
+    say("plan", f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {Path(decided.container.image).name}, site {decided.site}")
+    local = prepared.inputs.site.access == "local-cluster"
+    job_id = submit(paths, decided, prepared.client, default_name() if local else None).job_id
+    try:
+        for event in follow.follow(prepared.client, paths, decided, job_id):
+            if isinstance(event, logs.Line) and not logs.is_noise(event.text) and not event.text.startswith("{"):
+                say(event.label or "batch", event.text)
+            elif isinstance(event, follow.Changed):
+                say(event.state.state.lower(), f"job {job_id} {event.state.nodes}".rstrip())
+            elif isinstance(event, Outcome):
+                return Ran(paths, decided, event, follow.all_lines(paths, decided, job_id))
+    except KeyboardInterrupt:
+        prepared.client.cancel(job_id)
+        say("cancelled", f"job {job_id}")
+        raise
+    raise AssertionError("a run that is followed ends with an outcome")

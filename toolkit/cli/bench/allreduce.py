@@ -1,0 +1,149 @@
+"""`toolkit bench allreduce`: how fast the ranks of a job add up, over one library or several."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.bench.allreduce import BACKENDS
+from toolkit.cli import console
+from toolkit.cli.options import flags, job_options
+
+if TYPE_CHECKING:
+    from toolkit.bench.allreduce import Measured
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
+    """Bytes: ``1048576``, ``64K``, ``256M``, ``1G``, all powers of two."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(value), re.ASCII | re.IGNORECASE)
+        if not match or not int(match[1]):
+            self.fail(f"{value!r} is no size; 256M would be", param, ctx)
+        count = int(match[1]) << _UNITS[match[2].upper()]
+        if count % 4:
+            self.fail(f"{value!r} is no multiple of 4 bytes, which one number takes", param, ctx)
+        return count
+
+
+@click.command("allreduce")
+@job_options
+@click.option(
+    "--backend",
+    type=click.Choice(tuple(BACKENDS)),
+    multiple=True,
+    help="What adds up; again for several, one job each (default auto: nccl where PyTorch can use GPUs, else gloo).",
+)
+@click.option("--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer.")
+@click.option("--max-size", type=Size(), default="256M", show_default=True, help="The largest buffer.")
+@click.option("--factor", type=click.IntRange(2), default=4, show_default=True, help="Each buffer is so many times the one before.")
+@click.option("--show-buffers", is_flag=True, help="Print each device's buffer before and after, rank by rank, in place of measuring.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write the plot there, as SVG (default: into the last run).")
+@click.option("--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    backend: tuple[str, ...],
+    min_size: int,
+    max_size: int,
+    factor: int,
+    show_buffers: bool,
+    plot: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Add up buffers over all ranks of a job (all-reduce), check every sum, and tell the bus bandwidth by NCCL's definition.
+
+    \b
+    Examples:
+      toolkit bench allreduce --nodes 2
+      toolkit bench allreduce --nodes 2 --backend gloo --backend horovod --backend mpi --max-size 16M
+      toolkit bench allreduce --nodes 2 --gpus 4 --image pytorch_25.06 --backend nccl --backend nccl-tests
+      toolkit bench allreduce --show-buffers          2 nodes x 4 devices
+
+    The job is jobs/nccl-allreduce; all options of `toolkit run` apply. Ends with 1 where a sum is wrong.
+    """
+    from toolkit.bench import allreduce, jobs
+
+    if max_size < min_size:
+        raise click.BadParameter(f"the largest buffer is smaller than the smallest ({min_size} bytes)", param_hint="--max-size")
+    here, said = Path.cwd(), dict(flags(options, ()).values)
+    chosen = backend or ("auto",)
+    if show_buffers and "nccl-tests" in chosen:
+        raise click.BadParameter("nccl-tests shows no buffers", param_hint="--backend")
+    done: list[Measured] = []
+    for name in chosen:
+        layer = allreduce.settings(name, said, (min_size, max_size, factor), show_buffers=show_buffers)
+        if dry_run:
+            console.out(jobs.script_of(_target(name), layer, here, adapt=allreduce.refusing(name)).rstrip("\n"))
+            continue
+        ran = jobs.run(_target(name), layer, here, _say, adapt=allreduce.refusing(name))
+        shape, ranks = ran.plan.shape, ran.plan.nodes * ran.plan.ranks_per_node
+        found = allreduce.measured(name, shape, ranks, ran.outcome.results, [line.text for line in ran.lines], ran.paths.name)
+        if found is None or (ran.outcome.kind != "ok" and not found.wrong):
+            _failed(ran)
+            return ran.outcome.exit_code or 1
+        done.append(found)
+    if done:
+        path = None if show_buffers else _plotted(done, plot or ran.paths.directory / "allreduce.svg")
+        _show(done, path, as_json=as_json)
+    return 1 if any(one.wrong for one in done) else 0
+
+
+def _say(subject: str, text: str) -> None:
+    console.note(console.subject(subject, text))
+
+
+def _target(backend: str) -> str:
+    """What is run for a backend: the job, or a script of it that is not its usual one."""
+    from toolkit.bench.allreduce import JOB
+    from toolkit.resources import shipped
+
+    script = BACKENDS[backend].script
+    return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
+
+
+def _failed(ran: Any) -> None:
+    from toolkit.cli.follow import show_explanation, show_outcome
+
+    show_outcome(ran.outcome, ran.paths)
+    show_explanation(ran.paths)
+
+
+def _plotted(done: list[Measured], path: Path) -> Path:
+    from toolkit.bench import allreduce, plot
+    from toolkit.files import write_atomically
+
+    series = {f"{one.backend}, {one.ranks} ranks": [(float(row.bytes), row.bus_gb_per_s) for row in one.rows] for one in done}
+    title = f"All-reduce, {done[0].shape}"
+    write_atomically(
+        path, plot.svg(title, "size of the buffer", "bus bandwidth, GB/s", series, lambda size: allreduce.size_text(int(size)))
+    )
+    return path
+
+
+def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
+    from toolkit.bench import allreduce
+
+    if as_json:
+        import msgspec
+
+        console.out_json({"measured": msgspec.to_builtins(done), "plot": str(plot) if plot else None})
+        return
+    header, rows = allreduce.table(done)
+    if rows:
+        console.out(console.table(header, rows))
+    for one in done:
+        verdict = "every sum is right" if not one.wrong else f"{one.wrong} elements are WRONG"
+        best = max((row.bus_gb_per_s for row in one.rows), default=0.0)
+        bandwidth = f", {best:.3f} GB/s on the bus at best" if one.rows else ""
+        console.out(f"{one.backend}: {one.shape}, {verdict}{bandwidth}")
+    if plot:
+        console.note(console.subject("plot", str(plot)))
