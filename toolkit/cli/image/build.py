@@ -10,6 +10,8 @@ from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
     from toolkit.images.builders.build import Built, Engine
+    from toolkit.model.image import Verdict
+    from toolkit.progress import Progress
 
 
 @click.command("build")
@@ -31,7 +33,7 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
 
     \b
     What has not changed is kept: the image, or its steps up to the first that has changed (toolkit image cache).
-    The image appears when it is whole and has passed its checks, not before.
+    The image appears when it is whole and has passed its checks, not before. Then it is looked at from outside, as `image verify` does.
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
@@ -47,7 +49,37 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
         lock_file = str(lock_path(name))
     with console.Steps() as progress:
         built = build_image(name, progress, Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file))
+        found = () if built.kept else _verified(built, progress)
     _show_built(built, as_json)
+    _refuse_failed(built, found)
+
+
+def _verified(built: Built, progress: Progress) -> tuple[Verdict, ...]:
+    """What can be said of the image from outside, too, in one line: its own checks were told as they passed."""
+    from toolkit.images.store import FoundImage
+    from toolkit.images.verify.finish import finish
+
+    name = built.manifest.name
+    found = finish(FoundImage(name=name, path=built.path, manifest=built.manifest))
+    told = [one for one in found if one.name not in {check.name for check in built.manifest.checks}]
+    groups = {outcome: [one.name for one in told if one.outcome == outcome] for outcome in ("passed", "failed", "unchecked")}
+    words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
+    progress.say("verified", f"{'; '.join(words)} (toolkit image show {name})")
+    return found
+
+
+def _refuse_failed(built: Built, found: tuple[Verdict, ...]) -> None:
+    """That the image does not suit the cluster at hand is no fault of the image."""
+    from toolkit.errors import BuildError
+
+    failed = [one for one in found if one.outcome == "failed" and not one.site]
+    if failed:
+        raise BuildError(
+            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(found)} checks from outside",
+            place=", ".join(one.name for one in failed),
+            details=[f"{one.name}: {one.detail}" for one in failed],
+            next_step=f"toolkit image verify {built.manifest.name}",
+        )
 
 
 def _show_built(built: Built, as_json: bool) -> None:

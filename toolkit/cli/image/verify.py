@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
-
-if TYPE_CHECKING:
-    from toolkit.images.store import FoundImage
-    from toolkit.model.image import Verdict
 
 
 @click.command("verify")
@@ -48,6 +42,7 @@ def command(
     from toolkit.images.store import find
     from toolkit.images.verify import verdicts
     from toolkit.images.verify.case import Asked, Case, Inside, Met, container_program
+    from toolkit.images.verify.finish import record
     from toolkit.images.verify.nodes import local_drivers, on_nodes, site_or_reason
 
     image = find(name)
@@ -72,7 +67,7 @@ def command(
     with console.Steps() as steps:
         steps.begin("verify", image.path)
         told = verdicts(case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}"))
-    _record(image, told)
+    record(image, told)
     if as_json:
         import msgspec
 
@@ -82,18 +77,3 @@ def command(
     failed = [one.name for one in told if one.outcome == "failed"]
     if failed:
         raise BuildError(f"{image.name} did not pass {len(failed)} of {len(told)} checks", place=", ".join(failed))
-
-
-def _record(image: FoundImage, told: tuple[Verdict, ...]) -> None:
-    """Into the manifest of an image of one's own; of another's nothing is written."""
-    import os
-    from pathlib import Path
-
-    from msgspec.structs import replace
-
-    from toolkit.images import store
-    from toolkit.images.verify import merged
-
-    path = Path(image.path)
-    if image.manifest is not None and os.access(path.parent, os.W_OK):
-        store.rewrite_manifest(path, replace(image.manifest, verified=merged(image.manifest.verified, told)))

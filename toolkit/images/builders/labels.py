@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_SETTINGS = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
+
 
 def labels(path: str) -> dict[str, str]:
     """What an image says of itself; empty where it has no labels or cannot be read, for which spython has several shapes."""
     from spython.main import Client
 
-    found = Client.inspect(path, json=True, quiet=True)
+    with _no_traces():
+        found = Client.inspect(path, json=True, quiet=True)
     attributes = found.get("attributes") if isinstance(found, dict) else None
     said = attributes.get("labels") if isinstance(attributes, dict) else None
     return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+
+
+@contextmanager
+def _no_traces() -> Iterator[None]:
+    """Apptainer makes a directory in the home of whoever asks it anything, and spython hands on the environment as it is."""
+    before = {name: os.environ.get(name) for name in _SETTINGS}
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as directory:
+        os.environ.update(dict.fromkeys(_SETTINGS, directory))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})

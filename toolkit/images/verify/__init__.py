@@ -7,7 +7,7 @@ already; here everything is looked at again, from outside, also of images that n
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
 
@@ -17,20 +17,21 @@ from toolkit.model.image import Verdict
 
 
 class Entry(NamedTuple):
-    """A line of the registry. ``of_site``: it holds for one cluster only."""
+    """A line of the registry. ``of_site``: it holds for one cluster only; ``at_end``: every build ends with it, as it costs little."""
 
     module: str
     of_site: bool = False
+    at_end: bool = False
 
 
 # In this order, since later checks use what earlier ones found. The names are those of the checks that an image carries, where both look
 # at the same thing.
 CHECKS: dict[str, Entry] = {
-    "manifest": Entry("manifest"),
-    "size": Entry("size"),
-    "labels": Entry("labels"),
-    "signature": Entry("signature"),
-    "entrypoint": Entry("entrypoint"),
+    "manifest": Entry("manifest", at_end=True),
+    "size": Entry("size", at_end=True),
+    "labels": Entry("labels", at_end=True),
+    "signature": Entry("signature", at_end=True),
+    "entrypoint": Entry("entrypoint", at_end=True),
     "imports": Entry("imports"),
     "user-site": Entry("user_site"),
     "openmpi": Entry("openmpi"),
@@ -38,12 +39,12 @@ CHECKS: dict[str, Entry] = {
     "ranks-mpi": Entry("ranks_mpi"),
     "ranks-gloo": Entry("ranks_gloo"),
     "ranks-nccl": Entry("ranks_nccl"),
-    "container": Entry("container", of_site=True),
-    "pmi": Entry("pmi", of_site=True),
+    "container": Entry("container", of_site=True, at_end=True),
+    "pmi": Entry("pmi", of_site=True, at_end=True),
     "nodes-mpi": Entry("nodes_mpi", of_site=True),
     "nodes-gloo": Entry("nodes_gloo", of_site=True),
     "nodes-nccl": Entry("nodes_nccl", of_site=True),
-    "driver": Entry("driver", of_site=True),
+    "driver": Entry("driver", of_site=True, at_end=True),
 }
 
 
@@ -54,22 +55,23 @@ class Module(Protocol):
         """How it came out."""
 
 
-def verdicts(case: Case, on_verdict: Callable[[Verdict], object] = bool) -> tuple[Verdict, ...]:
+def verdicts(case: Case, on_verdict: Callable[[Verdict], object] = bool, only: Collection[str] = CHECKS.keys()) -> tuple[Verdict, ...]:
     """Every check of an image, in the order of the registry.
 
     Args:
         on_verdict: is told each as it is found.
+        only: the names of those that are wanted.
     """
     found: list[Verdict] = []
-    for verdict in _verdicts(case):
+    for verdict in _verdicts(case, only):
         on_verdict(verdict)
         found.append(verdict)
     return tuple(found)
 
 
-def _verdicts(case: Case) -> Iterator[Verdict]:
+def _verdicts(case: Case, only: Collection[str]) -> Iterator[Verdict]:
     site = case.site.name if case.site else ""
-    for name, entry in CHECKS.items():
+    for name, entry in ((name, entry) for name, entry in CHECKS.items() if name in only):
         module: Module = importlib.import_module(f"toolkit.images.verify.{entry.module}")
         try:
             answer = module.verify(case)

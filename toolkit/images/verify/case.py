@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -126,9 +127,10 @@ class Inside:
         environment |= {f"{kind}ENV_{name}": value for name, value in variables.items() for kind in ("APPTAINER", "SINGULARITY")}
         binds = [f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()]
         options = ["--cleanenv", "--containall", *(("--nv",) if self.gpus else ()), *(word for bind in binds for word in ("--bind", bind))]
-        return shell.run(
-            [self.program, "--silent", action, *options, self.image, *argv], env=environment, cwd="/", timeout=timeout, check=False
-        )
+        argv = [self.program, "--silent", action, *options, self.image, *argv]
+        with tempfile.TemporaryDirectory(prefix="toolkit-") as config:  # else it makes a directory in the home
+            environment |= {f"{kind}_CONFIGDIR": config for kind in ("APPTAINER", "SINGULARITY")}
+            return shell.run(argv, env=environment, cwd="/", timeout=timeout, check=False)
 
     def told(self, script: str, *arguments: str, variables: Mapping[str, str] = {}) -> tuple[dict[str, Any] | None, shell.Result]:
         """What one of our scripts tells of the image; None where it did not come to that."""
