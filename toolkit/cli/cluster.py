@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolkit.cli import console
+from toolkit.cli import cluster_show, console
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.plan import Verb
@@ -34,20 +34,30 @@ def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return [node.name for node in status(ctx.params.get("name") or default_name()).nodes if node.name.startswith(incomplete)]
 
 
-@click.group("cluster")
-def command() -> None:
-    """A real Slurm cluster on this machine: slurmctld, and a slurmd for each node.
+@click.group("cluster", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """The cluster as it is now; and a real Slurm cluster on this machine: slurmctld, and a slurmd for each node.
+
+    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run` would take.
 
     Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die with it. Everything else is
     shared, as on a cluster with a parallel file system. It needs no root where Slurm is installed.
 
     \b
     Examples:
+      toolkit cluster
+      toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
       toolkit cluster up --nodes 2 --gpus-per-node 2
       toolkit cluster exec -- srun -N2 hostname
       toolkit cluster kill nid002
       toolkit cluster down
     """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(cluster_show.command)
+
+
+command.add_command(cluster_show.command)
 
 
 @command.command("up")

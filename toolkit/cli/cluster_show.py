@@ -1,0 +1,125 @@
+"""`toolkit cluster show`: a cluster as it is now, any that Slurm's commands reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import GPUS, NODES, complete_sites
+from toolkit.model.base import Model
+
+if TYPE_CHECKING:
+    from toolkit.model.overview import Standing
+
+
+@click.command("show")
+@click.option("--nodes", "-N", metavar="N", type=NODES, help="Say where a job of so many nodes would start soonest.")
+@click.option("--gpus", "--gpus-per-node", "gpus", metavar="N", type=GPUS, help="... with so many GPUs on each.")
+@click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
+@click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank.")
+@click.option("--time", "-t", metavar="TIME", help="... for so long.")
+@click.option("--site", metavar="NAME", shell_complete=complete_sites, help="Which cluster (default auto, as of `toolkit run`).")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(
+    nodes: int | str | None,
+    gpus: int | str | None,
+    ntasks_per_node: int | None,
+    cpus_per_task: int | None,
+    time: str | None,
+    site: str | None,
+    as_json: bool,
+) -> None:
+    """Show partitions, free GPUs, limits, and what of them is yours; on any cluster, also the one of `toolkit cluster up`.
+
+    With a shape, Slurm is asked where a job of it would start soonest (sbatch --test-only; nothing is submitted).
+
+    \b
+    Examples:
+      toolkit cluster show
+      toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
+      toolkit cluster show --json
+    """
+    from toolkit.prepare import chosen_site, find_place
+    from toolkit.slurm import inventory
+    from toolkit.slurm.client import Client
+
+    asked = {"nodes": nodes, "gres": f"gpu:{gpus}" if gpus else None, "ntasks-per-node": ntasks_per_node}
+    asked |= {"cpus-per-task": cpus_per_task, "time": time}
+    shape = [f"--{name}={str(value).replace(':', '-') if name == 'nodes' else value}" for name, value in asked.items() if value is not None]
+    place = find_place(site or chosen_site(Path.cwd()))
+    found = inventory.ask(Client(place.access), place.site, shape or None)
+    if as_json:
+        console.out_json({"site": place.site.name, "partitions": [_whole(one) for one in found]})
+        return
+    for line in _lines(found, " ".join(shape)):
+        console.out(line)
+
+
+def _whole(value: Any) -> Any:
+    """A model with all of its keys, also those that have their usual value."""
+    from msgspec.structs import asdict
+
+    return {name: _whole(part) for name, part in asdict(value).items()} if isinstance(value, Model) else value
+
+
+def _lines(found: Sequence[Standing], shape: str) -> Iterator[str]:
+    header = ("PARTITION", "GPUS PER NODE", "IDLE", "MIXED", "FULL", "DOWN", "FREE GPUS", "TIME", "YOUR JOBS", "RUNNING", "YOUR GPUS")
+    rows = [
+        (
+            one.queue.name + "*" * one.queue.default + ("" if one.queue.up else " (off)"),
+            f"{one.gpus_per_node} {one.gpu}".strip() if one.gpus_per_node else "-",
+            *(one.idle, one.mixed, one.full, one.down),
+            f"{one.gpus_free} of {one.gpus}" if one.gpus else "-",
+            _limit(one),
+            _of(one.use.submitted, one.limits.jobs_submitted),
+            _of(one.use.running, one.limits.jobs_running),
+            _of(one.use.gpus, one.limits.gpus) if one.gpus_per_node else "-",
+        )
+        for one in found
+    ]
+    yield console.table(header, rows)
+    sources = ", ".join(dict.fromkeys(one.limits.source for one in found if one.limits.source))
+    if sources:
+        yield f"limits: {sources}"
+    if shape:
+        yield ""
+        yield from _starts(found, shape)
+
+
+def _of(used: int, limit: int | None) -> str:
+    return f"{used} of {limit}" if limit is not None else str(used)
+
+
+def _limit(one: Standing) -> str:
+    minutes = one.queue.max_minutes
+    if minutes is None:
+        return "no limit"
+    days, rest = divmod(minutes, 1440)
+    clock = f"{rest // 60}:{rest % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def _starts(found: Sequence[Standing], shape: str) -> Iterator[str]:
+    """The partitions where a job would start, the soonest first, then those where it never would."""
+    from toolkit.slurm.overview import soonest
+
+    able = soonest(found)
+    rows = [(one.queue.name, _when(one.start.at), one.start.nodes) for one in able if one.start]
+    rows += [(one.queue.name, "never", one.start.refused) for one in found if one.start and not one.start.at]
+    yield f"a job of {shape}, as Slurm guesses now:"
+    yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)
+    if able:
+        yield f"next: toolkit run --partition {able[0].queue.name} ..."
+
+
+def _when(at: str) -> str:
+    try:
+        soon = datetime.fromisoformat(at) <= datetime.now() + timedelta(minutes=1)
+    except ValueError:
+        soon = False
+    return "now" if soon else at.replace("T", " ")
