@@ -109,6 +109,11 @@ def _with_launcher(settings: Settings, target: Target, source: Source, found: st
     return Settings(replace(settings.job, launcher=chosen.launcher), {**settings.origins, "launcher": chosen.reason})
 
 
+def chosen_site(here: Path) -> str:
+    """The site that somebody chose for what is done in a directory, other than by a flag; ``auto``: nobody did."""
+    return _merged([layer("default", DEFAULTS), *_project(here), from_environment(os.environ)]).job.site or "auto"
+
+
 def find_place(name: str) -> Place:
     """The site ``name`` and how it is reached; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
 

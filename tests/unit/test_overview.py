@@ -77,7 +77,7 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
         ("allocation failure: Node count specification invalid\n", Start(refused="Node count specification invalid")),
         (
             "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: Unspecified error\n",
-            Start(refused="Batch job submission failed: Unspecified error"),
+            Start(refused="this site wants a comment; Batch job submission failed: Unspecified error"),
         ),
         ("", Start(refused="no answer")),
     ],

@@ -55,7 +55,7 @@ def _launchers(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return [name for name in LAUNCHERS if name.startswith(incomplete)]
 
 
-def _sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
     from toolkit import sites
 
@@ -113,7 +113,7 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--require-signed", is_flag=True, default=None, help="Run the image only if it is signed by --signature-key."),
     click.option("--signature-key", metavar="FILE|FINGERPRINT", help="A public key in PEM, or the fingerprint of a PGP key."),
     click.option(
-        "--site", metavar="NAME", shell_complete=_sites, help="The cluster (default auto: the local one if it is up, else PATH's)."
+        "--site", metavar="NAME", shell_complete=complete_sites, help="The cluster (default auto: the local one if it is up, else PATH's)."
     ),
 )
 
