@@ -33,7 +33,9 @@ def test_the_real_image_is_proven_on_two_nodes(toolkit: Any, pytorch_image: Path
 
 def test_what_is_wrong_with_an_image_is_found(tiny: Tiny) -> None:
     noisy = 'printf "#!/bin/sh\\necho welcome\\n" > /.singularity.d/env/99-noise.sh'
-    assert tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy)).returncode == 0
+    built = tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy))
+    assert built.returncode == 74
+    assert "| entrypoint: by exec: it prints 1 line of its own, first: welcome" in built.stderr
     done = tiny.run("verify", "tiny", "--json")
     found = outcomes(done.stdout)
     assert found["entrypoint"] == ("failed", "by exec: it prints 1 line of its own, first: welcome"), found
