@@ -93,16 +93,6 @@ class Launch(Model, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Plan(Model, frozen=True, kw_only=True):
-    """Everything about one run, before it is submitted.
-
-    Attributes:
-        toolkit: version that made the plan.
-        name: of the job.
-        site: name of the site.
-        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it; of the largest node where nodes differ.
-        directives: Slurm's long options and their values, in the order of the script; "" for an option without a value.
-        modules: environment modules to load.
 class Forced(Model, frozen=True, kw_only=True):
     """That rules would have stopped a job, and why it was submitted all the same.
 
@@ -115,6 +105,16 @@ class Forced(Model, frozen=True, kw_only=True):
     findings: tuple[str, ...]
 
 
+class Plan(Model, frozen=True, kw_only=True):
+    """Everything about one run, before it is submitted.
+
+    Attributes:
+        toolkit: version that made the plan.
+        name: of the job.
+        site: name of the site.
+        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it; of the largest node where nodes differ.
+        directives: Slurm's long options and their values, in the order of the script; "" for an option without a value.
+        modules: environment modules to load.
         directory: where the ranks run, absolute.
         run_directory: where script, plan, logs and outcome are, absolute.
         container: what a rank runs inside.
@@ -125,6 +125,7 @@ class Forced(Model, frozen=True, kw_only=True):
         gpus_by_node: GPUs of each node where they differ.
         array: it is a job array.
         warnings: what will probably go wrong, and is run all the same.
+        forced: rules would have stopped it, and the user had a reason to run it.
     """
 
     toolkit: str
@@ -135,7 +136,6 @@ class Forced(Model, frozen=True, kw_only=True):
     gpus_per_node: int
     cpus_per_rank: int
     directives: tuple[tuple[str, str], ...]
-        forced: rules would have stopped it, and the user had a reason to run it.
     directory: str
     run_directory: str
     container: Container
@@ -147,6 +147,7 @@ class Forced(Model, frozen=True, kw_only=True):
     gpus_by_node: tuple[int, ...] = ()
     array: bool = False
     warnings: tuple[str, ...] = ()
+    forced: Forced | None = None
 
     @property
     def job_pattern(self) -> str:
@@ -157,7 +158,6 @@ class Forced(Model, frozen=True, kw_only=True):
     def shape(self) -> str:
         """``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and 4 GPUs``."""
         least = "" if self.least_nodes is None else f"{self.least_nodes}-"
-    forced: Forced | None = None
         nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
         if self.gpus_by_node:
             return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} GPUs"
