@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, NEURON, PARTITIONS, inputs
+from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, inputs
 from toolkit import scripts
 from toolkit.errors import UsageError
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
@@ -31,6 +32,7 @@ IMAGENET = Source(
         for flag in ("--epochs", "--world-size", "--rank", "--dist-url", "--dist-backend", "--gpu", "--multiprocessing-distributed")
     ),
 )
+HOLDS_ALL = replace(MANIFEST, frameworks={"torch": "2.13.0", "horovod": "0.28.1", "tensorflow": "2.21.0", "ray": "2.60.0"})
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 
 
@@ -68,6 +70,8 @@ def cases() -> dict[str, Inputs]:
         "horovod-elastic": inputs({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}),
         "mpirun": inputs({"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
         "mpi": inputs({"launcher": "mpi"}, script="hello"),
+        "tensorflow": inputs({"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL),
+        "tensorflow-gpus": inputs({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
         "neuron": inputs(
             neuron_job,
             site=NEURON,
@@ -95,8 +99,6 @@ def test_the_same_plan_gives_the_same_bytes() -> None:
 
 
 def test_every_launcher_has_a_golden_script() -> None:
-    from toolkit.launchers import LAUNCHERS
-
     assert set(LAUNCHERS) <= set(cases())
 
 
@@ -160,7 +162,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "horovod-elastic", "mpirun", "mpi"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
@@ -174,6 +176,7 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp
         run_directory=str(work / "runs/x-0001"),
         image=str(work / "image:1 $(x).sif"),
         facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
+        manifest=HOLDS_ALL,
     )
     arguments, inside = captured(plan(given), tmp_path)
     assert arguments[-len(words) :] == list(words)

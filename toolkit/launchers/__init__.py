@@ -56,6 +56,7 @@ LAUNCHERS: dict[str, Entry] = {
     ),
     "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
+    "tensorflow": Entry("Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute", single=True),
 }
 
 

@@ -1,0 +1,62 @@
+"""The launchers of TensorFlow and Ray: what they refuse before anything is queued, and what they warn of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.samples import MANIFEST, inputs
+from toolkit.errors import LauncherMismatchError, PlanError
+from toolkit.launchers import get
+from toolkit.model.source import Source
+from toolkit.plan import plan
+
+HELD = replace(MANIFEST, frameworks={"tensorflow": "2.21.0", "ray": "2.60.0"})
+ALONE = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MirroredStrategy",))
+SPREAD = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",))
+
+
+def findings(launcher: str, **changes: Any) -> list[str]:
+    """The causes for which a job is refused with the code of a launcher that does not fit; none where it is not."""
+    try:
+        plan(inputs({"launcher": launcher}, **changes))
+    except PlanError as error:
+        return [finding.cause for finding in error.findings if error.exit_code == LauncherMismatchError.exit_code]
+    return []
+
+
+@pytest.mark.parametrize("launcher", ["tensorflow"])
+def test_an_image_without_the_framework_is_refused(launcher: str) -> None:
+    (cause,) = findings(launcher, manifest=MANIFEST)
+    assert f"{launcher} needs {launcher}" in cause
+    assert findings(launcher, manifest=HELD) == []
+    assert findings(launcher, manifest=None) == [], "of a foreign image nobody knows what it holds"
+
+
+def test_a_script_that_wants_parameter_servers_is_refused() -> None:
+    script = Source(python=True, calls=("tensorflow.distribute.ParameterServerStrategy",))
+    (cause,) = findings("tensorflow", manifest=HELD, source=script)
+    assert "no parameter servers" in cause
+
+
+def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
+    job = {"launcher": "tensorflow", "ntasks_per_node": None}
+    assert "network of its own" in plan(inputs(job, manifest=HELD, source=ALONE)).warnings[0]
+    assert plan(inputs(job | {"nodes": 1}, manifest=HELD, source=ALONE)).warnings == ()
+    assert plan(inputs(job, manifest=HELD, source=SPREAD)).warnings == ()
+
+
+def test_a_worker_has_all_gpus_of_its_node_where_nobody_says_otherwise() -> None:
+    decided = plan(inputs({"launcher": "tensorflow", "gpus": 2, "ntasks_per_node": None}, manifest=HELD))
+    assert (decided.ranks_per_node, dict(decided.directives)["gres"]) == (1, "gpu:2")
+    assert decided.environment["TF_NUM_INTRAOP_THREADS"] == str(decided.cpus_per_rank)
+
+
+@pytest.mark.parametrize("launcher", ["tensorflow"])
+def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) -> None:
+    lines = ["srun: error: nid002: task 1: Exited with exit code 3", "srun: error: nid001: task 0: Terminated"]
+    failure = get(launcher).first_failure([("", lines)])
+    assert failure is not None
+    assert (failure.rank, failure.host, failure.exit_code) == (1, "nid002", 3)
