@@ -87,11 +87,13 @@ class Met(Model, frozen=True, kw_only=True):
         outcome: as of a check.
         detail: in words.
         drivers: of NVIDIA, on the nodes.
+        speed: GB/s that each rank moved while all summed a long vector; 0: nobody asked for it (RANKS_SPEED_MB).
     """
 
     outcome: Literal["passed", "failed", "unchecked"]
     detail: str
     drivers: tuple[str, ...] = ()
+    speed: float = 0.0
 
 
 class Asked(Model, frozen=True, kw_only=True):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, ToolkitError
+from toolkit.errors import ToolkitError
+from toolkit.images.verify import jobs
 from toolkit.images.verify.case import Met, Offer
 from toolkit.images.verify.together import judge
 from toolkit.resources import package_directory
-
-_PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 
 
 def offer(name: str) -> Offer:
@@ -35,40 +30,33 @@ def offer(name: str) -> Offer:
     return Offer(name=place.site.name, mpi=client.mpi_types() or (), container=program, containers=place.site.containers)
 
 
-def on_nodes(image: str, site: str, nodes: int, gpus: int, options: Sequence[str]) -> Callable[[str, Sequence[str], str], Met]:
+def on_nodes(
+    image: str, site: str, nodes: int, gpus: int, options: Sequence[str], *, within: Path | None = None
+) -> Callable[[str, Sequence[str], str], Met]:
     """What starts ranks on nodes: one on each, or one for each GPU.
 
     Args:
         options: more of `toolkit run`, such as a partition.
+        within: the directory that jobs are run in; None: one in the user's cache directory.
     """
 
     def job(launcher: str, arguments: Sequence[str], controller: str) -> Met:
-        parent = Path.home() / ".cache" / "toolkit"  # which all nodes see, as they do every run
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="verify-", dir=parent) as directory:
-            shutil.copy(package_directory("images/verify/scripts") / "ranks.py", directory)
-            shape = ("--nodes", str(nodes), *(("--gpus", str(gpus)) if gpus else ("--ntasks-per-node", "1")))
-            words = ("run", "--json", "--image", image, "--site", site, "--launcher", launcher, *shape, *options, "ranks.py", *arguments)
-            try:
-                done = shell.run([sys.executable, "-m", "toolkit", *words], cwd=directory, check=False, timeout=_PATIENCE)
-            except CommandFailedError as error:
-                return Met(outcome="unchecked", detail=error.cause)
-            return _met(done, nodes * (gpus or 1), nodes, controller)
+        shape = ("--nodes", str(nodes), *(("--gpus", str(gpus)) if gpus else ("--ntasks-per-node", "1")))
+        words = ("--image", image, "--site", site, "--launcher", launcher, *shape, *options)
+        ended = jobs.run(package_directory("images/verify/scripts") / "ranks.py", words, arguments, within=within or jobs.parent(None))
+        return _met(ended, nodes * (gpus or 1), nodes, controller)
 
     return job
 
 
-def _met(done: shell.Result, ranks: int, nodes: int, controller: str) -> Met:
-    try:
-        outcome = json.loads(done.stdout)
-    except ValueError:
-        said = next((line for line in done.stderr.splitlines() if line.startswith("error:")), f"toolkit run ended with {done.returncode}")
+def _met(ended: jobs.Ended, ranks: int, nodes: int, controller: str) -> Met:
+    if ended.outcome is None:
         # It was refused before it queued, or nobody answered: that says nothing of the image.
-        return Met(outcome="unchecked", detail=said.removeprefix("error: "))
-    found = outcome.get("results") or None
-    complaint = outcome.get("message") or f"the job ended with {outcome.get('exit_code')}"
-    answer = judge(found, ranks, controller, complaint, nodes)
-    return Met(outcome=answer.outcome, detail=answer.detail, drivers=tuple((found or {}).get("drivers", ())))
+        return Met(outcome="unchecked", detail=ended.refusal)
+    found = ended.results or {}
+    answer = judge(found or None, ranks, controller, ended.complaint, nodes)
+    speed = float(found.get("gigabytes_per_second") or 0.0)
+    return Met(outcome=answer.outcome, detail=answer.detail, drivers=tuple(found.get("drivers", ())), speed=speed)
 
 
 def local_drivers() -> tuple[int, tuple[str, ...]]:

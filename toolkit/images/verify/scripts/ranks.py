@@ -1,6 +1,7 @@
 """One of several ranks: sums vectors over all of them, compares with what must come out; rank 0 tells who was there, in a line of JSON.
 
 Arguments: what sums (horovod, torch), what carries it (mpi, gloo, nccl), and where this program starts the ranks itself, how many.
+RANKS_SPEED_MB: it also measures how fast a vector of so many MB is summed.
 """
 
 import json
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 LENGTH = 1000
+SPEED = int(os.environ.get("RANKS_SPEED_MB", "0")) * 10**6  # bytes
 
 
 def driver() -> str:
@@ -32,13 +35,32 @@ def expected(ranks: int) -> Any:
     return [ranks * index + ranks * (ranks - 1) // 2 for index in range(LENGTH)]
 
 
-def tell(rank: int, gathered: Any, controller: str) -> None:
+def speed(ranks: int, add_up: Any, settle: Any) -> float:
+    """GB/s that each rank sends and receives while all sum a long vector: the best of three, after one to get ready.
+
+    A ring moves 2 (n - 1) / n times the vector through each of n ranks.
+    """
+    if not SPEED:
+        return 0.0
+    times = []
+    for _ in range(4):
+        settle()
+        began = time.perf_counter()
+        add_up()
+        times.append(time.perf_counter() - began)
+    return SPEED * 2 * (ranks - 1) / ranks / min(times[1:]) / 1e9
+
+
+def tell(rank: int, gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> None:
     if rank == 0:
         told = sorted(gathered, key=lambda one: one["rank"])
         right = all(one["right"] for one in told) and [one["rank"] for one in told] == list(range(len(told)))
         hosts = [one["host"] for one in told]
         drivers = sorted({one["driver"] for one in told if one["driver"]})
-        print(json.dumps({"ranks": len(told), "right": right, "hosts": hosts, "controller": controller, "drivers": drivers}), flush=True)
+        found = {"ranks": len(told), "right": right, "hosts": hosts, "controller": controller, "drivers": drivers}
+        if SPEED:
+            found["gigabytes_per_second"] = round(gigabytes_per_second, 4)
+        print(json.dumps(found), flush=True)
 
 
 def by_horovod(wanted: str) -> None:
@@ -50,12 +72,15 @@ def by_horovod(wanted: str) -> None:
     if name == "torch":
         device = f"cuda:{hvd.local_rank()}" if wanted == "nccl" else "cpu"
         total = hvd.allreduce(framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum).tolist()
+        long = framework.ones(max(SPEED // 4, 1), device=device)
     else:
         total = hvd.allreduce(framework.range(float(LENGTH)) + rank, op=hvd.Sum).numpy().tolist()
+        long = framework.ones([max(SPEED // 4, 1)])
+    fast = speed(ranks, lambda: hvd.allreduce(long, op=hvd.Sum, name="long"), lambda: hvd.allgather_object(rank))
     if wanted == "nccl":
         controller = "nccl" if hvd.nccl_built() else controller
     mine = {"rank": rank, "host": socket.gethostname(), "right": total == expected(ranks), "driver": driver()}
-    tell(rank, hvd.allgather_object(mine), controller)
+    tell(rank, hvd.allgather_object(mine), controller, fast)
     hvd.shutdown()
 
 
@@ -69,10 +94,19 @@ def by_torch(wanted: str) -> None:
     dist.init_process_group(wanted, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks)
     total = torch.arange(float(LENGTH), device=device) + rank
     dist.all_reduce(total)
-    mine = {"rank": rank, "host": socket.gethostname(), "right": total.tolist() == expected(ranks), "driver": driver()}
+    right = total.tolist() == expected(ranks)
+    long = torch.ones(max(SPEED // 4, 1), device=device)
+
+    def add_up() -> None:
+        dist.all_reduce(long)
+        if wanted == "nccl":
+            torch.cuda.synchronize()
+
+    fast = speed(ranks, add_up, dist.barrier)
+    mine = {"rank": rank, "host": socket.gethostname(), "right": right, "driver": driver()}
     gathered: Any = [None] * ranks
     dist.all_gather_object(gathered, mine)
-    tell(rank, gathered, dist.get_backend())
+    tell(rank, gathered, dist.get_backend(), fast)
     dist.barrier()
     dist.destroy_process_group()
 
