@@ -216,3 +216,15 @@ class SlurmSilentError(SlurmUnreachableError):
     """There is a Slurm, and its controller gives no answer, or none for as long as was waited."""
 
     exit_code, kind = 89, "slurm silent"
+
+
+class UnknownRuntimeError(ToolkitError):
+    """No runtime has this name."""
+
+    exit_code, kind = 90, "runtime"
+
+
+class EnvironmentMissingError(ToolkitError):
+    """No conda environment has this name, or there is no Python in it."""
+
+    exit_code, kind = 91, "environment"

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
-from toolkit import __version__, launchers
+from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
+from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Container, Launch, Plan
@@ -20,7 +21,7 @@ from toolkit.model.source import Source
 from toolkit.refusals import asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
-from toolkit.runtimes import apptainer
+from toolkit.runtimes import RUNTIMES, Asked, apptainer
 
 _Decided = TypeVar("_Decided")
 
@@ -41,6 +42,7 @@ class Inputs(NamedTuple):
         findings: what was found wrong while looking things up.
         source: what was read of the script.
         program: there is no script: ``script`` is a program of the image.
+        environment, engine: where the ranks run in no SIF: the Python, or the engine, that was found.
         seen: what was looked at on this machine, for the rules.
         force: why what the rules find shall not stop the job; None: it does.
     """
@@ -60,6 +62,8 @@ class Inputs(NamedTuple):
     program: bool = False
     seen: Seen = Seen()
     force: str | None = None
+    environment: Environment | None = None
+    engine: Engine | None = None
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -76,8 +80,10 @@ def plan(inputs: Inputs) -> Plan:
     launcher = _collect(findings, lambda: launchers.get(named))
     request = _request(inputs, partition)
     if launcher is not None:
-        findings += [*launcher_findings(job, named), *launcher.check(request)]
-    container = _collect(findings, lambda: _container(inputs))
+        said = [*launcher_findings(job, named), *launcher.check(request)]
+        findings += [runtimes.in_words(finding, job.runtime or "apptainer") for finding in said]
+    asked = _asked(inputs, findings)
+    container = _collect(findings, lambda: _container(inputs, asked, findings))
     if findings or launcher is None or container is None:
         raise PlanError(f"this job could not run on site {inputs.site.name}; nothing was submitted", findings)
     launch = launcher.launch(request)
@@ -95,12 +101,17 @@ def plan(inputs: Inputs) -> Plan:
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
-        environment={**_always(), **launch.environment, **inputs.site.environment, **job.env},
-        modules=inputs.site.modules,
+        environment={**_always(job.runtime), **launch.environment, **inputs.site.environment, **job.env},
+        modules=(*inputs.site.modules, *job.modules),
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
-        warnings=(*auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named), *launch.warnings, *judged.warnings),
+        warnings=(
+            *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
+            *launch.warnings,
+            *judged.warnings,
+            *runtimes.get(container.runtime).warnings(asked),
+        ),
         forced=judged.forced,
     )
     return _with_origins(draft, inputs, partition)
@@ -153,7 +164,7 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
         cpus_per_rank=job.cpus_per_task or max(share, inputs.site.cpus_per_task),
         script=inputs.script,
         arguments=job.arguments,
-        site=inputs.site,
+        site=_network(inputs),
         facts=inputs.facts,
         manifest=inputs.manifest,
         reason=inputs.origins.get("launcher", "default"),
@@ -164,18 +175,38 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
     )
 
 
-def _container(inputs: Inputs) -> Container:
-    if not inputs.facts.container and not inputs.findings:
-        raise SlurmUnreachableError("no container command is known for this site", next_step="toolkit setup")
-    return apptainer.container(
-        command=inputs.facts.container or "apptainer",
+def _network(inputs: Inputs) -> Site:
+    """The site as the ranks see it: some runtimes have a network of their own."""
+    from msgspec.structs import replace
+
+    entry = RUNTIMES.get(inputs.job.runtime or "apptainer")
+    return replace(inputs.site, interface=entry.interface) if entry and entry.interface else inputs.site
+
+
+def _asked(inputs: Inputs, findings: list[ToolkitError]) -> Asked:
+    entry = RUNTIMES.get(inputs.job.runtime or "apptainer")
+    binds = _collect(findings, lambda: _binds(inputs)) if entry and entry.image else None
+    return Asked(
+        job=inputs.job,
+        origins=inputs.origins,
+        site=inputs.site,
+        facts=inputs.facts,
         image=inputs.image,
-        name=inputs.manifest.name if inputs.manifest else PurePosixPath(inputs.image).stem,
         manifest=inputs.manifest,
-        binds=_binds(inputs),
-        gpus=bool(inputs.job.most_gpus),
-        scratch=inputs.site.scratch,
+        environment=inputs.environment,
+        engine=inputs.engine,
+        binds=binds or (),
+        source=inputs.source,
     )
+
+
+def _container(inputs: Inputs, asked: Asked, findings: list[ToolkitError]) -> Container:
+    name = inputs.job.runtime or "apptainer"
+    runtime = runtimes.get(name)
+    # Where the cluster was not even asked for its containers, something else is said already.
+    said = [finding for finding in runtime.check(asked) if not (inputs.findings and isinstance(finding, SlurmUnreachableError))]
+    findings += [*said, *runtimes.launcher_findings(name, inputs.job.launcher or "")]
+    return runtime.container(asked)
 
 
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
@@ -196,10 +227,10 @@ def _binds(inputs: Inputs) -> tuple[Bind, ...]:
     return (*places, *data, *named)
 
 
-def _always() -> dict[str, str]:
+def _always(runtime: str | None) -> dict[str, str]:
     return {
-        # ~/.local of the user would shadow the image's packages.
-        "PYTHONNOUSERSITE": "1",
+        # ~/.local of the user would shadow the image's packages. To a Python of the host it belongs.
+        **({} if runtime == "none" else {"PYTHONNOUSERSITE": "1"}),
         # Ranks write to files, where Python would keep lines back until its buffer is full.
         "PYTHONUNBUFFERED": "1",
     }

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import hostmpi, shell, sites
+from toolkit import hostmpi, inside, shell, sites
 from toolkit.errors import NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import store
@@ -27,6 +27,7 @@ from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
+from toolkit.runtimes import able, worded
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.slurm import usage
 from toolkit.slurm.client import Client
@@ -69,13 +70,16 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     findings: list[ToolkitError] = []
     client = Client(place.access)
     job = settings.job
-    found = _collect(findings, lambda: _image(job, place.site))
+    inner = inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
+    found = inner.found
     source = Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
-    settings = _with_launcher(settings, target, source, found)
+    settings = _with_launcher(settings, target, source, inner)
     job = settings.job
     facts = _facts(client, place, job, findings)
+    if inner.environment is not None:
+        facts = replace(facts, mpirun=inner.environment.mpirun)
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
-    hidden = _hidden(place, {"directory": (str(here), target.folder), "--image": (found.path,) if found else ()})
+    hidden = _hidden(place, {"directory": (str(here), target.folder), **({inner.shared[0]: (inner.shared[1],)} if inner.shared else {})})
     script = None if target.program else Path(target.folder) / Path(target.script).name
     if found and job.require_signed:
         from toolkit.images.demand import signature
@@ -86,8 +90,10 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},
         site=place.site,
         facts=facts,
-        image=found.path if found else "",
-        manifest=found.manifest if found else None,
+        image=inner.image,
+        manifest=inner.manifest,
+        environment=inner.environment,
+        engine=inner.engine,
         script=target.script,
         folder=target.folder,
         directory=str(here),
@@ -100,13 +106,15 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     return Prepared(inputs, client)
 
 
-def _with_launcher(settings: Settings, target: Target, source: Source, found: store.FoundImage | None) -> Settings:
+def _with_launcher(settings: Settings, target: Target, source: Source, inner: inside.Inside) -> Settings:
     """The settings with a launcher in the place of ``auto``, and why it is this one in the place of who asked for ``auto``."""
     if settings.job.launcher != "auto":
         return settings
-    frameworks = found.manifest.frameworks if found and found.manifest else None
+    runtime = settings.job.runtime or "apptainer"
+    frameworks = inner.manifest.frameworks if inner.manifest else None
     chosen = auto.choose(PurePosixPath(target.script).name, source, frameworks, settings.job, LAUNCHERS)
-    return Settings(replace(settings.job, launcher=chosen.launcher), {**settings.origins, "launcher": chosen.reason})
+    launcher = able(runtime, chosen.launcher)
+    return Settings(replace(settings.job, launcher=launcher), {**settings.origins, "launcher": worded(chosen.reason, runtime)})
 
 
 def chosen_site(here: Path) -> str:
@@ -164,7 +172,7 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
     container = next((command for command in place.site.containers if shell.which(command)), None)
     if container is None and place.site.modules:
         container = place.site.containers[-1]  # a module brings it, in the job
-    if container is None:
+    if container is None and (job.runtime or "apptainer") == "apptainer":
         names = " or ".join(place.site.containers)
         findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
     mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None

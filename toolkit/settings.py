@@ -15,11 +15,11 @@ from toolkit.model.job import Job
 
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND"})
+_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND", "MODULES"})
 _NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "mem", "array"})
 _WHOLE = re.compile(r"-?\d+\Z")
 
-DEFAULTS = Job(site="auto", image=None, launcher="auto", nodes=1, gpus=0, runs="runs")
+DEFAULTS = Job(site="auto", image=None, runtime="apptainer", launcher="auto", nodes=1, gpus=0, runs="runs")
 
 
 class Layer(NamedTuple):
@@ -45,7 +45,7 @@ def layer(origin: str, job: Job) -> Layer:
 def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers on top of each other, the first at the bottom.
 
-    A later layer's value replaces an earlier one's; ``arguments`` and ``bind`` are joined, ``env`` is joined key by key.
+    A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are joined, ``env`` is joined key by key.
 
     Raises:
         BadDataError: a layer's value does not fit.
@@ -54,7 +54,7 @@ def merge(layers: Sequence[Layer]) -> Settings:
     origins: dict[str, str] = {}
     for origin, values in layers:
         for key, value in values.items():
-            if key in ("arguments", "bind"):
+            if key in ("arguments", "bind", "modules"):
                 merged[key] = (*merged.get(key, ()), *value)
             elif key == "env":
                 merged[key] = {**merged.get(key, {}), **value}

@@ -31,7 +31,8 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         (("run", "no-such-script.py"), 66, ("no script", "no-such-script.py")),
         (("logs", "no-such-run"), 84, ("no run",)),
         (("run", "--site", "generik", "jobs/digits-ddp"), 85, ("generic",)),
-        (("run", "--env", "A", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
+        (("run", "--env", "=A", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
+        (("run", "--env", "A", "--env", "B", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
     ],
 )
 def test_mistakes(

@@ -105,12 +105,13 @@ def test_every_launcher_has_a_golden_script() -> None:
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
-        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name"
-        r'|container\.(action|prefix|settings)|binds|"\$\{" ~ binds.*|.*container\.prefix ~ \'@\}"\''
+        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name|variable"
+        r'|container\.(action|command|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
+        r"|runtime\.\w+\(.*\)"
     )
     unquoted = [
         f"{path.name}: {value}"
-        for path in (package_directory("scripts") / "templates").glob("*.j2")
+        for path in (package_directory("scripts") / "templates").rglob("*.j2")
         for value in re.findall(r"\{\{ (.*?) \}\}", path.read_text())
         if not re.search(r"\| (shell|words|expanding|sbatch|path|comment)$", value) and not free.fullmatch(value)
     ]

@@ -66,7 +66,7 @@ def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt =
     prepared = prepare(target, settings, here)
     prepared = Prepared(adapt(prepared.inputs), prepared.client)
     paths, decided = write(prepared.inputs)
-    say("plan", f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {Path(decided.container.image).name}, site {decided.site}")
+    say("plan", f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, site {decided.site}")
     local = prepared.inputs.site.access == "local-cluster"
     job_id = submit(paths, decided, prepared.client, default_name() if local else None).job_id
     try:

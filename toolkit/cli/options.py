@@ -11,6 +11,7 @@ import click
 
 from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
+from toolkit.runtimes import RUNTIMES
 from toolkit.settings import Layer
 
 
@@ -55,6 +56,21 @@ def _launchers(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return [name for name in LAUNCHERS if name.startswith(incomplete)]
 
 
+def _runtimes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    del ctx, param
+    return [name for name in RUNTIMES if name.startswith(incomplete)]
+
+
+def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion of --env: what is no variable yet is an environment of conda."""
+    del param
+    if ctx.params.get("runtime") != "conda":
+        return []
+    from toolkit.inside.environments import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
     from toolkit import sites
@@ -71,7 +87,19 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--image", metavar="NAME|PATH", shell_complete=_images, help="A recipe's name, or the path of a SIF."),
+    click.option(
+        "--image",
+        metavar="NAME|PATH",
+        shell_complete=_images,
+        help="A recipe's name, the path of a SIF, or with --runtime docker or pyxis a reference.",
+    ),
+    click.option(
+        "--runtime",
+        metavar="NAME",
+        shell_complete=_runtimes,
+        help=f"What ranks run inside (default apptainer): {', '.join(RUNTIMES)}.",
+    ),
+    click.option("--module", "modules", metavar="NAME", multiple=True, help="Load a module of the site after its own; repeatable."),
     click.option(
         "--nodes", "-N", metavar="N|MIN:MAX", type=NODES, help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost."
     ),
@@ -90,7 +118,13 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--comment", metavar="TEXT", help="Slurm's comment; some sites require one."),
     click.option("--job-name", "-J", metavar="NAME", help="Name of the job and of its run's directory (default: the script's)."),
     click.option("--bind", "-B", metavar="SRC:DST[:ro]", multiple=True, help="Show a directory of the host in the container; repeatable."),
-    click.option("--env", metavar="K=V", multiple=True, help="Set a variable for every rank; repeatable."),
+    click.option(
+        "--env",
+        metavar="K=V|NAME",
+        multiple=True,
+        shell_complete=_environments,
+        help="Set a variable for every rank; repeatable. With --runtime conda also: the environment, by name or path.",
+    ),
     click.option(
         "--launcher",
         metavar="NAME",
@@ -128,12 +162,22 @@ def job_options(function: AnyFunction) -> AnyFunction:
 def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
     """What was said on the command line, as the topmost layer.
 
+    An ``--env`` without ``=`` is an environment of conda.
+
     Raises:
-        UsageError: an ``--env`` has no ``=``.
+        UsageError: an ``--env`` names no variable, or a second environment.
     """
     said = {key: value for key, value in values.items() if value not in (None, ())}
     if "env" in said:
-        said["env"] = dict(_variable(text) for text in said["env"])
+        given = said.pop("env")
+        variables = dict(_variable(text) for text in given if "=" in text)
+        environments = [text for text in given if "=" not in text]
+        if len(environments) > 1 or "" in environments:
+            raise UsageError(
+                f"{environments[-1]!r} is not NAME=VALUE", place="--env", next_step=f"--env {environments[-1] or 'NAME'}=VALUE"
+            )
+        said |= {"env": variables} if variables else {}
+        said |= {"conda_env": environments[0]} if environments else {}
     if arguments:
         said["arguments"] = arguments
     return Layer("flag", said)

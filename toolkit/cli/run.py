@@ -120,15 +120,14 @@ def _warn(decided: Plan) -> None:
 
 def summary(decided: Plan) -> str:
     """``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``."""
-    return (
-        f"{decided.shape}, {decided.launch.launcher} ({decided.launch.reason}), {Path(decided.container.image).name}, site {decided.site}"
-    )
+    return f"{decided.shape}, {decided.launch.launcher} ({decided.launch.reason}), {decided.container.shown}, site {decided.site}"
 
 
 def explanation(decided: Plan) -> str:
     """A table of the plan's values and what decided each."""
     values: dict[str, object] = {
-        "image": decided.container.image,
+        "runtime": decided.container.runtime,
+        "image": decided.container.image or "-",
         "site": decided.site,
         "launcher": decided.launch.launcher,
         "nodes": dict(decided.directives)["nodes"],

@@ -24,7 +24,10 @@ class Job(Model, frozen=True, kw_only=True):
         summary: what the job shows, for people.
         script: the training script, relative to the job's folder or to where the user stands.
         arguments: what comes after the script; the job's own first, then the user's.
-        image: a recipe's name, or a path to a SIF.
+        image: a recipe's name, or a path to a SIF; for the runtimes docker and pyxis the reference of an image.
+        runtime: what the ranks run inside.
+        conda_env: name or path of an environment, for the runtime conda.
+        modules: environment modules that are loaded after the site's own.
         site: the name of a site, or ``auto``.
         launcher: how ranks are started.
         nodes: how many nodes; ``1:4`` for an elastic run, that takes what there is.
@@ -51,6 +54,9 @@ class Job(Model, frozen=True, kw_only=True):
     script: str | None = None
     arguments: tuple[str, ...] = ()
     image: str | None = None
+    runtime: str | None = None
+    conda_env: str | None = None
+    modules: tuple[str, ...] = ()
     site: str | None = None
     launcher: str | None = None
     nodes: Positive | Range | None = None

@@ -15,43 +15,67 @@ class Bind(Model, frozen=True, kw_only=True):
     read_only: bool = False
 
     def __str__(self) -> str:
-        return (
-            self.source
-            if self.source == self.target and not self.read_only
-            else ":".join((self.source, self.target, *(("ro",) if self.read_only else ())))
-        )
+        return self.source if self.source == self.target and not self.read_only else self.full
+
+    @property
+    def full(self) -> str:
+        """``/data/imagenet:/data:ro``, with a target in any case, as Pyxis wants it."""
+        return ":".join((self.source, self.target, *(("ro",) if self.read_only else ())))
+
+    @property
+    def mount(self) -> str:
+        """``type=bind,source=/a,target=/b,readonly``: a line of CSV, which is how ``docker run --mount`` reads it."""
+        fields = ("type=bind", f"source={self.source}", f"target={self.target}", *(("readonly",) if self.read_only else ()))
+        return ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"') else field for field in fields)
 
 
 class Container(Model, frozen=True, kw_only=True):
-    """What a rank runs inside.
+    """What a rank runs inside, which may be no container at all.
 
     Attributes:
-        command: ``apptainer`` or ``singularity``.
+        runtime: name of the runtime, and of its template.
+        command: ``apptainer``, ``singularity``, ``docker`` or ``podman``; empty where Slurm does it, or nothing is started.
         action: ``run`` for our own images, whose runscript is ``exec "$@"``; ``exec`` for all others.
-        image: absolute path of the SIF.
+        image: absolute path of the SIF, reference of the image, or directory of the environment; empty where there is none.
         name: of the image, for people and for its home directory.
-        prefix: what a variable's name gets in front so that it enters the container.
+        where: for people: ``in pytorch_cpu``.
+        prefix: what a variable's name gets in front so that it reaches the rank, and nobody before it.
+        inherits: the rank has all of the job's environment; else only what is named.
         binds: what of the host is seen inside.
         gpus: give the container the node's NVIDIA driver.
         home: directory on the host that is the container's home; None: below the user's cache directory.
         home_name: the image's name without characters that ``--home`` gives a meaning to.
         home_inside: what that directory is inside; no user's home is there, so it covers no directory that is bound.
+        options: further words for the command, or for srun.
+        settings: what the job's shell sets for all that follows, as the environment's own ``activate`` would.
     """
 
-    command: str
-    action: Literal["run", "exec"]
-    image: str
+    runtime: str = "apptainer"
+    command: str = ""
+    action: Literal["run", "exec"] = "exec"
+    image: str = ""
     name: str
+    where: str = ""
     prefix: str
+    inherits: bool = False
     binds: tuple[Bind, ...] = ()
     gpus: bool = False
     home: str | None = None
-    home_name: str
+    home_name: str = ""
     home_inside: str = "/home/toolkit"
+    options: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
 
     @property
-    def settings(self) -> str:
-        """What the names of variables begin with that set the command itself up: ``APPTAINER_`` or ``SINGULARITY_``."""
+    def shown(self) -> str:
+        """For people, in a line of the plan: the file of an image, or what it is that is no file."""
+        if self.runtime == "apptainer":
+            return self.image.rpartition("/")[2]
+        return self.where.removeprefix("in ")
+
+    @property
+    def own(self) -> str:
+        """What the names of variables begin with that set Apptainer itself up: ``APPTAINER_`` or ``SINGULARITY_``."""
         return self.prefix.replace("ENV_", "_")
 
 

@@ -60,5 +60,6 @@ def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | Non
         if not isinstance(error, AnswerLostError):
             shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
         raise
-    usage.note(Path(decided.container.image), paths.directory)
+    if decided.container.runtime == "apptainer":
+        usage.note(Path(decided.container.image), paths.directory)
     return once.record(paths, attempt, job_id)

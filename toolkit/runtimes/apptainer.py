@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from toolkit.errors import UsageError
-from toolkit.model.image import Manifest
+from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.model.plan import Bind, Container
+from toolkit.runtimes import Asked, common
 
 
-def container(
-    *,
-    command: str,
-    image: str,
-    name: str,
-    manifest: Manifest | None,
-    binds: tuple[Bind, ...],
-    gpus: bool,
-    scratch: str | None,
-) -> Container:
+def check(asked: Asked) -> Sequence[ToolkitError]:
+    """A command that starts containers must be known; an environment of conda means nothing."""
+    findings = common.no_environment(asked, "apptainer")
+    if not asked.facts.container:
+        findings.append(SlurmUnreachableError("no container command is known for this site", next_step="toolkit setup"))
+    return findings
+
+
+def container(asked: Asked) -> Container:
     """How a rank enters an image.
 
     Our own images are entered by ``run``; of a foreign one nobody knows what its runscript does (NGC's writes into the read-only
     image), so it is entered by ``exec``.
     """
-    home_name = re.sub(r"[^\w.+-]", "-", name, flags=re.ASCII)
-    home = f"{scratch.rstrip('/')}/toolkit/home/{home_name}" if scratch else None
+    command = asked.facts.container or "apptainer"
+    name = asked.manifest.name if asked.manifest else PurePosixPath(asked.image).stem
     return Container(
         command=command,
-        action="run" if manifest is not None and manifest.runscript else "exec",
-        image=image,
+        action="run" if asked.manifest is not None and asked.manifest.runscript else "exec",
+        image=asked.image,
         name=name,
+        where=f"in {name}",
         prefix="APPTAINERENV_" if command == "apptainer" else "SINGULARITYENV_",
-        binds=binds,
-        gpus=gpus,
-        home=home,
-        home_name=home_name,
+        binds=asked.binds,
+        gpus=bool(asked.job.most_gpus),
+        **common.home(name, asked.site.scratch),
     )
+
+
+def warnings(asked: Asked) -> tuple[str, ...]:
+    """Nothing that is not known already."""
+    del asked
+    return ()
 
 
 def bind(text: str, directory: str) -> Bind:

@@ -1,6 +1,7 @@
 """A plan becomes a script. Pure: the same plan gives the same bytes. The only place that knows ``#SBATCH``.
 
-Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``. They know the two quotings as the filters
+Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``, and what the ranks run inside is written
+by the macros of ``runtimes/<name>.j2``. They know the two quotings as the filters
 ``shell``, ``words``, ``expanding`` and ``sbatch``, ``path``; a value without one of them is a fault, which a test looks for.
 """
 
@@ -42,5 +43,7 @@ def script(plan: Plan) -> str:
     Raises:
         UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.
     """
+    known = {"plan": plan, "container": plan.container, "launch": plan.launch}
+    runtime = _templates().get_template(f"runtimes/{plan.container.runtime}.j2").make_module(known)
     template = _templates().get_template(f"{plan.launch.template or plan.launch.launcher}.sbatch.j2")
-    return template.render(plan=plan, container=plan.container, launch=plan.launch)
+    return template.render(runtime=runtime, **known)

@@ -79,6 +79,10 @@ class Client:
         result = self._run(["srun", "--mpi=list"], check=False)
         return parse.mpi_types(result.stdout + result.stderr)
 
+    def srun_help(self) -> str:
+        """What ``srun --help`` says, plugins' options included."""
+        return self._run(["srun", "--help"], check=False).stdout
+
     def ask(self, *argv: str) -> shell.Result:
         """What a command of Slurm's says, also where it fails; what it is asked is up to the caller."""
         return self._run(argv, check=False)

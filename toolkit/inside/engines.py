@@ -1,0 +1,77 @@
+"""The Docker engine or podman of this machine, and an image of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from toolkit import shell
+from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
+from toolkit.images.builders.docker_engine import Engine as Answering
+from toolkit.images.builders.docker_engine import engine
+from toolkit.model.environment import Engine
+from toolkit.model.image import Manifest
+from toolkit.resources import package_directory
+from toolkit.runtimes.common import FRAMEWORKS
+
+_CDI = ("/etc/cdi", "/var/run/cdi")  # where podman finds descriptions of GPUs
+_ANSWER = 120.0  # seconds
+
+
+def look(image: str) -> tuple[Engine, Manifest | None]:
+    """The engine that answers here, and what the image can import.
+
+    Raises:
+        NeedsInstallError: no engine answers, or its client is missing.
+        ForbiddenError: this user may not talk to it.
+        ImageMissingError: it has no such image, with the nearest name.
+    """
+    try:
+        found = engine()
+    except (NeedsInstallError, ForbiddenError) as error:
+        error.place = "--runtime docker"
+        error.next_step = "start one (Debian: apt-get install docker.io), or set DOCKER_HOST, or --runtime apptainer"
+        raise
+    program = "podman" if found.is_podman else "docker"
+    if shell.which(program) is None:
+        raise NeedsInstallError(f"an engine answers at {found.address}, and its client {program} is not on PATH", place="--runtime docker")
+    _there(found, image, program)
+    info = found.client.info()
+    chosen = os.environ.get("DOCKER_HOST", "")
+    known = Engine(
+        program=program,
+        address=chosen,
+        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()) or _podman_rootless(info),
+        nvidia="nvidia" in (info.get("Runtimes") or {}) or (found.is_podman and any(Path(place).is_dir() for place in _CDI)),
+    )
+    return known, _contents(image, program)
+
+
+def _podman_rootless(info: dict[str, Any]) -> bool:
+    return bool(info.get("Rootless"))
+
+
+def _there(found: Answering, image: str, program: str) -> None:
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        found.client.images.get(image)
+    except (ImageNotFound, APIError):
+        tags = {tag for one in found.client.images.list() for tag in one.tags}
+        raise ImageMissingError(
+            f"{found} has no image {image}", place="--image", choices=tags, value=image, next_step=f"{program} pull {image}"
+        ) from None
+
+
+def _contents(image: str, program: str) -> Manifest | None:
+    """What the image's Python can import; None where it has none that answers."""
+    text = (package_directory("inside") / "find.py").read_text()
+    options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
+    done = shell.run([program, "run", *options, image, "-c", text, *FRAMEWORKS], timeout=_ANSWER, check=False)
+    told = next((line.removeprefix("found: ") for line in done.stdout.splitlines() if line.startswith("found: ")), None)
+    if told is None:
+        return None
+    said = json.loads(told)
+    return Manifest(name=image, sif_id="", size=0, recipe_hash="", built="", frameworks=said["frameworks"])

@@ -1,0 +1,58 @@
+"""docker: Docker or podman on one machine. Each task is a container in the node's network, as the user, and gone with its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
+from toolkit.model.plan import Container
+from toolkit.runtimes import Asked, common
+
+_WHY = "an engine knows nothing of other nodes, nor of what Slurm gave the job there"
+# What the engine's own client would read out of its environment in the place of the rank.
+_CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
+
+
+def check(asked: Asked) -> Sequence[ToolkitError]:
+    """One node, GPUs that the engine can give, and no variable that its client stumbles over."""
+    findings = [*common.one_node(asked, "docker", _WHY), *common.no_environment(asked, "docker")]
+    engine = asked.engine
+    if engine and asked.job.most_gpus and not engine.nvidia and asked.site.access != "local-cluster":
+        findings.append(
+            LauncherMismatchError(
+                f"{engine.program} here gives containers no GPUs",
+                place="--gpus",
+                next_step="install NVIDIA's container toolkit, or --runtime apptainer",
+            )
+        )
+    findings += [
+        UsageError(f"{name} would be read by {engine.program if engine else 'docker'} itself", place="--env", next_step="leave it out")
+        for name in asked.job.env
+        if name == "HOME" or name.startswith(_CLIENTS)
+    ]
+    return findings
+
+
+def container(asked: Asked) -> Container:
+    """The image by its reference, started by the engine's client, as the user who owns the files."""
+    engine = asked.engine
+    program = engine.program if engine else "docker"
+    keeps_user = ("--userns", "keep-id", "--group-add", "keep-groups") if program == "podman" else ("--user", "0:0")
+    return Container(
+        runtime="docker",
+        command=program,
+        image=asked.image,
+        name=asked.image,
+        where=f"in {asked.image} by {program}",
+        prefix=common.PREFIX,
+        binds=asked.binds,
+        gpus=bool(asked.job.most_gpus and engine and engine.nvidia),
+        options=keeps_user if engine and engine.rootless else (),
+        settings={"DOCKER_HOST": engine.address} if engine and engine.address else {},
+        **common.home(asked.image, asked.site.scratch),
+    )
+
+
+def warnings(asked: Asked) -> tuple[str, ...]:
+    """Frameworks that are not in the image."""
+    return common.unheld(asked, asked.image)
