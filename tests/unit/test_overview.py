@@ -62,7 +62,7 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
     qos = overview.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
     own = overview.limits_of("|3|7|cpu=400\n", "Slurm's association")
     assert overview.limits(queue, neuron, qos, own) == Limits(
-        jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's QOS and Slurm's association and site neuron"
+        jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"
     )
     assert overview.limits(Queue(name="other"), SITE, {}, {}) == Limits()
 

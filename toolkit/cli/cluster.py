@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from toolkit.cli import cluster_show, console
-from toolkit.errors import SlurmUnreachableError, UsageError
+from toolkit.cli.options import complete_sites
+from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.plan import Verb
 from toolkit.units import human_size
@@ -71,6 +72,9 @@ command.add_command(cluster_show.command)
     "--partition", "partitions", metavar="SPEC", multiple=True, help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above."
 )
 @click.option("--shape", "shape_file", type=click.Path(path_type=Path), metavar="FILE", help="Nodes and partitions from a TOML file.")
+@click.option(
+    "--like", metavar="SITE", shell_complete=complete_sites, help="A site's partitions and rules; --nodes of each, --partition: only these."
+)
 @click.option("--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers.")
 @click.option("--share", type=click.Path(), metavar="DIR", multiple=True, help="A directory below /tmp that all nodes see; repeatable.")
 @click.pass_context
@@ -95,41 +99,23 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
       toolkit cluster up --nodes 4 --cpus-per-node 40 --mem-per-node 380G --gpus-per-node 8 --gpu-type a100
       toolkit cluster up --gpus-per-node 4,2 --partition debug:max-nodes=1,max-time=30:00 --partition all:default
       toolkit cluster up --shape cluster.toml --name imitation
+      toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
     """
+    from toolkit.cli.cluster_shape import likeness, shape_of
     from toolkit.localcluster.up import up as bring_up
 
-    shape = _shape(ctx, **options)
+    like = likeness(ctx, **options)
+    shape = like.shape if like else shape_of(ctx, **options)
     gpus = sum(group.gpus for group in shape.nodes)
     with console.Steps() as steps:
         if gpus:
             steps.say("gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there")
+        for text in like.said if like else ():
+            steps.say("not alike", text)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
     console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
     console.out(console.subject("next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"))
-
-
-def _shape(ctx: click.Context, *, shape_file: Path | None, nodes: int, **options: Any) -> Any:
-    from msgspec.structs import replace
-
-    from toolkit.localcluster import options as shapes
-
-    if shape_file is None:
-        return shapes.from_options(
-            nodes=nodes,
-            cpus=options["cpus_per_node"],
-            memory=options["mem_per_node"],
-            gpus=options["gpus_per_node"],
-            gpu_type=options["gpu_type"],
-            partitions=options["partitions"],
-            accounting=options["accounting"],
-        )
-    for option in ("nodes", "cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "partitions"):
-        if ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
-            flag = "--partition" if option == "partitions" else "--" + option.replace("_", "-")
-            raise UsageError(f"{flag} and --shape both describe the cluster", place=flag, next_step=f"write it in {shape_file}")
-    shape = shapes.from_file(shape_file)
-    return replace(shape, accounting=True) if options["accounting"] else shape
 
 
 @command.command("down")

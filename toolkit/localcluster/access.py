@@ -23,10 +23,12 @@ class Started(Model, frozen=True, kw_only=True):
     Attributes:
         pid: the first process of the cluster, as it is numbered outside of it.
         shared: directories that are the same on every node although the directory above is private.
+        like: the site that it imitates; empty: none.
     """
 
     pid: int
     shared: tuple[str, ...] = ()
+    like: str = ""
 
 
 def access(name: str = "local", cwd: str | None = None) -> Access:
@@ -41,6 +43,7 @@ def access(name: str = "local", cwd: str | None = None) -> Access:
         prefix=prefix(paths, started.pid, cwd),
         private_directories=PRIVATE,
         shared_directories=tuple(directory for directory in started.shared if below_private(directory)),
+        like=started.like,
     )
 
 

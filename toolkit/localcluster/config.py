@@ -33,6 +33,7 @@ def files(shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswi
         "hosts": hosts(shape),
         "nsswitch.conf": _nsswitch(nsswitch),
     }
+    found |= {"job_submit.lua": shape.job_submit} if shape.job_submit else {}
     return found | ({"slurmdbd.conf": slurmdbd_conf(directory, user)} if shape.accounting else {})
 
 
@@ -44,7 +45,7 @@ def slurm_conf(shape: Shape, name: str, directory: PurePosixPath, user: str) -> 
         *_jobs(shape),
         *_accounting(shape, directory),
         *(_node(node) for node in all_nodes(shape)),
-        *(_partition(partition) for partition in partitions_of(shape)),
+        *(_partition(partition, shape) for partition in partitions_of(shape)),
         *shape.extra,
     ]
     return "\n".join(blocks) + "\n"
@@ -95,6 +96,7 @@ def _jobs(shape: Shape) -> list[str]:
         "KillWait=5",
         "MpiDefault=none",
         "GresTypes=gpu",
+        *(["JobSubmitPlugins=lua"] if shape.job_submit else []),
     ]
 
 
@@ -114,6 +116,7 @@ def _accounting(shape: Shape, directory: PurePosixPath) -> list[str]:
         f"AccountingStoragePass={directory}/run/munge.socket",
         "AccountingStorageTRES=gres/gpu",
         "AccountingStoreFlags=job_comment",
+        *(["AccountingStorageEnforce=associations,limits,qos"] if shape.limits else []),
         "MinJobAge=86400",
     ]
 
@@ -127,12 +130,18 @@ def _node(node: Node) -> str:
     return " ".join([*words, "State=UNKNOWN"])
 
 
-def _partition(partition: PartitionShape) -> str:
+def _partition(partition: PartitionShape, shape: Shape) -> str:
     words = [f"PartitionName={partition.name}", f"Nodes={partition.nodes}", f"Default={'YES' if partition.default else 'NO'}"]
     words += [f"MaxNodes={partition.max_nodes}"] if partition.max_nodes else []
     words += [f"MaxTime={partition.max_time or 'UNLIMITED'}"]
     words += [f"DefaultTime={partition.default_time}"] if partition.default_time else []
+    words += [f"QOS={quality(partition.name)}"] if partition.name in shape.limits else []
     return " ".join([*words, *partition.options, "State=UP"])
+
+
+def quality(partition: str) -> str:
+    """The quality of service that holds a partition's limits of users."""
+    return f"limits-{partition}".lower()  # sacctmgr writes all names so
 
 
 def gres_conf(shape: Shape, directory: PurePosixPath) -> str:

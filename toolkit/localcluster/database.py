@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.localcluster.config import DATABASE_PORT
+from toolkit.localcluster.config import DATABASE_PORT, quality
 from toolkit.localcluster.failure import StartError
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.plan import Plan
@@ -42,6 +42,36 @@ def start(paths: Paths, plan: Plan, daemon: Starter) -> None:
     shell.run(("mariadb", "--no-defaults", f"--socket={socket}", "-u", "root", "-e", _GRANTS), timeout=30)
     accounting = daemon("slurmdbd", "slurmdbd", "-D")
     _await(paths, accounting, "slurmdbd", ("sacctmgr", "--immediate", "--quiet", "add", "cluster", plan.name))
+    if plan.shape.limits:
+        _limit_jobs(plan)
+
+
+def _limit_jobs(plan: Plan) -> None:
+    """The one user, and a quality of service for each partition with its limits; slurmctld looks for them at its start."""
+    add = ("sacctmgr", "--immediate", "--quiet", "add")
+    shell.run((*add, "account", "users", "Description=users", "Organization=local"), timeout=30)
+    shell.run((*add, "user", plan.user, "Account=users"), timeout=30)
+    for partition, limits in plan.shape.limits.items():
+        given = {"MaxJobsPerUser": limits.jobs_running, "MaxSubmitJobsPerUser": limits.jobs_submitted}
+        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        shell.run((*add, "qos", quality(partition), *words), timeout=30)
+
+
+def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
+    """The limits of GPUs: what a GPU is slurmdbd learns from slurmctld, after its start.
+
+    Raises:
+        StartError: it did not learn it.
+    """
+    deadline = time.monotonic() + timeout
+    for partition, limits in plan.shape.limits.items():
+        if limits.gpus is None:
+            continue
+        words = ("modify", "qos", quality(partition), "set", f"MaxTRESPerUser=gres/gpu={limits.gpus}")
+        while not (said := shell.run(("sacctmgr", "--immediate", "--quiet", *words), check=False, timeout=30)).ok:
+            if time.monotonic() > deadline:
+                raise StartError("a limit of GPUs was not taken", (paths.log_of("slurmdbd"),), said.tail(3))
+            time.sleep(0.1)
 
 
 def _install(paths: Paths, data: Path, user: str) -> None:

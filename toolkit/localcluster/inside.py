@@ -52,6 +52,9 @@ class Inside:
             database.start(self.paths, self.plan, self.daemon)
         step("controller")
         self.daemon("slurmctld", "slurmctld", "-D")
+        if self.plan.shape.limits:
+            step("limits")
+            database.limit_gpus(self.paths, self.plan)
         step("nodes")
         for name in self.nodes:
             self.switch_on(name)

@@ -40,6 +40,11 @@ _PLUGINS = (
 _PMIX = ("libpmix.so", "*/libpmix.so", "*/pmix2/lib/libpmix.so", "*/lib/libpmix.so", "*/*/lib/libpmix.so", "*/lib64/libpmix.so")
 
 
+def imitates() -> bool:
+    """Whether Slurm has the plugin here by which a site's rules are imitated."""
+    return _any(_LIBRARIES, [f"{place}/job_submit_lua.so" for place in _PLUGINS])
+
+
 def needed(accounting: bool = False) -> tuple[str, ...]:
     """The Debian packages that have what is missing here, sorted; () if a cluster can be brought up."""
     programs = _PROGRAMS | (_ACCOUNTING if accounting else {})

@@ -74,6 +74,14 @@ class PartitionShape(Model, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
 
 
+class UserLimits(Model, frozen=True, kw_only=True):
+    """What one user may have in a partition at a time; None: no limit. Slurm keeps to them where there is accounting."""
+
+    jobs_submitted: int | None = None
+    jobs_running: int | None = None
+    gpus: int | None = None
+
+
 MAIN = PartitionShape(name="main", default=True, max_time="1-00:00:00", default_time="30:00")
 
 
@@ -85,12 +93,18 @@ class Shape(Model, frozen=True, kw_only=True):
         partitions: its partitions; without any there is one, ``main``.
         extra: lines put at the end of slurm.conf, where they win over ours.
         accounting: slurmdbd and MariaDB run too, so that ``sacct`` answers.
+        like: the site that it imitates; empty: none.
+        job_submit: a job_submit.lua, which Slurm asks about every job; empty: it asks nobody.
+        limits: by partition, what one user may have there; only with accounting.
     """
 
     nodes: tuple[Nodes, ...] = (Nodes(names="nid[001-002]"),)
     partitions: tuple[PartitionShape, ...] = ()
     extra: tuple[str, ...] = ()
     accounting: bool = False
+    like: str = ""
+    job_submit: str = ""
+    limits: dict[str, UserLimits] = {}
 
 
 class Node(Model, frozen=True, kw_only=True):
@@ -155,6 +169,8 @@ def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
 
 def summary(shape: Shape) -> str:
     """One line for people: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
+    if shape.like:
+        return f"like {shape.like}: {len(all_nodes(shape))} nodes, {len(partitions_of(shape))} partitions"
     groups = "; ".join(
         f"{group.names}: {group.cpus} CPUs, {human_size(group.memory * 1e6)}"
         + (f", {group.gpus} {group.gpu_type or ''} GPUs".replace("  ", " ") if group.gpus else "")

@@ -162,7 +162,7 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
             raise StartError("its first process is gone", (paths.log_of("cluster"),))
         progress.begin("nodes", f"{len(nodes)} x slurmd")
         await_idle(paths, nodes, reports, access.prefix(paths, pid, "/"))
-        write_atomically(paths.started, to_json(access.Started(pid=pid, shared=plan.shared)))
+        write_atomically(paths.started, to_json(access.Started(pid=pid, shared=plan.shared, like=plan.shape.like)))
         assert process.stdin is not None
         process.stdin.write(KEEP)
         process.stdin.flush()

@@ -20,7 +20,13 @@ from toolkit.progress import Progress
 
 READY_WITHIN = 120.0  # seconds for everything but the nodes' registration; a database takes its time on a slow disk
 IDLE_WITHIN = 60.0  # seconds from then to idle nodes; a machine at rest takes one
-_DETAILS = {"network": "host names, switch", "munge": "authentication", "database": "MariaDB, slurmdbd", "controller": "slurmctld"}
+_DETAILS = {
+    "network": "host names, switch",
+    "munge": "authentication",
+    "database": "MariaDB, slurmdbd",
+    "controller": "slurmctld",
+    "limits": "sacctmgr",
+}
 
 
 class Reports:

@@ -152,6 +152,7 @@ class Access(Model, frozen=True, kw_only=True):
     prefix: tuple[str, ...] = ()
     private_directories: tuple[str, ...] | None = None  # known better than by the site, e.g. which parts of /tmp are shared
     shared_directories: tuple[str, ...] = ()  # below a private directory, and shared all the same
+    like: str = ""  # the site that a local cluster imitates
 
 
 class Partition(Model, frozen=True, kw_only=True):

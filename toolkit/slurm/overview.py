@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.model.overview import Limits, Live, Queue, Standing, Start
 from toolkit.model.site import Site, Use
@@ -109,17 +109,13 @@ def limits(queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Ma
         else Limits()
     )
     found = [one for one in (qos.get(queue.qos), associations.get(queue.name), associations.get(""), from_site) if one]
-    given = [one for one in found if (one.jobs_submitted, one.jobs_running, one.gpus) != (None, None, None)]
+    chosen = {
+        name: next((one for one in found if getattr(one, name) is not None), None) for name in ("jobs_submitted", "jobs_running", "gpus")
+    }
     return Limits(
-        jobs_submitted=_first(one.jobs_submitted for one in given),
-        jobs_running=_first(one.jobs_running for one in given),
-        gpus=_first(one.gpus for one in given),
-        source=" and ".join(dict.fromkeys(one.source for one in given)),
+        **{name: getattr(one, name) for name, one in chosen.items() if one},
+        source=" and ".join(dict.fromkeys(one.source for one in chosen.values() if one)),
     )
-
-
-def _first(values: Iterable[int | None]) -> int | None:
-    return next((value for value in values if value is not None), None)
 
 
 def standing(queue: Queue, members: Sequence[Live], site: Site, allowed: Limits, use: Use, start: Start | None) -> Standing:
