@@ -18,10 +18,12 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
+from toolkit.model.ways import Requeue
 from toolkit.refusals import asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
+from toolkit.ways import requeue
 
 _Decided = TypeVar("_Decided")
 
@@ -76,6 +78,8 @@ def plan(inputs: Inputs) -> Plan:
     partition = _collect(findings, lambda: _partition(inputs))
     judged = judge(_case(inputs, partition), inputs.force)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
+    findings += requeue.findings(job, asked_minutes(job))
+    back = requeue.decide(job, asked_minutes(job))
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
     request = _request(inputs, partition)
@@ -96,7 +100,7 @@ def plan(inputs: Inputs) -> Plan:
         ranks_per_node=request.ranks_per_node,
         gpus_per_node=job.most_gpus,
         cpus_per_rank=request.cpus_per_rank,
-        directives=directives(job, name, launch, request.cpus_per_rank),
+        directives=directives(job, name, launch, request.cpus_per_rank, back),
         directory=inputs.directory,
         run_directory=inputs.run_directory,
         container=container,
@@ -106,6 +110,7 @@ def plan(inputs: Inputs) -> Plan:
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
+        requeue=back,
         warnings=(
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
@@ -236,7 +241,7 @@ def _always(runtime: str | None) -> dict[str, str]:
     }
 
 
-def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int) -> tuple[tuple[str, str], ...]:
+def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Requeue | None) -> tuple[tuple[str, str], ...]:
     """Slurm's long options of the script, in a fixed order; those that nobody set are left to the cluster. "" for one without a value."""
     least, most = job.node_range
     equal, fixed = not job.gpus_by_node, least == most
@@ -262,9 +267,9 @@ def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int) -> tuple
         ("reservation", job.reservation),
         ("dependency", job.dependency),
         ("array", job.array),
-        ("signal", job.signal),
+        ("signal", requeue.directive(back) if back else job.signal),
         ("comment", job.comment),
-        *(launch.directives or (("no-requeue", ""),)),
+        *(launch.directives or ((("requeue" if back else "no-requeue"), ""),)),
     ]
     return tuple((key, str(value)) for key, value in rows if value is not None)
 

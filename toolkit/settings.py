@@ -16,7 +16,7 @@ from toolkit.model.job import Job
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
 _NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND", "MODULES"})
-_NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "mem", "array"})
+_NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"})
 _WHOLE = re.compile(r"-?\d+\Z")
 
 DEFAULTS = Job(site="auto", image=None, runtime="apptainer", launcher="auto", nodes=1, gpus=0, runs="runs")
@@ -82,7 +82,7 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
 def _value(key: str, text: str) -> Any:
     if key in _NUMBERS and _WHOLE.match(text):
         return int(text)
-    return text.lower() in ("1", "true", "yes") if key in ("exclusive", "require_signed") else text
+    return text.lower() in ("1", "true", "yes") if key in ("exclusive", "require_signed", "requeue") else text
 
 
 def _check(place: str, key: str, value: Any) -> None:

@@ -48,6 +48,11 @@ def cases() -> dict[str, Inputs]:
     return {
         "torchrun": inputs(),
         "torchrun-elastic": inputs({"nodes": "1:4"}),
+        "torchrun-requeue": inputs({"requeue": True, "time": "1:00:00"}),
+        "torchrun-elastic-requeue": inputs({"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}),
+        "mpirun-requeue": inputs(
+            {"launcher": "mpirun", "requeue": True, "array": "0-3"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+        ),
         "torchrun-unequal": inputs({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": inputs({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": inputs({"launcher": "srun", "init": "file"}),

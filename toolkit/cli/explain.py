@@ -43,8 +43,10 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
     evidence, outcome = _evidence(what, runs)
     if outcome is not None and outcome.kind == "ok":
         from toolkit.cli import console
+        from toolkit.cli.follow import show_attempts
 
         console.note("this run ended well; there is nothing to explain")
+        show_attempts(outcome.stints)
         return
     found = explain(evidence, known)
     if as_json:
@@ -57,6 +59,10 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         from toolkit.cli import console
 
         console.out("\n".join(lines_of(found)))
+        if outcome is not None:
+            from toolkit.cli.follow import show_attempts
+
+            show_attempts(outcome.stints)
 
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 
 from toolkit.cli import console
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
+from toolkit.model.ways import Stint
 from toolkit.runs import follow as events
 from toolkit.runs import logs
 from toolkit.runs.outcome import headline
@@ -89,8 +91,17 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     if outcome.ranks:
         places = "   ".join(f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items())
         console.note(console.subject("", places))
+    show_attempts(outcome.stints)
     directory = os.path.relpath(paths.directory)
     console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))
+
+
+def show_attempts(stints: Sequence[Stint]) -> None:
+    """The history of a run that went back into the queue."""
+    from toolkit.ways.requeue import told
+
+    for index, line in enumerate(told(stints) if len(stints) > 1 else ()):
+        console.note(console.subject("" if index else "attempts", line))
 
 
 def show_explanation(paths: Paths) -> None:

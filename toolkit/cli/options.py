@@ -144,6 +144,10 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
     click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60."),
     click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),
+    click.option(
+        "--requeue", is_flag=True, default=None, help="Go back into the queue before the time is over, and go on from what was saved."
+    ),
+    click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
     click.option("--require-signed", is_flag=True, default=None, help="Run the image only if it is signed by --signature-key."),
     click.option("--signature-key", metavar="FILE|FINGERPRINT", help="A public key in PEM, or the fingerprint of a PGP key."),
     click.option(

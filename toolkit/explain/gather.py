@@ -10,6 +10,7 @@ from toolkit.explain.model import Evidence
 from toolkit.model.run import Outcome
 from toolkit.runs import follow, logs, status
 from toolkit.runs.store import Paths
+from toolkit.ways import requeue
 
 _MOST_BYTES = 200_000_000  # of one log; what is beyond is no help to anybody
 
@@ -22,7 +23,8 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     """
     submission = status.submission_of(paths)
     plan = follow.read_plan(paths)
-    lines = [line for line in follow.all_lines(paths, plan, submission.job_id) if not logs.is_noise(line.text)]
+    printed = follow.all_lines(paths, plan, submission.job_id)
+    lines = [line for line in (requeue.last(printed) if plan.requeue else printed) if not logs.is_noise(line.text)]
     entries = entries_of((line.text, line.host, line.rank) for line in lines)
     outcome = paths.read_outcome()
     if outcome is None:

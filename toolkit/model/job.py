@@ -48,6 +48,8 @@ class Job(Model, frozen=True, kw_only=True):
         require_signed: run an image only that is signed by ``signature_key``, and unchanged since.
         signature_key: a public key in PEM, or the fingerprint of a PGP key.
         array: Slurm's ``--array``: the script as many jobs, each of which knows its SLURM_ARRAY_TASK_ID.
+        requeue: before its time is over the job goes back into the queue, and goes on from what its ranks have saved.
+        max_requeues: how often at most.
     """
 
     summary: str | None = None
@@ -84,6 +86,8 @@ class Job(Model, frozen=True, kw_only=True):
     signal: str | None = None
     dependency: str | None = None
     array: str | int | None = None
+    requeue: bool | None = None
+    max_requeues: Positive | None = None
     require_signed: bool | None = None
     signature_key: str | None = None
 

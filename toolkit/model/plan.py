@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.ways import Requeue
 
 
 class Bind(Model, frozen=True, kw_only=True):
@@ -148,6 +149,7 @@ class Plan(Model, frozen=True, kw_only=True):
         least_nodes: with how many nodes it can do, where ``nodes`` is the most; None: just so many.
         gpus_by_node: GPUs of each node where they differ.
         array: it is a job array.
+        requeue: how it goes back into the queue before it is stopped; None: it does not.
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
     """
@@ -170,6 +172,7 @@ class Plan(Model, frozen=True, kw_only=True):
     least_nodes: int | None = None
     gpus_by_node: tuple[int, ...] = ()
     array: bool = False
+    requeue: Requeue | None = None
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
 

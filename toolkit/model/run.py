@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.ways import Stint
 
 # Slurm's base states that a job does not leave again.
 FINAL_STATES = frozenset(
@@ -100,6 +101,7 @@ class Outcome(Model, frozen=True, kw_only=True):
         failure: the first rank that failed.
         message: what happened, where it needs words.
         unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
+        stints: the attempts of a job that may go back into the queue; all else is of the last one.
     """
 
     state: str
@@ -111,4 +113,5 @@ class Outcome(Model, frozen=True, kw_only=True):
     failure: Failure | None = None
     message: str = ""
     unwell: dict[str, str] = {}
+    stints: tuple[Stint, ...] = ()
     kind: Literal["ok", "failed", "lost", "cancelled", "timeout"] = "ok"

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
@@ -15,6 +17,7 @@ from toolkit.runs import logs
 from toolkit.runs.outcome import outcome
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
+from toolkit.ways import requeue
 
 _READ_SECONDS = 0.25  # between two looks into the logs
 _PATIENCE = 600.0  # a controller that restarts is back by then
@@ -103,7 +106,9 @@ def all_lines(paths: Paths, plan: Plan, job_id: int) -> list[logs.Line]:
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
     """Work out how an ended job came out, and write it into the run's directory."""
     unwell = client.unwell_nodes(state.nodes) if state.nodes and state.state != "COMPLETED" else {}
-    came_out = outcome(plan, state, all_lines(paths, plan, state.job_id), unwell)
+    lines = all_lines(paths, plan, state.job_id)
+    came_out = outcome(plan, state, requeue.last(lines) if plan.requeue else lines, unwell)
+    came_out = replace(came_out, stints=requeue.stints(lines))
     write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
     return came_out
 

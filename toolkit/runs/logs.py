@@ -23,13 +23,14 @@ class Line:
     """A line of a log.
 
     ``rank`` is None where a launcher's agent or the batch shell speaks; ``host`` is "" for the batch shell; ``element`` is the number in a
-    job array.
+    job array; ``attempt`` counts how often the job was started, where its logs tell.
     """
 
     text: str
     host: str
     rank: int | None
     element: int | None = None
+    attempt: int = 1
 
     @property
     def label(self) -> str:
@@ -42,8 +43,8 @@ def line(text: str, log: Log, *, task_is_rank: bool) -> Line:
     """What a line says and who said it: torchrun's lines begin with their rank, Slurm's tasks are ranks by themselves."""
     match = _RANK.match(text)
     if match:
-        return Line(match["text"], log.host, int(match["rank"]), log.element)
-    return Line(text, log.host, log.task if task_is_rank else None, log.element)
+        return Line(match["text"], log.host, int(match["rank"]), log.element, log.attempt)
+    return Line(text, log.host, log.task if task_is_rank else None, log.element, log.attempt)
 
 
 def is_noise(text: str) -> bool:

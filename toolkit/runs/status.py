@@ -8,14 +8,19 @@ from typing import NamedTuple
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
+from toolkit.model.ways import Stint
 from toolkit.runs import follow, once
 from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
+from toolkit.ways import requeue
 
 
 class Status(NamedTuple):
-    """A row of `toolkit ps`. ``seconds`` is how long it ran, or has been running; ``exit_code`` is None before the end."""
+    """A row of `toolkit ps`. ``seconds`` is how long it ran, or has been running; ``exit_code`` is None before the end.
+
+    ``attempts`` counts how often it was started: more than once where it goes back into the queue.
+    """
 
     run: str
     job_id: int
@@ -25,6 +30,7 @@ class Status(NamedTuple):
     shape: str
     nodes: str
     message: str
+    attempts: int = 1
 
 
 def client_of(submission: Submission | Attempt) -> Client:
@@ -75,7 +81,18 @@ def unknown(paths: Paths) -> Status:
 def _row(paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str) -> Status:
     submission = paths.read_submission()
     plan = follow.read_plan(paths)
-    return Status(paths.name, submission.job_id if submission else 0, state, seconds, exit_code, plan.shape, nodes, message)
+    number = submission.job_id if submission else 0
+    attempts = max((stint.number for stint in stints(paths)), default=1)
+    words = f"attempt {attempts}{f'; {message}' if message else ''}" if attempts > 1 else message
+    return Status(paths.name, number, state, seconds, exit_code, plan.shape, nodes, words, attempts)
+
+
+def stints(paths: Paths) -> tuple[Stint, ...]:
+    """The attempts of a run that may go back into the queue, as far as they have begun; empty for any other."""
+    outcome, submission, plan = paths.read_outcome(), paths.read_submission(), follow.read_plan(paths)
+    if outcome is not None or submission is None or plan.requeue is None:
+        return outcome.stints if outcome else ()
+    return requeue.stints(follow.all_lines(paths, plan, submission.job_id))
 
 
 def submission_of(paths: Paths) -> Submission:

@@ -14,19 +14,23 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
-_LOG = re.compile(r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
+_LOG = re.compile(r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 
 
 @dataclass(frozen=True)
 class Log:
-    """One log of a job: of the batch shell (no host), or of one task; ``element`` is the number in a job array."""
+    """One log of a job: of the batch shell (no host), or of one task; ``element`` is the number in a job array.
+
+    A job that goes back into the queue has logs of its tasks for each ``attempt``, from 1; its batch shell has one for all.
+    """
 
     path: Path
     job_id: int
     task: int | None
     host: str
     element: int | None = None
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ class Paths:
             match = _LOG.match(path.name)
             if match and int(match["job"]) == job_id:
                 element = int(match["element"]) if match["element"] else None
-                found.append(Log(path, job_id, int(match["task"]) if match["task"] else None, match["host"] or "", element))
-        return sorted(found, key=lambda log: (log.element or 0, log.task is not None, log.task or 0))
+                task, attempt = int(match["task"]) if match["task"] else None, int(match["restart"] or 0) + 1
+                found.append(Log(path, job_id, task, match["host"] or "", element, attempt))
+        return sorted(found, key=lambda log: (log.element or 0, log.task is not None, log.attempt, log.task or 0))
 
     def read_submission(self) -> Submission | None:
         return read_json(self.submission, Submission) if self.submission.is_file() else None
