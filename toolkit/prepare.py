@@ -29,6 +29,7 @@ from toolkit.plan import Inputs
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, worded
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
+from toolkit.sites.imitation import imitation
 from toolkit.slurm import usage
 from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
@@ -131,7 +132,7 @@ def find_place(name: str) -> Place:
     """
     if name == "auto":
         try:
-            return Place(sites.load("local"), local_access(default_name()), "the local cluster is up")
+            return _local(sites.load("local"), local_access(default_name()), "the local cluster is up")
         except SlurmUnreachableError as error:
             if shell.which("sbatch") is None or not _has_configuration():
                 raise SlurmUnreachableError(
@@ -141,7 +142,28 @@ def find_place(name: str) -> Place:
                 ) from None
         return Place(sites.load("generic"), Access(), "the Slurm on PATH")
     site = sites.load(name)
-    return Place(site, local_access(default_name()) if site.access == "local-cluster" else Access(), name)
+    if site.access == "local-cluster":
+        return _local(site, local_access(default_name()), name)
+    return _imitated(site) or Place(site, Access(), name)
+
+
+def _local(site: Site, access: Access, origin: str) -> Place:
+    """The local cluster: as it is written, or as the site that it imitates."""
+    if not access.like or site.name not in ("local", access.like):
+        return Place(site, access, origin)
+    alike = imitation(sites.load(access.like), sites.load("local"), os.path.expandvars)
+    return Place(alike, access, f"{origin}, like {access.like}")
+
+
+def _imitated(site: Site) -> Place | None:
+    """The local cluster, where it imitates the site that is asked for and there is no other Slurm here."""
+    if shell.which("sbatch") is not None and _has_configuration():
+        return None
+    try:
+        access = local_access(default_name())
+    except SlurmUnreachableError:
+        return None
+    return _local(site, access, site.name) if access.like == site.name else None
 
 
 def _has_configuration() -> bool:
