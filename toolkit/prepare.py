@@ -64,7 +64,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     Raises:
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. What else is wrong is in ``inputs.findings``.
     """
-    target = resolve(target_name, here, program=flags.values.get("launcher") == "none")
+    named = LAUNCHERS.get(str(flags.values.get("launcher")))
+    target = resolve(target_name, here, program=named is not None and named.programs)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
     place = find_place(_merged(layers).job.site or "auto")
     settings = _merged([layers[0], Layer(f"site {place.site.name}", place.site.defaults), *layers[1:]])

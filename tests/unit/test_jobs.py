@@ -159,3 +159,14 @@ def test_the_all_reduce_names_its_launcher_and_every_library_leaves_together() -
     for name in ("train.py", "libraries.py"):
         assert len((folder / name).read_text(encoding="utf-8").splitlines()) <= LINES_AT_MOST
     assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_functions_are_jobs_of_their_own_and_are_submitted_from_beside_them() -> None:
+    for name, script, function in (("submitit-add", "add.py", "add"), ("submitit-checkpoint", "count.py", "Count")):
+        folder = shipped("jobs") / name
+        job = read_toml(folder / "job.toml", Job)
+        assert (job.launcher, job.script) == ("none", script)
+        assert f"from {script.removesuffix('.py')} import {function}\n" in (folder / "submit.py").read_text(encoding="utf-8")
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        assert f"toolkit run jobs/{name}\n" in text
+        assert f"python jobs/{name}/submit.py" in text

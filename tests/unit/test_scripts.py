@@ -75,6 +75,12 @@ def cases() -> dict[str, Inputs]:
         "horovod-elastic": inputs({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}),
         "mpirun": inputs({"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
         "mpi": inputs({"launcher": "mpi"}, script="hello"),
+        "submitit": inputs(
+            {"launcher": "submitit", "arguments": (), "job_name": "add", "time": "1:00:00"},
+            manifest=None,
+            script="toolkit.submit",
+            program=True,
+        ),
         "tensorflow": inputs({"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL),
         "tensorflow-gpus": inputs({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
         "neuron": inputs(
@@ -168,7 +174,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "submitit"])  # which is given a function, and no words
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'

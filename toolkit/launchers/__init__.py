@@ -30,6 +30,7 @@ class Entry(NamedTuple):
         unequal: it can start as many ranks on each node as that has GPUs (``--gpus 8,4``).
         single: a rank takes all GPUs of its node, so that there is one on each node where nobody says.
         options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
+        programs: what it starts may be no file of the user's.
     """
 
     summary: str
@@ -39,6 +40,7 @@ class Entry(NamedTuple):
     unequal: bool = False
     single: bool = False
     options: tuple[str, ...] = ()
+    programs: bool = False
 
 
 # The module of a launcher is toolkit.launchers.<name with _ for ->.
@@ -48,7 +50,7 @@ LAUNCHERS: dict[str, Entry] = {
     ),
     "srun": Entry("Slurm starts every rank and tells it who it is; for torch.distributed without torchrun", options=("init",)),
     "spawn": Entry("Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)"),
-    "none": Entry("the command as it is: one process, a job array, any program of the image", single=True),
+    "none": Entry("the command as it is: one process, a job array, any program of the image", single=True, programs=True),
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
     "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
     "horovod-elastic": Entry(
@@ -57,6 +59,7 @@ LAUNCHERS: dict[str, Entry] = {
     "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
     "tensorflow": Entry("Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute", single=True),
+    "submitit": Entry("Slurm starts a Python function that toolkit.submit carries to it, once in each task", single=True, programs=True),
 }
 
 

@@ -1,0 +1,81 @@
+"""``toolkit.submit`` on the real cluster, in the real image: results, several tasks, remote tracebacks, checkpoints."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import none_left
+from toolkit.resources import shipped
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# A function that no module has: its code goes along, with what it refers to.
+VALUE = """\
+import json, os, sys
+import toolkit
+factor = 6
+def where(text):
+    import submitit
+    return [factor * 7, text, os.uname().nodename, submitit.JobEnvironment().global_rank, os.environ["HOME"], os.environ["HOSTILE"]]
+job = toolkit.submit(where, "a 'b' $(c)", image=sys.argv[1], nodes=2, env={"HOSTILE": "d \\"e\\" #f"}, job_name="where am I")
+print(json.dumps({"results": job.results(), "stdout": job.stdout(), "run": job.run.name}))
+"""
+
+
+def python(script: Path, *words: str, env: dict[str, str], cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user does, on the side where jobs are submitted from."""
+    argv = [sys.executable, str(script), *words]
+    return subprocess.run(argv, env=env, cwd=cwd, timeout=timeout, text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_functions_return_and_raise(toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    done = python(shipped("jobs") / "submitit-add" / "submit.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, twelve, three, wrong = done.stdout.splitlines()
+    assert first.endswith("is add-0001")
+    assert (twelve, three) == ("12", "[12, 12, 12]")
+    assert wrong == "TypeError: unsupported operand type(s) for +: 'int' and 'str'"
+    (one, *_) = [row for row in json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout) if row["run"] == "add-0001"]
+    assert one["state"] in ("COMPLETED", "COMPLETING")
+    subprocess.run(["shellcheck", str(shared_dir / "runs/add-0001/job.sbatch")], check=True)
+
+
+def test_code_goes_along_to_each_task_of_two_nodes(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    (shared_dir / "value.py").write_text(VALUE)
+    done = python(shared_dir / "value.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+    if "is carried as byte code" in done.stderr:  # the other Python of this machine: refused before anything was queued
+        assert not (shared_dir / "runs").exists()
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    home = "/home/toolkit"
+    assert told["results"] == [[42, "a 'b' $(c)", f"nid00{rank + 1}", rank, home, 'd "e" #f'] for rank in range(2)]
+    assert told["stdout"].count("Job completed successfully") == 2
+    assert told["run"] == "where-am-I-0001"
+
+
+def test_a_class_that_is_interrupted_goes_on_where_it_was(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    done = python(shipped("jobs") / "submitit-checkpoint" / "submit.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert result["done"] == 8
+    assert len(result["began_at"]) == 2, "two attempts"
+    assert result["began_at"][1] >= 3, "not from 0"
+    assert "goes back into the queue" in "".join(path.read_text() for path in (shared_dir / "runs/Count-0001/logs").glob("*.log"))
+    none_left(shared_dir)
+
+
+def test_what_cannot_run_is_refused_in_python_as_well(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+    (shared_dir / "refused.py").write_text(f"import toolkit\ntoolkit.submit(len, 'abc', image={str(pytorch_image)!r}, nodes=99)\n")
+    done = python(shared_dir / "refused.py", env=toolkit_env, cwd=shared_dir)
+    assert done.returncode == 1
+    assert "PlanError: this job could not run on site local; nothing was submitted" in done.stderr
+    assert "99" in done.stderr.splitlines()[-1], "and why"
+    assert not (shared_dir / "runs").exists()

@@ -1,0 +1,99 @@
+"""``toolkit.submit`` up to where a job is submitted: what it refuses, what it carries. That functions run is shown on the cluster."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import toolkit
+from tests.unit.samples import MANIFEST, inputs
+from toolkit import functions
+from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, UsageError
+from toolkit.launchers import submitit as launcher
+from toolkit.model.image import Packages
+from toolkit.plan import plan
+
+HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+class Count:
+    def __call__(self) -> int:
+        return 0
+
+
+def test_the_package_stays_light_until_a_function_is_submitted() -> None:
+    code = "import sys, toolkit; print([name for name in ('submitit', 'msgspec', 'toolkit.plan') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert toolkit.submit is functions.submit
+    with pytest.raises(AttributeError, match="no attribute 'sumbit'"):
+        _ = toolkit.sumbit
+
+
+def test_without_submitit_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(NeedsInstallError) as caught:
+        toolkit.submit(add, 5, 7)
+    assert "slurm-container-toolkit[submit]" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(("option", "near"), [("node", "nodes"), ("imgae", "image"), ("launcher", None)])
+def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        toolkit.submit(add, 5, 7, **{option: 1})
+    assert option in caught.value.cause
+    assert near is None or caught.value.close == near
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(add, "add"), (Count(), "Count"), (functools.partial(add, 1), "add"), (lambda: 0, "lambda")]
+)
+def test_the_job_is_named_after_the_function(function: object, name: str) -> None:
+    layer = functions._layer(function, {"nodes": 2}, Path("/work"))  # type: ignore[arg-type]
+    assert (layer.values["job_name"], layer.values["launcher"], layer.values["nodes"]) == (name, "submitit", 2)
+
+
+def test_byte_code_of_another_python_is_refused_and_a_name_is_not() -> None:
+    same = replace(HELD, packages=Packages(apt={"python3": f"{HERE}.2-1+b1"}))
+    other = replace(HELD, packages=Packages(apt={"python3": "3.4.0-1"}))
+    assert functions._mismatch(lambda: 0, same) is None
+    assert functions._mismatch(lambda: 0, HELD) is None, "nobody knows"
+    assert functions._mismatch(add, other) is None, "the job imports it"
+    assert functions._mismatch(Count(), other) is None
+    found = functions._mismatch(lambda: 0, other)
+    assert isinstance(found, LauncherMismatchError)
+    assert "Python 3.4" in found.cause
+
+
+def test_a_script_is_not_started_by_this_launcher() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(inputs({"launcher": "submitit"}, manifest=HELD))
+    assert "calls functions" in caught.value.findings[0].cause
+
+
+def test_the_image_must_hold_submitit() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(inputs({"launcher": "submitit"}, script=launcher.TARGET, program=True))
+    assert caught.value.exit_code == LauncherMismatchError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("signal", "fits"), [(None, True), ("B:USR2@30", True), ("B:SIGUSR2", True), ("B:USR1@30", False), ("USR2", False)]
+)
+def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: bool) -> None:
+    given = inputs({"launcher": "submitit", "signal": signal}, manifest=HELD, script=launcher.TARGET, program=True)
+    if fits:
+        assert [value for key, value in plan(given).directives if key == "signal"] == [signal or "B:USR2@90"]
+        assert ("requeue", "") in plan(given).directives
+    else:
+        with pytest.raises(PlanError, match="could not run"):
+            plan(given)

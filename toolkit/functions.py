@@ -1,0 +1,152 @@
+"""``toolkit.submit``: call a Python function on the nodes of a cluster, in an image, and get what it returns.
+
+On submitit, which carries functions, results and exceptions as files; the job itself is an ordinary run, with a plan, a script and a
+directory of its own below ``runs/``, so that what cannot work is refused before anything queues, and `toolkit ps`, `logs`, `cancel` and
+`explain` know it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, ToolkitError, UsageError
+from toolkit.launchers.submitit import FOLDER, TARGET
+from toolkit.localcluster.access import default_name
+from toolkit.model.base import field_names
+from toolkit.model.image import Manifest
+from toolkit.model.job import Job as Settings
+from toolkit.model.plan import Plan
+from toolkit.plan import Inputs
+from toolkit.prepare import prepare
+from toolkit.refusals import asked_minutes
+from toolkit.runs import submit as runs
+from toolkit.runs.store import Paths
+from toolkit.settings import Layer
+
+if TYPE_CHECKING:
+    from toolkit.functionjobs import Job
+
+# Not those that are a script's, or another launcher's; going back into the queue is submitit's own work here.
+_NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues"}
+_OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
+_DAY = 24 * 60
+_TIMEOUTS = 3  # how often a function may run into its time limit and go on, as submitit has it
+
+
+def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job:
+    """Call ``function(*arguments)`` in a job, once in each of its tasks.
+
+    Args:
+        function: any callable that cloudpickle can carry. One with a method ``checkpoint(*arguments)`` that returns a
+            ``submitit.helpers.DelayedSubmission`` goes on from there when the job is preempted or its time is over.
+        arguments: of the function; for named ones there is ``functools.partial``.
+        options: of `toolkit run`, as they are called in a job.toml: ``image``, ``nodes``, ``ntasks_per_node``, ``gpus``, ``time``,
+            ``partition``, ``comment``, ``job_name``, ``bind``, ``env``, ``site``, ...; ``toolkit.toml`` and ``TOOLKIT_*`` count as well.
+
+    Returns:
+        submitit's job: ``result()`` waits for what the function returned and raises with the remote traceback where it failed,
+        ``results()`` gives a list for several tasks; ``done()``, ``state``, ``cancel()``, ``stdout()``, ``interrupt()``.
+
+    Raises:
+        NeedsInstallError: submitit is not installed here.
+        UsageError: there is no such option, or the function cannot be carried.
+        PlanError: the job could not run; nothing was submitted.
+    """
+    submitit = _submitit()
+    here = Path.cwd()
+    prepared = prepare(TARGET, _layer(function, options, here), here)
+    inputs = _with_folder(prepared.inputs, here)
+    if (mismatch := _mismatch(function, inputs.manifest)) is not None:
+        inputs = inputs._replace(findings=[*inputs.findings, mismatch])
+    paths, decided = _written(inputs)
+    folder = paths.directory / FOLDER
+    try:
+        folder.mkdir()
+        called = submitit.core.utils.DelayedSubmission(function, *arguments)
+        called.set_timeout(asked_minutes(inputs.job) or _DAY, _TIMEOUTS)
+        called.dump(folder / "function.pkl")
+    except Exception as error:
+        shutil.rmtree(paths.directory)
+        if isinstance(error, OSError):
+            raise
+        raise UsageError(f"{_name(function)} cannot be carried to the job: {error}", place="toolkit.submit") from error
+    cluster = default_name() if inputs.site.access == "local-cluster" else None
+    number = runs.submit(paths, decided, prepared.client, cluster).job_id
+    # The tasks wait for it: its name has the job's number in it.
+    (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
+    from toolkit.functionjobs import job
+
+    return job(prepared.client, paths, number, decided.nodes * decided.ranks_per_node)
+
+
+def _written(inputs: Inputs) -> tuple[Paths, Plan]:
+    """As ``runs.write``; a traceback shows what an error says of itself, so that a refusal says all of its reasons."""
+    try:
+        return runs.write(inputs)
+    except PlanError as error:
+        reasons = "".join(f"\n  {finding.place or finding.kind}: {finding.cause}" for finding in error.findings)
+        raise PlanError(error.cause + reasons, error.findings) from None
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise NeedsInstallError(
+            "toolkit.submit works on submitit, which is not installed here",
+            place=sys.executable,
+            next_step="pip install 'slurm-container-toolkit[submit]'",
+        ) from None
+    return submitit
+
+
+def _layer(function: Callable[..., Any], options: dict[str, Any], here: Path) -> Layer:
+    unknown = next((name for name in options if name not in _OPTIONS), None)
+    if unknown is not None:
+        raise UsageError(f"toolkit.submit has no option {unknown!r}", choices=_OPTIONS, value=unknown, place="toolkit.submit")
+    said = {name: value for name, value in options.items() if value is not None}
+    said["env"] = {"PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(here)), str(here)))), **said.get("env", {})}
+    if isinstance(said.get("bind"), str):
+        said["bind"] = (said["bind"],)
+    return Layer("toolkit.submit", {"job_name": _name(function), **said, "launcher": "submitit"})
+
+
+def _with_folder(inputs: Inputs, here: Path) -> Inputs:
+    """The nodes see the directory of the script that is running here: functions of modules beside it are carried by their names."""
+    return inputs._replace(folder=str(_folder(here)))
+
+
+def _folder(here: Path) -> Path:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(script).resolve().parent if script else here
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """``add``, ``Count``; a partial's is that of its function."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__)).strip("<>")
+
+
+def _mismatch(function: Callable[..., Any], manifest: Manifest | None) -> ToolkitError | None:
+    """A finding where the function's code goes along and the image's Python is another: byte code differs between 3.x and 3.y."""
+    version = manifest.packages.apt.get("python3", "") if manifest else ""
+    inside, here = ".".join(version.split(".")[:2]), f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not inside or inside == here or _by_name(function):
+        return None
+    return LauncherMismatchError(
+        f"{_name(function)} is carried as byte code of Python {here}, and the image has Python {inside}",
+        place="image",
+        next_step=f"run this with Python {inside}, or define the function in a module of its own and import it",
+    )
+
+
+def _by_name(function: Callable[..., Any]) -> bool:
+    """Whether a function is carried as the name of something in a module, which the job imports."""
+    owner = function if hasattr(function, "__qualname__") else type(function)
+    module = sys.modules.get(getattr(owner, "__module__", ""))
+    return module is not None and module.__name__ != "__main__" and getattr(module, owner.__qualname__, None) is owner
