@@ -1,0 +1,347 @@
+"""Runtimes: golden scripts that shellcheck has nothing against, hostile values byte for byte, and what is refused before a job queues."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from toolkit import runtimes, scripts
+from toolkit.errors import PlanError, UnknownRuntimeError
+from toolkit.inside import environments
+from toolkit.model.environment import Engine, Environment
+from toolkit.model.plan import Bind
+from toolkit.model.source import Source
+from toolkit.plan import Inputs, plan
+from toolkit.resources import package_directory
+from toolkit.runtimes import pyxis
+from toolkit.settings import Layer, merge
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
+VENV = Environment(
+    name="the virtual environment v", kind="venv", prefix="/home/user/v", python="/home/user/v/bin/python3", version="3.11.2", torchrun=True
+)
+HOST = Environment(name="/usr/bin/python3", kind="host", prefix="/usr", python="/usr/bin/python3", version="3.11.2", torchrun=True)
+CONDA = Environment(
+    name="torch",
+    kind="conda",
+    prefix="/home/user/.conda/envs/torch",
+    python="/home/user/.conda/envs/torch/bin/python3",
+    version="3.10.4",
+    torchrun=True,
+    variables={"HDF5_USE_FILE_LOCKING": "FALSE"},
+)
+ENGINE = Engine(program="docker", address="unix:///run/user/1000/docker.sock")
+REFERENCE = "nvcr.io/nvidia/pytorch:25.06-py3"
+SITE = replace(LOCAL, modules=("gcc/10.2.0", "cuda/11.4"), scratch="/scratch/$USER")
+
+
+def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Inputs:
+    """A job of `inputs` in a runtime, with what is looked up for it."""
+    found: dict[str, Any] = {
+        "apptainer": {},
+        "docker": {"engine": ENGINE, "image": REFERENCE},
+        "pyxis": {"image": REFERENCE},
+        "conda": {"environment": CONDA, "image": ""},
+        "none": {"environment": VENV, "image": ""},
+    }
+    settings: dict[str, Any] = {"runtime": runtime}
+    settings |= {"docker": {"nodes": 1}, "conda": {"conda_env": "torch"}}.get(runtime, {})
+    return inputs(settings | (job or {}), **(found[runtime] | changes))
+
+
+def cases() -> dict[str, Inputs]:
+    mpirun = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+    bound = {"bind": ("/data/a b:/data:ro",)}
+    return {
+        "docker-torchrun": on("docker", {"gpus": 2, "ntasks_per_node": None} | bound, engine=replace(ENGINE, nvidia=True)),
+        "docker-srun": on("docker", {"launcher": "srun"}),
+        "docker-horovod-gloo": on("docker", {"launcher": "horovod-gloo"}),
+        "podman-none": on(
+            "docker", {"launcher": "none", "gpus": 2}, engine=Engine(program="podman", rootless=True, nvidia=True), site=SITE
+        ),
+        "pyxis-torchrun": on("pyxis", bound),
+        "pyxis-horovod": on("pyxis", {"launcher": "horovod"}, site=SITE),
+        "pyxis-horovod-gloo": on("pyxis", {"launcher": "horovod-gloo"}),
+        "conda-torchrun": on("conda", {"modules": ("cudampi/openmpi-4.1.1",)}, site=SITE),
+        "conda-spawn": on("conda", {"launcher": "spawn"}),
+        "conda-horovod": on("conda", {"launcher": "horovod"}),
+        "conda-mpirun": on("conda", {"launcher": "mpirun"}, facts=mpirun),
+        "none-torchrun": on("none"),
+        "none-srun": on("none", {"launcher": "srun"}, environment=HOST, site=SITE),
+        "none-none": on("none", {"launcher": "none", "array": "0-3"}, environment=HOST),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_script_is_the_golden_one(name: str) -> None:
+    """To renew the files after a change that is meant: UPDATE_GOLDEN=1 pytest tests/unit/test_runtimes.py, and read the diff."""
+    text = scripts.script(plan(cases()[name]))
+    path = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:
+    for name in runtimes.RUNTIMES:
+        assert {"check", "container", "warnings"} <= set(vars(runtimes.get(name)))
+        assert (package_directory("scripts") / "templates/runtimes" / f"{name}.j2").is_file()
+    assert {case.job.runtime for case in cases().values()} | {"apptainer"} == set(runtimes.RUNTIMES)
+
+
+# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set; the engine's client writes down its
+# words and the variables that it hands on by name. The real ones run in tests/cluster.
+SRUN = """#!/bin/bash
+for word in "$@"; do case $word in --container-*) printf '%s\\0' "$word" >> "$CAPTURE/options" ;; esac; done
+for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
+export SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1
+SLURMD_NODENAME=localhost exec "$@"
+"""
+SCONTROL = "#!/bin/bash\necho localhost\n"
+WRITE = """#!/bin/bash
+printf '%s\\0' "$@" > "$CAPTURE/arguments"
+env -0 > "$CAPTURE/variables"
+"""
+
+
+def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str], list[str]]:
+    """Run the plan's script with the stand-ins: the words of the rank or of the engine, its variables, and srun's options."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("docker", WRITE), ("python3", WRITE), ("torchrun", WRITE)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "HOME": str(directory),
+        "CAPTURE": str(directory),
+        "SLURM_JOB_ID": "7",
+        "SLURM_CLUSTER_NAME": "c",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURMD_NODENAME": "localhost",
+        "TOOLKITENV_LEAK": "from the user's shell",
+        "RANK": "of the user's shell",
+        "PYTHONPATH": "/host/python",
+    }
+    script = scripts.script(plan(decided))
+    subprocess.run(["bash"], input=script, env=environment, text=True, check=True, cwd=directory)
+    read = {name: (directory / name).read_text().split("\0")[:-1] for name in ("arguments", "variables")}
+    options = directory / "options"
+    told = options.read_text().split("\0")[:-1] if options.exists() else []
+    return read["arguments"], dict(row.split("=", 1) for row in read["variables"]), told
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none"])
+@pytest.mark.parametrize("runtime", ["docker", "pyxis", "conda", "none"])
+def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime: str, launcher: str, tmp_path: Path) -> None:
+    words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
+    work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
+    work.mkdir()
+    variables = {f"V{index}": value for index, value in enumerate(words)}
+    hostile = "a b;$(touch pwned)\"'c"
+    given = on(
+        runtime,
+        {"launcher": launcher, "arguments": words, "env": variables, "nodes": 1, "ntasks_per_node": 1},
+        script="a b;$(touch pwned).py",
+        directory=str(work),
+        folder=str(work),
+        run_directory=str(work / "runs/x-0001"),
+        **({"image": hostile} if runtime in ("docker", "pyxis") else {}),
+        **({"environment": replace(VENV, prefix=str(tmp_path / hostile))} if runtime == "none" else {}),
+        **({"environment": replace(CONDA, prefix=str(tmp_path / hostile), variables={"C": hostile})} if runtime == "conda" else {}),
+    )
+    arguments, inside, options = captured(given, tmp_path)
+    assert arguments[-len(words) :] == list(words)
+    assert arguments[-len(words) - 1] == "a b;$(touch pwned).py"
+    assert {name: inside[name] for name in variables} == variables
+    assert "LEAK" not in inside
+    assert "TOOLKITENV_LEAK" not in inside
+    if runtime == "docker":
+        assert hostile in arguments
+        assert Bind(source=str(work), target=str(work)).mount in arguments
+        assert {f"V{index}" for index in range(len(words))} <= set(arguments), "by name only"
+        assert not any("touch pwned`" in word for word in arguments[: arguments.index(hostile)]), "no value among the engine's words"
+    else:
+        assert "PYTHONPATH" not in inside
+    if runtime == "pyxis":
+        assert options[0] == f"--container-image={hostile}"
+        assert options[-1] == f"--container-workdir={work}"
+    if runtime in ("none", "conda"):
+        assert inside["PATH"].startswith(f"{tmp_path / hostile}/bin:")
+    if runtime == "conda":
+        assert (inside["CONDA_PREFIX"], inside["C"]) == (str(tmp_path / hostile), hostile)
+    if launcher == "srun":
+        assert inside["RANK"] == "0" or runtime != "docker"
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def refused(given: Inputs) -> dict[str | None, str]:
+    with pytest.raises(PlanError) as caught:
+        plan(given)
+    return {finding.place: f"{finding.cause}. {finding.next_step}" for finding in caught.value.findings}
+
+
+def test_docker_on_two_nodes_is_refused_with_the_reason() -> None:
+    said = refused(on("docker", {"nodes": 2}))
+    assert "an engine knows nothing of other nodes" in said["--nodes"]
+    assert "--runtime apptainer" in said["--nodes"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "launcher", "instead"),
+    [("docker", "mpirun", "horovod-gloo"), ("docker", "horovod", "torchrun"), ("pyxis", "mpirun", "mpi")],
+)
+def test_a_launcher_that_a_runtime_cannot_start_is_refused(runtime: str, launcher: str, instead: str) -> None:
+    said = refused(on(runtime, {"launcher": launcher}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")))
+    assert f"the launcher {launcher} cannot start ranks by {runtime}" in said["--launcher"]
+    assert instead in said["--launcher"]
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "docker", "pyxis", "none"])
+def test_an_environment_means_something_to_conda_only(runtime: str) -> None:
+    said = refused(on(runtime, {"conda_env": "torch"}))
+    assert "--runtime conda --env torch" in said["--env"]
+
+
+def test_conda_wants_the_name_of_an_environment() -> None:
+    assert "--env NAME" in refused(on("conda", {"conda_env": None}, environment=None))["--env"]
+
+
+@pytest.mark.parametrize("runtime", ["conda", "none"])
+def test_an_image_that_is_asked_for_beside_no_image_is_refused_and_one_of_the_job_is_passed_over(runtime: str) -> None:
+    said = refused(on(runtime, origins={"image": "--image", "runtime": "--runtime"}))
+    assert f"the runtime {runtime} starts no image" in said["--image"]
+    assert plan(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime == runtime
+    assert "no container" in refused(on(runtime, {"bind": ("/data",)}, origins={"bind": "--bind"}))["--bind"]
+
+
+def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
+    lacking = replace(MANIFEST, frameworks={"numpy": "1"}, mpi=())
+    said = refused(on("conda", {"launcher": "horovod"}, manifest=lacking))
+    assert "this environment does not hold" in said["--launcher"]
+    source = Source(python=True, imports=("torch.distributed", "numpy"))
+    warned = plan(on("none", {"launcher": "none"}, manifest=lacking, source=source)).warnings
+    assert warned == ("the script imports torch, not to be found in the virtual environment v",)
+    said = refused(on("none", environment=replace(HOST, torchrun=False)))
+    assert "--launcher srun" in said["--launcher"]
+
+
+def test_an_engine_without_gpus_is_refused_but_where_they_are_simulated() -> None:
+    gpus = {"gpus": 2, "ntasks_per_node": None}
+    assert "gives containers no GPUs" in refused(on("docker", gpus, site=replace(LOCAL, access="path")))["--gpus"]
+    assert not plan(on("docker", gpus)).container.gpus
+    assert "would be read by docker itself" in refused(on("docker", {"env": {"DOCKER_HOST": "x"}}))["--env"]
+
+
+def test_docker_ranks_meet_within_the_machine() -> None:
+    assert plan(on("docker")).environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert plan(on("pyxis")).environment["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_packages_of_the_user_belong_to_the_hosts_own_python_only() -> None:
+    assert "PYTHONNOUSERSITE" not in plan(on("none")).environment
+    for runtime in ("apptainer", "docker", "pyxis", "conda"):
+        assert plan(on(runtime)).environment["PYTHONNOUSERSITE"] == "1"
+
+
+def test_an_unknown_runtime_names_the_nearest() -> None:
+    with pytest.raises(UnknownRuntimeError) as caught:
+        runtimes.get("dokcer")
+    assert caught.value.close == "docker"
+
+
+@pytest.mark.parametrize(
+    ("image", "address"),
+    [
+        ("nvcr.io/nvidia/pytorch:25.06-py3", "nvcr.io#nvidia/pytorch:25.06-py3"),
+        ("docker://nvcr.io/nvidia/pytorch:25.06-py3", "nvcr.io#nvidia/pytorch:25.06-py3"),
+        ("nvcr.io#nvidia/pytorch", "nvcr.io#nvidia/pytorch"),
+        ("localhost:5000/x:1", "localhost:5000#x:1"),
+        ("pytorch/pytorch:2.1", "pytorch/pytorch:2.1"),
+        ("ubuntu:22.04", "ubuntu:22.04"),
+        ("/apps/x.sqsh", "/apps/x.sqsh"),
+        ("./a.b/x.sqsh", "./a.b/x.sqsh"),
+    ],
+)
+def test_a_reference_is_written_as_enroot_reads_it(image: str, address: str) -> None:
+    assert pyxis.enroot(image) == address
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_mount_is_a_line_of_csv(name: str) -> None:
+    import csv
+
+    text = Bind(source=f"/{name}", target=f"/in/{name}", read_only=True).mount
+    assert next(csv.reader([text])) == ["type=bind", f"source=/{name}", f"target=/in/{name}", "readonly"]
+
+
+def conda_at(prefix: Path) -> Path:
+    (prefix / "conda-meta").mkdir(parents=True)
+    return prefix
+
+
+def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    noted = conda_at(tmp_path / "project/noted")
+    kept = conda_at(home / "miniforge3/envs/kept")
+    listed = conda_at(other / "listed")
+    named = conda_at(tmp_path / "named/mine")
+    (home / ".conda").mkdir()
+    (home / ".conda/environments.txt").write_text(f"{noted}\n{tmp_path}/gone\n")
+    (home / ".condarc").write_text(f"channels:\n  - defaults\nenvs_dirs:\n  - {other}\nauto_activate_base: false\n")
+    variables = {"CONDA_ENVS_PATH": str(tmp_path / "named")}
+    for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
+        assert environments.where(name, variables, home) == path
+    assert environments.where(str(kept), {}, home) == kept
+    with pytest.raises(environments.EnvironmentMissingError) as caught:
+        environments.where("keptt", variables, home)
+    assert caught.value.close == "kept"
+    assert "conda create --name keptt" in str(caught.value.next_step)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    with pytest.raises(environments.EnvironmentMissingError) as caught:
+        environments.where(str(tmp_path / "venv"), {}, home)
+    assert "--runtime none" in str(caught.value.next_step)
+
+
+def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path) -> None:
+    """The package is a stand-in: who imports it fails."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
+    meta = tmp_path / "torch-9.9.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
+    program = (package_directory("inside") / "find.py").read_text()
+    done = subprocess.run(
+        ["python3", "-c", program, "torch", "no_such_module"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    assert json.loads(done.stdout.removeprefix("found: "))["frameworks"] == {"torch": "9.9"}
+
+
+@pytest.mark.parametrize(
+    ("said", "types"),
+    [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))],
+)
+def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
+    assert environments.spoken(said) == types
+
+
+def test_modules_of_all_layers_are_loaded() -> None:
+    merged = merge([Layer("job.toml", {"modules": ("a/1",)}), Layer("flag", {"modules": ("b/2",)})])
+    assert merged.job.modules == ("a/1", "b/2")
+    decided = plan(on("conda", {"modules": ("x $(y)",)}, site=SITE))
+    assert decided.modules == ("gcc/10.2.0", "cuda/11.4", "x $(y)")
+    assert "module load gcc/10.2.0 cuda/11.4 'x $(y)' || exit 1" in scripts.script(decided)
