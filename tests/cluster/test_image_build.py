@@ -102,6 +102,21 @@ def test_a_failed_build_keeps_the_image_from_before(tiny: Tiny) -> None:
     assert tiny.inside("/bin/cat", "/greeting") == "one\n"
 
 
+def test_the_definition_is_one_that_apptainer_builds_without_us(tiny: Tiny) -> None:
+    recipe = tiny.recipe("echo 'two  words' > /greeting", checks='greeting = "cat /greeting"')
+    said = tiny.run("render", recipe)
+    assert said.returncode == 0, said.stderr
+    definition, image = tiny.place / "plain.def", tiny.place / "plain.sif"
+    definition.write_text(said.stdout)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tiny.place), "APPTAINER_TMPDIR": str(tiny.place)}
+    # As the definition's own head says for who is not root of all of the machine.
+    argv = ["apptainer", "build", "--fakeroot", image, definition]
+    built = subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "toolkit-check: greeting passed: two  words" in within(image, "sh /opt/toolkit/checks/run").splitlines()
+    assert labels(str(image))["toolkit.recipe"] == "tiny"
+
+
 def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
     checks = 'good = "echo fine", bad = "echo the sum is wrong; exit 1"'
     done = tiny.run("build", tiny.recipe("true", checks=checks))
