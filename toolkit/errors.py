@@ -228,3 +228,9 @@ class EnvironmentMissingError(ToolkitError):
     """No conda environment has this name, or there is no Python in it."""
 
     exit_code, kind = 91, "environment"
+
+
+class PreflightError(ToolkitError):
+    """`toolkit doctor` found what would keep jobs from running."""
+
+    exit_code, kind = 92, "preflight"

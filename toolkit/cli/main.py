@@ -18,11 +18,13 @@ from toolkit.errors import ToolkitError, UsageError
 # verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
+    "shell": ("toolkit.cli.shell", "A shell in an image, on a node of a job of its own."),
     "ps": ("toolkit.cli.ps", "List runs and their states."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
     "image": ("toolkit.cli.image", "Build, list and prove images."),
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
+    "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),
     "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),
     "cluster": ("toolkit.cli.cluster", "Bring a real Slurm cluster up on this machine, and down."),
     "site": ("toolkit.cli.site", "What is known of clusters: partitions, limits, rules."),

@@ -59,11 +59,11 @@ def look(directory: Path) -> Room:
         directory=str(directory),
         free=shutil.disk_usage(directory).free,
         quota=_quota(directory),
-        memory=_kind(directory) in ("tmpfs", "ramfs"),
+        memory=file_system(directory) in ("tmpfs", "ramfs"),
     )
 
 
-def _kind(directory: Path) -> str:
+def file_system(directory: Path) -> str:
     """The type of the file system that a directory is on."""
     found, path = "", directory.resolve()
     longest = -1
@@ -77,7 +77,7 @@ def _kind(directory: Path) -> str:
 
 def _quota(directory: Path) -> int | None:
     user = str(os.getuid())
-    if _kind(directory) == "lustre":
+    if file_system(directory) == "lustre":
         return _asked(["lfs", "quota", "-q", "-u", user, str(directory)])
     return _asked(["quota", "--no-wrap", "--raw-grace", "-f", str(_mount_of(directory))])
 

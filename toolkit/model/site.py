@@ -112,6 +112,7 @@ class Site(Model, frozen=True, kw_only=True):
         required: option -> why it must be given: ``account``.
         forbidden: option -> why it must not: ``mem``.
         environment: variables that every rank gets.
+        allreduce: GB/s per rank that an all-reduce between two nodes should reach, by ``gloo``, ``mpi``, ``nccl``.
         defaults: options of `toolkit run`, by their names, which the site sets.
         notes: what else people should know, each with its source.
     """
@@ -142,6 +143,7 @@ class Site(Model, frozen=True, kw_only=True):
     required: dict[str, OptionRule] = {}
     forbidden: dict[str, OptionRule] = {}
     environment: dict[str, str] = {}
+    allreduce: dict[str, float] = {}
     defaults: dict[str, str | int | bool] = {}
     notes: tuple[Note, ...] = ()
 

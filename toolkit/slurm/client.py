@@ -171,6 +171,12 @@ class Client:
         rows = [line.split("|", 2) for line in result.stdout.splitlines() if line.count("|") >= 2]
         return {name: f"{state}: {reason}" for name, state, reason in rows if state.startswith(("down", "fail")) or state.endswith("*")}
 
+    def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
+        """Of each node of a partition, or of all: its state in Slurm's long form, and the reason that somebody gave."""
+        asked = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *((f"--partition={partition}",) if partition else ())]
+        rows = [line.split("|", 2) for line in self._run(asked).stdout.splitlines() if line.count("|") >= 2]
+        return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
+
     def cancel(self, job_id: int) -> None:
         """Cancel a job; one that has ended already is no error."""
         result = self._run(["scancel", str(job_id)], check=False)

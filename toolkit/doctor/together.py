@@ -1,0 +1,28 @@
+"""What the items about all-reduce share: the sum of `toolkit image verify`, and how fast it was."""
+
+from __future__ import annotations
+
+from toolkit.doctor.case import Answer, Case, failed, passed, unchecked, warned
+from toolkit.images.verify.case import Answer as Verified
+
+MEGABYTES = 16
+_SHARE = 0.7  # of what is expected; less is worth a look
+
+
+def judged(case: Case, verified: Verified, backend: str) -> Answer:
+    """How a sum over all ranks came out and how fast it was, beside what the site expects."""
+    if verified.outcome == "unchecked":
+        return unchecked(verified.detail)
+    if verified.outcome == "failed":
+        return failed(verified.detail, "toolkit explain of a run that ends so; `connections` and `interface` above")
+    met = case.verified.met.get(backend) if case.verified else None
+    speed = met.speed if met else 0.0
+    expected = case.site.allreduce.get(backend) if case.site else None
+    text = f"{verified.detail}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
+    if expected is None:
+        return passed(f"{text} (site {case.site.name if case.site else '?'} does not say what to expect)")
+    if speed < _SHARE * expected:
+        return warned(
+            f"{text}, {expected:g} are expected", "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket"
+        )
+    return passed(f"{text}, {expected:g} are expected")
