@@ -142,10 +142,18 @@ def find_place(name: str) -> Place:
                     next_step=f"{error.next_step} (a real Slurm on this machine), or log in to a cluster's login node",
                 ) from None
         return Place(sites.load("generic"), Access(), "the Slurm on PATH")
-    site = sites.load(name)
+    return place_of(sites.load(name))
+
+
+def place_of(site: Site) -> Place:
+    """A site that was read, and how it is reached.
+
+    Raises:
+        SlurmUnreachableError: it is the local cluster, and that is not up.
+    """
     if site.access == "local-cluster":
-        return _local(site, local_access(default_name()), name)
-    return _imitated(site) or Place(site, Access(), name)
+        return _local(site, local_access(default_name()), site.name)
+    return _imitated(site) or Place(site, Access(), site.name)
 
 
 def _local(site: Site, access: Access, origin: str) -> Place:
@@ -181,12 +189,14 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 
 
 def _project(here: Path) -> list[Layer]:
-    """The nearest ``toolkit.toml`` from here upwards."""
+    """The user's own ``toolkit.toml``, and upon it the nearest one from here upwards."""
+    own = sites.user_file()
+    layers = [layer(f"your {PROJECT_FILE}", read_toml(own, Project))] if own.is_file() else []
     for directory in (here, *here.parents):
         path = directory / PROJECT_FILE
-        if path.is_file():
-            return [layer(PROJECT_FILE, read_toml(path, Project))]
-    return []
+        if path.is_file() and path != own:
+            return [*layers, layer(PROJECT_FILE, read_toml(path, Project))]
+    return layers
 
 
 def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError]) -> Facts:

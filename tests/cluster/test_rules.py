@@ -155,3 +155,19 @@ def test_where_a_job_would_start_soonest(toolkit: Any, place: Place) -> None:
     assert "takes no batch jobs" in found["jupyter"]["start"]["refused"]
     assert found["amd_h100_2"]["start"]["at"] == ""
     assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)
+
+
+def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(toolkit: Any, place: Place) -> None:
+    done = toolkit("site", "init", "made", "--probe", "--comment", RIGHT["comment"], cwd=place.directory, env=place.env)
+    assert done.returncode == 0, done.stderr
+    path = Path(place.env["XDG_CONFIG_HOME"]) / "toolkit/sites/made.toml"
+    text = path.read_text()
+    for line in ('nodes = "gpu[10-11]"', "gpus = 4", 'gpu = "H100"', "max_minutes = 2880", 'interface = "eth0"', "# ? [comment]"):
+        assert f"\n{line}" in text
+    assert "the probe of jupyter failed" in text
+    checked = toolkit("site", "check", "made", cwd=place.directory, env=place.env)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "nothing is wrong; compared with cluster rules" in checked.stdout
+    path.write_text(text.replace("max_minutes = 2880", "max_minutes = 60", 1).replace("[partitions.gh200_1]", "[partitions.gh200_2]"))
+    wrong = json.loads(toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout)["found"]
+    assert [one["key"] for one in wrong] == ["partitions.cas_v100_4.max_minutes", "partitions.gh200_2", "partitions.gh200_1"]

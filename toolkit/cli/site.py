@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli import site_own
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,7 +24,12 @@ def command() -> None:
     Examples:
       toolkit site list
       toolkit site show neuron
+      toolkit site init ours
     """
+
+
+for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema):
+    command.add_command(_verb)
 
 
 @command.command("list")

@@ -10,14 +10,24 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
+from toolkit.model.project import PROJECT_FILE
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
 
 
+def configured() -> Path:
+    """Where the user's own settings lie: ``~/.config/toolkit``."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolkit"
+
+
+def user_file() -> Path:
+    """The user's own ``toolkit.toml``, which holds wherever no project says otherwise; it may not be there."""
+    return configured() / PROJECT_FILE
+
+
 def directories() -> tuple[Path, ...]:
     """Where sites are looked for, the user's own first."""
-    configured = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return (configured / "toolkit" / "sites", package_directory("sites"))
+    return (configured() / "sites", package_directory("sites"))
 
 
 def names() -> tuple[str, ...]:
@@ -49,6 +59,17 @@ def path_of(name: str) -> Path:
     raise UnknownSiteError(
         f"there is no site {name!r}", place="--site", choices=known, value=name, next_step=f"one of auto, {', '.join(known)}"
     )
+
+
+def from_file(path: Path) -> Site:
+    """A site's file wherever it lies, with what it extends.
+
+    Raises:
+        ConfigError: it is broken.
+        UnknownSiteError: it extends a site that is not there.
+    """
+    site = read_toml(path, Site)
+    return _upon(load(site.extends), site) if site.extends else site
 
 
 def _load(name: str, within: tuple[str, ...]) -> Site:

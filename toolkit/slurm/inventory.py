@@ -28,7 +28,7 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
         raise no_slurm("Slurm does not show its partitions", "scontrol show partition", said.tail(3))
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
     mine = usage.mine(client)
-    qos, associations = _accounts(client)
+    qos, associations = accounts(client)
     found = []
     for queue in overview.queues(said.stdout):
         members = [node for node in nodes if queue.name in node.partitions]
@@ -37,7 +37,7 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
     return tuple(found)
 
 
-def _accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
+def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
     """Limits by quality of service, and of this user by partition; empty where there is no accounting."""
     name = pwd.getpwuid(os.getuid()).pw_name
     asked = ("sacctmgr", "--noheader", "--parsable2", "show")

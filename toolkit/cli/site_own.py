@@ -1,0 +1,141 @@
+"""`toolkit site init`, `check`, `use` and `schema`: sites of one's own."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import complete_sites
+from toolkit.errors import ConfigError, SlurmUnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from toolkit.model.site import Site
+    from toolkit.sites.compare import Difference
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+@click.command("init")
+@click.argument("name")
+@click.option("--probe", is_flag=True, help="Also start a job of some seconds on a node of each partition with GPUs: driver, interface.")
+@click.option("--comment", metavar="TEXT", help="Slurm's comment of these jobs.")
+@click.option("--account", "-A", metavar="NAME", help="Account of these jobs.")
+@click.option("--site", metavar="NAME", shell_complete=complete_sites, default="auto", help="The cluster to ask (default auto).")
+@click.option("--replace", is_flag=True, help="Write over a site of yours that is called so.")
+@click.option("--dry-run", is_flag=True, help="Print the file, and write nothing.")
+def init(name: str, probe: bool, comment: str | None, account: str | None, site: str, replace: bool, dry_run: bool) -> None:
+    """Make the file of a site from the live cluster. What nobody could find out is in it as a comment.
+
+    \b
+    Examples:
+      toolkit site init ours --dry-run
+      toolkit site init ours --probe --comment "field=misc;appl=misc"
+    """
+    from toolkit import sites
+    from toolkit.files import write_atomically
+    from toolkit.prepare import find_place
+    from toolkit.sites.draft import draft
+    from toolkit.sites.survey import survey
+    from toolkit.slurm.client import Client
+
+    if not _NAME.match(name) or name == "auto":
+        raise UsageError(f"{name!r} cannot be the name of a site: letters, digits, . _ -", place="NAME", next_step="toolkit site init ours")
+    path = sites.configured() / "sites" / f"{name}.toml"
+    if path.exists() and not (replace or dry_run):
+        raise UsageError(f"there is a site {name} already", place=str(path), next_step="--replace, or another name")
+    options = [f"--{key}={value}" for key, value in (("comment", comment), ("account", account)) if value is not None]
+    with console.Steps() as steps:
+        found = survey(Client(find_place(site).access), steps, probe=options if probe else None)
+    text = draft(name, found, date=date.today().isoformat())
+    if dry_run:
+        console.out(text.rstrip("\n"))
+        return
+    write_atomically(path, text)
+    unknown = sum(line.startswith("# ?") for line in text.splitlines())
+    console.out(console.subject("site", f"{name}: {len(found.queues)} partitions, {unknown} things that could not be found out"))
+    console.out(console.subject("file", str(path)))
+    console.out(console.subject("next", f"mend the lines that begin with # ?, then: toolkit site check {name}   toolkit site use {name}"))
+
+
+@click.command("check")
+@click.argument("site", metavar="NAME|FILE", shell_complete=complete_sites)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def check(site: str, as_json: bool) -> int:
+    """Check a site's file: its keys, its values, and the cluster itself, where it can be reached. Exit code 78 if something is wrong.
+
+    \b
+    Examples:
+      toolkit site check ours
+      toolkit site check ./ours.toml --json
+    """
+    from toolkit import sites
+    from toolkit.sites import compare
+
+    written = sites.from_file(Path(site)) if site.endswith(".toml") or "/" in site else sites.load(site)
+    live, where = _live(written)
+    found = (*compare.within(written), *live)
+    wrong = any(one.wrong for one in found)
+    if as_json:
+        rows = [{"key": one.key, "text": one.text, "wrong": one.wrong} for one in found]
+        console.out_json({"site": written.name, "compared": where, "found": rows})
+    else:
+        if found:
+            table = [("wrong" if one.wrong else "note", one.key, one.text) for one in found]
+            console.out(console.table(("WHAT", "KEY", "IS"), table))
+        console.out(console.subject("site", f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}"))
+    return ConfigError.exit_code if wrong else 0
+
+
+def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
+    """What the cluster says otherwise, and which cluster was asked."""
+    from toolkit.prepare import place_of
+    from toolkit.sites.compare import against
+    from toolkit.sites.survey import survey
+    from toolkit.slurm.client import Client
+
+    try:
+        with console.Steps() as steps:
+            found = survey(Client(place_of(site).access), steps)
+    except SlurmUnreachableError as error:
+        return (), f"not compared with the cluster: {error.cause}"
+    return against(site, found), f"compared with cluster {found.cluster}, Slurm {found.slurm}"
+
+
+@click.command("use")
+@click.argument("name", shell_complete=complete_sites)
+def use(name: str) -> None:
+    """Make NAME the site of everything that you run where no project says otherwise; `auto` looks for one each time.
+
+    \b
+    Examples:
+      toolkit site use neuron
+      toolkit site use auto
+    """
+    from toolkit import sites
+    from toolkit.files import write_atomically
+    from toolkit.sites.choice import chosen
+
+    if name != "auto":
+        sites.load(name)
+    path = sites.user_file()
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    write_atomically(path, chosen(before, name if name != "auto" else None))
+    console.out(console.subject("site", f"{name}   (in {path})"))
+
+
+@click.command("schema")
+def schema() -> None:
+    """Print the form of a site's file as a JSON schema, by which editors complete keys and mark mistakes.
+
+    \b
+    Example:
+      toolkit site schema > ~/.config/toolkit/site.schema.json
+    """
+    from toolkit.sites.schema import text
+
+    console.out(text().rstrip("\n"))
