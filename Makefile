@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build test-fresh clean
+.PHONY: help test-long images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -51,6 +51,16 @@ bench-cli: setup ## how long commands take, beside their peers
 bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
 	@$(TOOLKIT) image build pytorch_cpu
 	@$(TOOLKIT) bench build
+
+bench-allreduce: export TOOLKIT_CLUSTER := bench
+bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod and MPI; every sum checked
+	@$(TOOLKIT) image build pytorch_cpu
+	@$(TOOLKIT) cluster up --nodes 2
+	@$(TOOLKIT) bench allreduce --nodes 2 --image pytorch_cpu --backend gloo --backend horovod --backend mpi; code=$$?; $(TOOLKIT) cluster down; exit $$code
+
+bench-launch: setup ## from sbatch to the first all-reduce, beside scripts by hand; training beside a venv on the host
+	@$(TOOLKIT) image build pytorch_cpu
+	@$(TOOLKIT) bench launch --throughput
 
 bench-explain: setup ## how many failures are explained rightly
 	@$(TOOLKIT) bench explain
