@@ -1,4 +1,4 @@
-"""Precedence, as code: default < site < project < job < environment < flag; and where each value came from.
+"""Precedence, as code: default < site < user < project < job < environment < flag; and where each value came from.
 
 Pure: the layers are read elsewhere (``prepare``); here they are only put on top of each other.
 """

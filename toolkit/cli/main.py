@@ -26,7 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
     "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),
     "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),
-    "cluster": ("toolkit.cli.cluster", "Bring a real Slurm cluster up on this machine, and down."),
+    "cluster": ("toolkit.cli.cluster", "What a cluster has free now; a real Slurm on this machine, up and down."),
     "site": ("toolkit.cli.site", "What is known of clusters: partitions, limits, rules."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
     "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
