@@ -23,7 +23,7 @@ from toolkit.refusals import asked_minutes, launcher_findings, node_findings, va
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
-from toolkit.ways import requeue
+from toolkit.ways import requeue, terminal
 
 _Decided = TypeVar("_Decided")
 
@@ -78,7 +78,7 @@ def plan(inputs: Inputs) -> Plan:
     partition = _collect(findings, lambda: _partition(inputs))
     judged = judge(_case(inputs, partition), inputs.force)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
-    findings += requeue.findings(job, asked_minutes(job))
+    findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job, inputs.site, asked_minutes(job))]
     back = requeue.decide(job, asked_minutes(job))
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
@@ -111,6 +111,8 @@ def plan(inputs: Inputs) -> Plan:
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
         requeue=back,
+        interactive=bool(job.interactive),
+        pty=bool(job.pty),
         warnings=(
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
@@ -269,7 +271,7 @@ def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Re
         ("array", job.array),
         ("signal", requeue.directive(back) if back else job.signal),
         ("comment", job.comment),
-        *(launch.directives or ((("requeue" if back else "no-requeue"), ""),)),
+        *(launch.directives or ((("requeue" if back else "no-requeue"), None if job.interactive else ""),)),
     ]
     return tuple((key, str(value)) for key, value in rows if value is not None)
 

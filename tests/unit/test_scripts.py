@@ -48,6 +48,9 @@ def cases() -> dict[str, Inputs]:
     return {
         "torchrun": inputs(),
         "torchrun-elastic": inputs({"nodes": "1:4"}),
+        "shell": inputs({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", program=True),
+        "srun-interactive": inputs({"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}),
+        "none-pty": inputs({"launcher": "none", "pty": True}),
         "torchrun-requeue": inputs({"requeue": True, "time": "1:00:00"}),
         "torchrun-elastic-requeue": inputs({"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}),
         "mpirun-requeue": inputs(
@@ -180,8 +183,9 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
     work.mkdir()
     variables = {f"V{index}": value for index, value in enumerate(words)}
+    terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
     given = inputs(
-        {"launcher": launcher, "arguments": words, "env": variables, "job_name": "a $(touch pwned) 'b' \"c\" # d"},
+        {"launcher": launcher, "arguments": words, "env": variables, "job_name": "a $(touch pwned) 'b' \"c\" # d", **terminal},
         script="a b;$(touch pwned).py",
         directory=str(work),
         folder=str(work),

@@ -27,7 +27,7 @@ _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 def follow_run(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool = False) -> int:
     """Show everything until the job has ended, and return its exit code; Ctrl-C detaches, twice cancels."""
     try:
-        return _show(client, paths, plan, job_id, as_json=as_json)
+        return show(client, paths, plan, job_id, as_json=as_json)
     except KeyboardInterrupt:
         return _interrupted(client, paths, job_id)
 
@@ -45,7 +45,8 @@ def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     return DETACHED
 
 
-def _show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool) -> int:
+def show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool) -> int:
+    """Show everything until the job has ended, and return its exit code."""
     began = time.monotonic()
     say = console.note if as_json else console.out
     unreachable, queued = False, False

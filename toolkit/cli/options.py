@@ -148,6 +148,7 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--requeue", is_flag=True, default=None, help="Go back into the queue before the time is over, and go on from what was saved."
     ),
     click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
+    click.option("--pty", is_flag=True, default=None, help="Give each rank a terminal; with --interactive the first has yours."),
     click.option("--require-signed", is_flag=True, default=None, help="Run the image only if it is signed by --signature-key."),
     click.option("--signature-key", metavar="FILE|FINGERPRINT", help="A public key in PEM, or the fingerprint of a PGP key."),
     click.option(

@@ -15,7 +15,7 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.plan import Inputs, plan
-from toolkit.prepare import prepare
+from toolkit.prepare import Prepared, prepare
 from toolkit.runs.submit import submit, write
 from toolkit.slurm.patience import PATIENCE, Wait, patiently
 
@@ -25,6 +25,7 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
 @click.option("--force", metavar="REASON", help="Submit although a rule of the site says no; the reason is kept with the run.")
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
+@click.option("--interactive", is_flag=True, default=None, help="In an allocation of salloc; Ctrl-C ends it, and the job with it.")
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option(
     "--wait-for-slurm",
@@ -62,12 +63,16 @@ def command(
       toolkit run --nodes 1:4 jobs/digits-ddp-elastic
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
       toolkit run --dry-run --explain jobs/digits-ddp
+      toolkit run --requeue --time 4:00:00 jobs/digits-ddp-elastic
+      toolkit run --interactive --pty --image pytorch_cpu -- debug.py
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
     wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
     prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
     prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
+    if prepared.inputs.job.interactive:
+        return _interactive(prepared, dry_run=dry_run, detach=detach, as_json=as_json)
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)
         return 0
@@ -89,6 +94,17 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _interactive(prepared: Prepared, *, dry_run: bool, detach: bool, as_json: bool) -> int:
+    from toolkit.cli import interactive
+
+    if detach:
+        raise UsageError("a run that somebody waits for cannot be left alone", place="--detach", next_step="leave out --interactive")
+    if dry_run:
+        console.out(interactive.dry_run(prepared.inputs))
+        return 0
+    return interactive.run_interactively(prepared, as_json=as_json)
 
 
 def _reason(force: str | None) -> str | None:

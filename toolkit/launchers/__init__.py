@@ -29,6 +29,7 @@ class Entry(NamedTuple):
         elastic: it can start with a number of nodes that may change (``--nodes 1:4``).
         unequal: it can start as many ranks on each node as that has GPUs (``--gpus 8,4``).
         single: a rank takes all GPUs of its node, so that there is one on each node where nobody says.
+        pty: its ranks can have a terminal.
         options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
         programs: what it starts may be no file of the user's.
     """
@@ -39,6 +40,7 @@ class Entry(NamedTuple):
     elastic: bool = False
     unequal: bool = False
     single: bool = False
+    pty: bool = True
     options: tuple[str, ...] = ()
     programs: bool = False
 
@@ -54,9 +56,13 @@ LAUNCHERS: dict[str, Entry] = {
     "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
     "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
     "horovod-elastic": Entry(
-        "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run", elastic=True, options=("max_restarts",)
+        "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run",
+        elastic=True,
+        pty=False,
+        options=("max_restarts",),
     ),
-    "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True),
+    "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True, pty=False),
+    "shell": Entry("a program at your terminal, on the first node: what toolkit shell starts", single=True, programs=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
     "tensorflow": Entry("Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute", single=True),
     "submitit": Entry("Slurm starts a Python function that toolkit.submit carries to it, once in each task", single=True, programs=True),

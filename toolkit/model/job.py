@@ -50,6 +50,8 @@ class Job(Model, frozen=True, kw_only=True):
         array: Slurm's ``--array``: the script as many jobs, each of which knows its SLURM_ARRAY_TASK_ID.
         requeue: before its time is over the job goes back into the queue, and goes on from what its ranks have saved.
         max_requeues: how often at most.
+        interactive: somebody waits for it: it lives as long as the command that started it.
+        pty: each rank has a terminal, for programs that look for one; with ``interactive`` the first rank has the user's own.
     """
 
     summary: str | None = None
@@ -88,6 +90,8 @@ class Job(Model, frozen=True, kw_only=True):
     array: str | int | None = None
     requeue: bool | None = None
     max_requeues: Positive | None = None
+    interactive: bool | None = None
+    pty: bool | None = None
     require_signed: bool | None = None
     signature_key: str | None = None
 

@@ -150,6 +150,8 @@ class Plan(Model, frozen=True, kw_only=True):
         gpus_by_node: GPUs of each node where they differ.
         array: it is a job array.
         requeue: how it goes back into the queue before it is stopped; None: it does not.
+        interactive: the script is run in an allocation of salloc, by somebody who waits for it.
+        pty: each rank has a terminal; with ``interactive`` the first has the user's.
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
     """
@@ -173,6 +175,8 @@ class Plan(Model, frozen=True, kw_only=True):
     gpus_by_node: tuple[int, ...] = ()
     array: bool = False
     requeue: Requeue | None = None
+    interactive: bool = False
+    pty: bool = False
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
 

@@ -66,6 +66,11 @@ class Paths:
         return self.directory / "attempt.json"
 
     @property
+    def allocation(self) -> Path:
+        """The number of a job that salloc got, written by its script."""
+        return self.directory / "allocation"
+
+    @property
     def outcome(self) -> Path:
         return self.directory / "outcome.json"
 

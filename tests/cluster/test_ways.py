@@ -1,0 +1,180 @@
+"""Ways to run on the real cluster: jobs that go back into the queue, shells and interactive runs, terminals of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import none_left, wait_for
+from tests.cluster.terminal import Terminal
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Counts, and saves its count when it is told to stop, as a training would; who saves ends with a code of its own.
+COUNTING = """\
+import json, pathlib, signal, sys, time
+saved = pathlib.Path("saved")
+count = int(saved.read_text()) if saved.exists() else 0
+print("starts at", count, flush=True)
+def stop(*_):
+    saved.write_text(str(count))
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, stop)
+while not pathlib.Path("enough").exists():
+    time.sleep(0.1)
+    count += 1
+    if count % 10 == 0:
+        print("count", count, flush=True)
+print(json.dumps({"count": count}), flush=True)
+"""
+TERMINAL = """\
+import os, sys
+print("terminal", [os.isatty(number) for number in (0, 1)], os.popen("stty size").read().strip(), flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def row(toolkit: Any, directory: Path, run: str) -> dict[str, Any]:
+    """What `toolkit ps` says of a run."""
+    rows = json.loads(toolkit("ps", "--json", cwd=directory).stdout)
+    return next(row for row in rows if row["run"] == run)
+
+
+def logs(toolkit: Any, directory: Path, run: str) -> str:
+    text: str = toolkit("logs", run, cwd=directory).stdout
+    return text
+
+
+def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
+    """What Slurm does a while before the time limit."""
+    job = row(toolkit, directory, run)["job_id"]
+    done = toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", str(job))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    run = "digits-ddp-elastic-0001"
+    options = ("--image", str(pytorch_image), "--nodes", "1", "--ntasks-per-node", "1", "--time", "10", "--requeue", "--signal", "B:USR1@4")
+    arguments = ("--epochs", "8", "--pause", "1")
+    started = toolkit("run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir)
+    assert started.returncode == 0, started.stderr
+    wait_for(lambda: "epoch  2" in logs(toolkit, shared_dir, run), "two epochs", seconds=180)
+    tell_to_stop(toolkit, shared_dir, run)
+    followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=300)
+    assert followed.returncode == 0, followed.stderr
+    came_out = json.loads((shared_dir / "runs" / run / "outcome.json").read_text())
+    assert came_out["results"]["resumed_after"] >= 2
+    assert [stint["how"] for stint in came_out["stints"]] == ["told to stop by USR1, goes back into the queue", "exit code 0"]
+    assert row(toolkit, shared_dir, run)["attempts"] == 2
+    assert "told to stop by USR1" in toolkit("explain", run, cwd=shared_dir).stderr
+    none_left(shared_dir)
+
+
+def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "counting.py").write_text(COUNTING)
+    options = ("--image", str(pytorch_image), "--launcher", "none", "--requeue", "--max-requeues", "1", "--signal", "B:USR1@60")
+    assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
+    run = "counting-0001"
+    wait_for(lambda: "count 10" in logs(toolkit, shared_dir, run), "the first attempt")
+    tell_to_stop(toolkit, shared_dir, run)
+    wait_for(lambda: logs(toolkit, shared_dir, run).count("starts at") == 2, "the second attempt", seconds=120)
+    assert int((shared_dir / "saved").read_text()) >= 10
+    tell_to_stop(toolkit, shared_dir, run)
+    followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=120)
+    assert followed.returncode == 75, "it saved, and may not go back again"
+    came_out = json.loads((shared_dir / "runs" / run / "outcome.json").read_text())
+    assert [stint["how"] for stint in came_out["stints"]][-1] == "exit code 75"
+    assert int((shared_dir / "saved").read_text()) >= 10
+    assert (
+        "starts at 0"
+        not in (shared_dir / "runs" / run / "logs").joinpath(f"{row(toolkit, shared_dir, run)['job_id']}.1-0-nid001.log").read_text()
+    )
+
+
+def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> None:
+    argv = (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image), "--nodes", "2", "--gpus", "1")
+    terminal = Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
+    terminal.until("> ")
+    assert terminal.ask("stty size", 1) == "33 101"
+    terminal.resize(40, 120)
+    wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
+    assert terminal.ask("hostname", 3) == "nid001"
+    assert terminal.ask("echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES", 4) == "gpus 0 nodes 2"
+    terminal.press("echo is waiting; sleep 300\n")
+    terminal.until("is waiting\r\n")
+    terminal.press("\x03")
+    assert terminal.ask("echo ended by $?", 5) == "ended by 130"
+    assert row(toolkit, shared_dir, "shell-0001")["state"] == "RUNNING"
+    terminal.press("exit 5\n")
+    assert terminal.code() == 5
+    ended = row(toolkit, shared_dir, "shell-0001")
+    assert (ended["state"], ended["exit_code"]) == ("FAILED", 5)
+    none_left(shared_dir)
+
+
+def test_a_shell_needs_a_terminal_and_a_node(toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path) -> None:
+    assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
+    argv = (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image), "--constraint", "nowhere")
+    terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
+    assert terminal.code() == 76
+    assert "gave no allocation" in terminal.seen
+    assert not list((shared_dir / "runs").iterdir())
+
+
+def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_back(
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "terminal.py").write_text(TERMINAL)
+    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+    words = ("run", "--interactive", "--image", str(pytorch_image), "--launcher", "srun")
+    done = toolkit(*words, "terminal.py", "3", cwd=shared_dir)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "0| terminal [False, False]" in done.stdout
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolkit", *words, "--nodes", "2", "wait.py"],
+        env=toolkit_env,
+        cwd=shared_dir,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "| here" not in process.stdout.readline():
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert row(toolkit, shared_dir, "wait-0001")["state"] == "CANCELLED"
+    none_left(shared_dir)
+
+
+def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
+    toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "terminal.py").write_text(TERMINAL)
+    options = ("--interactive", "--pty", "--image", str(pytorch_image), "--launcher", "srun")
+    terminal = Terminal((sys.executable, "-m", "toolkit", "run", *options, "terminal.py", "4"), env=toolkit_env, cwd=shared_dir)
+    terminal.until("terminal [True, True] 33 101")
+    assert terminal.code() == 4
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "terminal.py").write_text(TERMINAL)
+    done = toolkit("run", "--pty", "--image", str(pytorch_image), "--launcher", launcher, "terminal.py", "5", cwd=shared_dir)
+    assert done.returncode == 5, done.stdout + done.stderr
+    # torchrun itself reads what its ranks print.
+    assert f"0| terminal [True, {launcher == 'srun'}] 40 120" in done.stdout

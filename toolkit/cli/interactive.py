@@ -1,0 +1,62 @@
+"""Runs that somebody waits for: `toolkit run --interactive` and `toolkit shell`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from toolkit.cli import console
+from toolkit.errors import UsageError
+from toolkit.localcluster.access import default_name
+from toolkit.plan import Inputs, plan
+from toolkit.prepare import Prepared
+from toolkit.quoting import shell_words
+from toolkit.runs import interactive
+from toolkit.runs.submit import write
+
+CANCELLED = 130
+
+
+def dry_run(inputs: Inputs) -> str:
+    """What would be typed, and the script that it runs."""
+    from toolkit import scripts
+
+    decided = plan(inputs)
+    typed = shell_words(interactive.words(decided, f"{decided.run_directory}/job.sbatch"))
+    return f"# {typed}\n{scripts.script(decided)}".rstrip("\n")
+
+
+def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
+    """Get an allocation, run the script in it, and give it back; returns the run's exit code.
+
+    Raises:
+        UsageError: a terminal is needed, and there is none.
+        SubmissionError: there was no allocation.
+    """
+    from toolkit.cli.run import summary
+
+    if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        step = "type it in a terminal; where there is none: toolkit run (with --pty for programs that want one)"
+        raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
+    paths, decided = write(prepared.inputs)
+    console.note(console.subject("plan", summary(decided)))
+    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    process = interactive.start(prepared.client, paths, decided)
+    try:
+        with interactive.held(prepared.client, process, paths):
+            submission = interactive.granted(process, paths, decided, cluster)
+            console.note(console.subject("script", os.path.relpath(paths.script)))
+            if decided.pty:
+                came_out = interactive.finish(prepared.client, paths, decided, process.wait())
+                why = came_out.message if came_out.kind not in ("ok", "failed") else ""
+                console.note(console.subject("ended", f"exit {came_out.exit_code}  {why}".rstrip() + "; the nodes are free again"))
+                return came_out.exit_code
+            from toolkit.cli.follow import show
+
+            return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+    except KeyboardInterrupt:
+        console.note("")
+        console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
+        if paths.submission.is_file():
+            interactive.finish(prepared.client, paths, decided, CANCELLED)
+        return CANCELLED

@@ -1,0 +1,44 @@
+"""`toolkit shell`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import flags, job_options
+from toolkit.errors import UsageError
+
+
+@click.command("shell", context_settings={"allow_interspersed_args": False})
+@job_options
+@click.option("--dry-run", is_flag=True, help="Print the command that would be typed and the script that it runs, and stop.")
+@click.argument("program", default="bash", type=click.Path())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
+    """A shell in an image, on a node of its own job; ends with its exit code, and the job with it.
+
+    The terminal is that of the node: its size follows yours, and Ctrl-C goes to what runs in the shell. PROGRAM (default: bash) and what
+    comes after it is started in its place. With more nodes than one the shell is on the first; the job has all of them.
+
+    \b
+    Examples:
+      toolkit shell --image pytorch_cpu
+      toolkit shell --image pytorch_22.03 --gpus 4 --time 2:00:00
+      toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
+    """
+    from toolkit.cli.interactive import dry_run as show
+    from toolkit.cli.interactive import run_interactively
+    from toolkit.prepare import prepare
+
+    given = {**options, "launcher": options.get("launcher") or "shell", "interactive": True, "pty": True}
+    if given["launcher"] != "shell":
+        raise UsageError("a shell has no ranks to launch", place="--launcher", next_step="toolkit run --interactive starts ranks")
+    given["job_name"] = options.get("job_name") or "shell"
+    prepared = prepare(program, flags(given, arguments), Path.cwd())
+    if dry_run:
+        console.out(show(prepared.inputs))
+        return 0
+    return run_interactively(prepared)

@@ -1,0 +1,124 @@
+"""A run in an allocation of its own that lives as long as this process: ``salloc`` with the plan's resources, and the script in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from types import FrameType
+
+from msgspec.structs import replace
+
+from toolkit import shell
+from toolkit.errors import SubmissionError
+from toolkit.files import write_atomically
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.runs import follow, status
+from toolkit.runs.store import Paths
+from toolkit.slurm.client import Client
+
+# Options of sbatch that salloc does not have, or that mean nothing to a job that somebody waits for.
+_SBATCH_ONLY = frozenset(("requeue", "no-requeue", "array"))
+_LOOK = 0.1  # seconds between two looks for the number of the job
+_PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
+
+
+def words(decided: Plan, script: str) -> tuple[str, ...]:
+    """The command that gets the allocation and runs the script in it. Pure."""
+    options = (f"--{name}={value}" if value else f"--{name}" for name, value in decided.directives if name not in _SBATCH_ONLY)
+    return ("salloc", *options, "bash", script)
+
+
+def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
+    """Ask for the allocation. With ``pty`` the terminal is the script's; else it reads nothing, and Ctrl-C is for us alone."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_"))}
+    if "SLURM_CONF" in os.environ:
+        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    argv = (*client.access.prefix, *words(decided, str(paths.script)))
+    stdin = None if decided.pty else subprocess.DEVNULL
+    return shell.start(argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty)
+
+
+def granted(process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster: str | None) -> Submission:
+    """Wait until the script has begun, and note the job's number.
+
+    Raises:
+        SubmissionError: there was no allocation; the run's directory is gone again.
+    """
+    while not paths.allocation.is_file():
+        if process.poll() is not None and not paths.allocation.is_file():
+            shutil.rmtree(paths.directory)
+            raise SubmissionError(
+                f"Slurm gave no allocation: salloc ended with {process.returncode}; nothing was started",
+                place="salloc",
+                next_step="what it said is above; toolkit cluster shows what is free",
+            )
+        time.sleep(_LOOK)
+    submission = Submission(
+        job_id=int(paths.allocation.read_text()),
+        site=decided.site,
+        submitted=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        cluster=cluster,
+    )
+    write_atomically(paths.submission, to_json(submission))
+    return submission
+
+
+def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
+    """What Slurm says of the job once its script has ended; None: nothing any more."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        state = client.jobs([job_id]).get(job_id)
+        if state is None or not follow.is_of(state, paths) or state.ended or time.monotonic() > until:
+            return state
+        time.sleep(_LOOK)
+
+
+@contextmanager
+def held(client: Client, process: subprocess.Popen[str], paths: Paths) -> Iterator[None]:
+    """Whatever happens inside, the allocation and salloc are gone afterwards; a closed terminal ends it as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            _release(client, process, paths)
+
+
+def _release(client: Client, process: subprocess.Popen[str], paths: Paths) -> None:
+    submission = paths.read_submission()
+    if submission is not None:
+        status.client_of(submission).cancel(submission.job_id)
+    elif paths.allocation.is_file():
+        client.cancel(int(paths.allocation.read_text()))
+    else:
+        process.terminate()  # salloc takes its request back
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def finish(client: Client, paths: Paths, decided: Plan, code: int) -> Outcome:
+    """How a run at a terminal came out: with the exit code that salloc handed on, but where Slurm itself ended it."""
+    submission = status.submission_of(paths)
+    state = ended(client, paths, submission.job_id)
+    if state is None or state.state in ("COMPLETED", "COMPLETING", "FAILED"):
+        known = state or JobState(job_id=submission.job_id, state="COMPLETED")
+        state = replace(known, state="FAILED" if code else "COMPLETED", exit_code=code, signal=0)
+    return follow.finish(client, paths, decided, state)
