@@ -171,3 +171,19 @@ def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(toolkit: Any,
     path.write_text(text.replace("max_minutes = 2880", "max_minutes = 60", 1).replace("[partitions.gh200_1]", "[partitions.gh200_2]"))
     wrong = json.loads(toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout)["found"]
     assert [one["key"] for one in wrong] == ["partitions.cas_v100_4.max_minutes", "partitions.gh200_2", "partitions.gh200_1"]
+
+
+def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}
+    up = toolkit("cluster", "up", "--like", "neuron", "--nodes", "1", "--partition", "amd_h100_2", "--accounting", env=env, timeout=300)
+    try:
+        assert up.returncode == 0, up.stderr
+        submit = shlex.join(["sbatch", "--wrap=sleep 300", "--gres=gpu:2", "--partition=amd_h100_2", f"--comment={RIGHT['comment']}"])
+        said = toolkit("cluster", "exec", "--", "bash", "-c", f"{submit}; {submit}; {submit}", cwd=shared_dir, env=env)
+        assert (said.stdout.count("Submitted batch job"), said.returncode) == (2, 1)
+        assert "QOSMaxSubmitJobPerUserLimit" in said.stderr
+        shown = json.loads(toolkit("cluster", "show", "--json", env=env).stdout)["partitions"][0]
+        assert shown["limits"] == {"jobs_submitted": 2, "jobs_running": 1, "gpus": 4, "source": "Slurm's QOS"}
+        assert shown["use"]["submitted"] == 2
+    finally:
+        assert toolkit("cluster", "down", env=env).returncode == 0
