@@ -28,6 +28,9 @@ EXERCISES: dict[str, tuple[str, str | None]] = {
     "imagenet-resnet50": ("horovod", "hvd.shutdown()"),
     "fashion-ddp": ("torchrun", "dist.destroy_process_group()"),
     "horovod-tensorflow": ("horovod", "hvd.shutdown()"),
+    "ray-tasks": ("ray", "ray.shutdown()"),
+    "ray-train": ("ray", "ray.shutdown()"),
+    "ray-tune": ("ray", "ray.shutdown()"),
     "tensorflow-mirrored": ("tensorflow", None),
     "tensorflow-multiworker": ("tensorflow", None),  # its workers end by themselves, after all have met
     "gpu-count": ("torchrun", "dist.destroy_process_group()"),
@@ -51,7 +54,12 @@ LONGER = {"imagenet-resnet50": 190}  # the network is written out, and what read
 TRAINED = {"accuracy", "loss", "epochs", "samples_per_second", "seconds"}
 TOGETHER = {"world_size", "parameters_equal", "max_parameter_difference"}
 # What is no training of several ranks tells of something else.
-RESULT_KEYS = {"digits-dataparallel": {*TRAINED, "gpus"}, "gpu-count": {"nodes", "gpus_given", "gpus_usable", "wrong", "all_reduce"}}
+RESULT_KEYS = {
+    "digits-dataparallel": {*TRAINED, "gpus"},
+    "ray-tasks": {"tasks", "actors", "nodes", "tasks_on", "actors_on"},
+    "ray-tune": {"accuracy", "settings", "trials", "failed", "stopped_early", "hosts"},
+    "gpu-count": {"nodes", "gpus_given", "gpus_usable", "wrong", "all_reduce"},
+}
 
 
 @pytest.fixture(params=EXERCISES)
@@ -102,7 +110,8 @@ def test_the_script_prints_the_whole_result(folder: Path) -> None:
 def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
     script = (folder / "train.py").read_text(encoding="utf-8")
     end = EXERCISES[folder.name][1]
-    meets = max(script.rfind(".barrier()"), script.rfind("hvd.allreduce(tf.zeros(1))"))  # Horovod has no barrier for TensorFlow
+    # Horovod has no barrier for TensorFlow; with Ray, one process asks and waits for the answers of the others.
+    meets = max(script.rfind(text) for text in (".barrier()", "hvd.allreduce(tf.zeros(1))", "ray.get(", ".fit()"))
     assert 0 < meets < script.find(end) if end else "init(" not in script
 
 

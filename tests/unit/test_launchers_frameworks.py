@@ -27,7 +27,7 @@ def findings(launcher: str, **changes: Any) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("launcher", ["tensorflow"])
+@pytest.mark.parametrize("launcher", ["tensorflow", "ray"])
 def test_an_image_without_the_framework_is_refused(launcher: str) -> None:
     (cause,) = findings(launcher, manifest=MANIFEST)
     assert f"{launcher} needs {launcher}" in cause
@@ -54,9 +54,16 @@ def test_a_worker_has_all_gpus_of_its_node_where_nobody_says_otherwise() -> None
     assert decided.environment["TF_NUM_INTRAOP_THREADS"] == str(decided.cpus_per_rank)
 
 
-@pytest.mark.parametrize("launcher", ["tensorflow"])
+@pytest.mark.parametrize("launcher", ["tensorflow", "ray"])
 def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) -> None:
     lines = ["srun: error: nid002: task 1: Exited with exit code 3", "srun: error: nid001: task 0: Terminated"]
     failure = get(launcher).first_failure([("", lines)])
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (1, "nid002", 3)
+
+
+def test_ray_has_all_cpus_and_gpus_of_a_node_and_the_script_runs_once() -> None:
+    decided = plan(inputs({"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, manifest=HELD))
+    assert (decided.launch.ntasks_per_node, decided.launch.cpus_per_task) == (1, 4)
+    assert decided.launch.options == ("4", "2", "eth0")
+    assert plan(inputs({"launcher": "ray"}, manifest=HELD, site=replace(inputs().site, interface=None))).launch.options[2] == ""

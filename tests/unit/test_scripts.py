@@ -84,6 +84,7 @@ def cases() -> dict[str, Inputs]:
             script="toolkit.submit",
             program=True,
         ),
+        "ray": inputs({"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL),
         "tensorflow": inputs({"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL),
         "tensorflow-gpus": inputs({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
         "neuron": inputs(

@@ -27,6 +27,7 @@ SCRIPTS = [
     ("import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
     ("from tensorflow import distribute\ndistribute.MirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
     ("import tensorflow as tf, horovod.tensorflow as hvd", "horovod", "imports horovod"),
+    ("from ray import train\nimport torch.distributed", "ray", "imports ray"),
     ("import lightning as L", "torchrun", "imports lightning"),
     ("import torch", "torchrun", "imports nothing that says otherwise"),
     ("import subprocess\nsubprocess.spawn()", "torchrun", "imports nothing that says otherwise"),
@@ -82,6 +83,12 @@ def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None
     assert "--launcher torchrun" in auto.warnings("train.py", Source(python=True, imports=("torch.distributed",)), "horovod")[0]
     assert auto.warnings("train.py", horovod, "horovod") == ()
     assert auto.warnings("train.py", Source(python=True, imports=("horovod.torch", "torch.distributed")), "torchrun") == ()
+    spread = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",))
+    assert "--launcher tensorflow" in auto.warnings("train.py", spread, "horovod")[0]
+    assert auto.warnings("train.py", spread, "tensorflow") == ()
+    assert "--launcher horovod" in auto.warnings("train.py", Source(python=True, imports=("horovod.tensorflow",)), "tensorflow")[0]
+    assert "--launcher ray" in auto.warnings("train.py", Source(python=True, imports=("ray.train", "torch")), "torchrun")[0]
+    assert auto.warnings("train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray") == ()
     assert auto.warnings("train.py", Source(), "torchrun") == (), "of what could not be read nothing is known"
 
 

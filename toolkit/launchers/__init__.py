@@ -64,6 +64,7 @@ LAUNCHERS: dict[str, Entry] = {
     "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True, pty=False),
     "shell": Entry("a program at your terminal, on the first node: what toolkit shell starts", single=True, programs=True),
     "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
+    "ray": Entry("Ray on all nodes, and the script once, on the first; for remote functions, actors, Train and Tune", single=True),
     "tensorflow": Entry("Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute", single=True),
     "submitit": Entry("Slurm starts a Python function that toolkit.submit carries to it, once in each task", single=True, programs=True),
 }

@@ -14,6 +14,8 @@ from toolkit.model.source import Source
 # They call torch.distributed where the script does not show it, and take over what torchrun tells them.
 _ABOVE_TORCH = ("accelerate", "deepspeed", "fairscale", "lightning", "pytorch_lightning", "torchtitan", "transformers")
 
+_STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy", "ParameterServerStrategy")
+
 
 class Choice(NamedTuple):
     """A launcher, and why it is this one."""
@@ -44,7 +46,7 @@ _RULES = (
     _Rule("torchrun", lambda source, _: source.calls_any("DistributedDataParallel"), "uses DistributedDataParallel"),
     _Rule(
         "tensorflow",
-        lambda source, _: source.calls_any("MultiWorkerMirroredStrategy", "MirroredStrategy", "ParameterServerStrategy"),
+        lambda source, _: source.calls_any(*_STRATEGIES),
         "uses a strategy of tf.distribute",
     ),
     _Rule("mpi", lambda source, _: source.imports_any("mpi4py"), "imports mpi4py"),
@@ -75,18 +77,23 @@ def choose(script: str, source: Source, frameworks: Collection[str] | None, job:
     return Choice("torchrun", f"{script} imports nothing that says otherwise")
 
 
-# Launchers that tell ranks about each other in the words of one framework.
+# Launchers that tell ranks about each other in the words of one framework, and how a script shows that it speaks it.
 _SPEAKS = {"torchrun": "torch.distributed", "srun": "torch.distributed", "spawn": "torch.distributed", "horovod": "horovod"}
-_SPEAKS |= {"horovod-gloo": "horovod", "horovod-elastic": "horovod"}
+_SPEAKS |= {"horovod-gloo": "horovod", "horovod-elastic": "horovod", "ray": "ray", "tensorflow": "tf.distribute"}
+_BETTER = {"horovod": "horovod", "ray": "ray", "tf.distribute": "tensorflow", "torch.distributed": "torchrun"}
+
+
+def _uses(source: Source, framework: str) -> bool:
+    return source.calls_any(*_STRATEGIES) if framework == "tf.distribute" else source.imports_any(framework)
 
 
 def warnings(script: str, source: Source, launcher: str) -> tuple[str, ...]:
     """Where the script speaks of one framework and the launcher of another: it would start, and every rank would believe it is alone."""
     speaks = _SPEAKS.get(launcher)
-    if speaks is None or not source.python or source.imports_any(speaks):
+    if speaks is None or not source.python or _uses(source, speaks):
         return ()
-    other = next((name for name in ("horovod", "torch.distributed") if name != speaks and source.imports_any(name)), None)
+    other = next((name for name in _BETTER if name != speaks and _uses(source, name)), None)
     if other is None:
         return ()
-    better = "horovod" if other == "horovod" else "torchrun"
-    return (f"{script} imports {other}, which {launcher} says nothing to: every rank may believe that it is alone; --launcher {better}",)
+    better = _BETTER[other]
+    return (f"{script} uses {other}, which {launcher} says nothing to: every rank may believe that it is alone; --launcher {better}",)

@@ -1,0 +1,52 @@
+"""Ray's two ideas: a function that runs somewhere else (a task), and an object that lives somewhere else (an actor).
+
+Started once; Ray is there already, on all nodes, and ray.init() finds it. It runs on a laptop as well, where ray.init() starts Ray itself.
+"""
+
+import argparse
+import json
+import socket
+import time
+
+import ray
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--tasks", type=int, default=4, help="how many tasks, and how many actors (default 4)")
+args = parser.parse_args()
+
+started = time.perf_counter()
+ray.init(log_to_driver=False)
+nodes = sorted(node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"])
+
+
+# SPREAD: on all nodes in turn. Without it Ray fills the node that the script is on, and goes to others when that is full.
+@ray.remote(scheduling_strategy="SPREAD")
+def square(x):
+    return x * x, socket.gethostname()
+
+
+@ray.remote(scheduling_strategy="SPREAD", num_cpus=0.5)
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def increment(self):
+        self.count += 1
+        return self.count, socket.gethostname()
+
+
+# remote() comes back at once, with a promise; get() waits for what was promised.
+squares = ray.get([square.remote(x) for x in range(args.tasks)])
+counters = [Counter.remote() for _ in range(args.tasks)]
+counts = ray.get([counter.increment.remote() for counter in counters])
+
+result = {
+    "tasks": [value for value, _ in squares],
+    "actors": [value for value, _ in counts],
+    "nodes": nodes,
+    "tasks_on": sorted({host for _, host in squares}),
+    "actors_on": sorted({host for _, host in counts}),
+    "seconds": round(time.perf_counter() - started, 3),
+}
+ray.shutdown()
+print(json.dumps(result), flush=True)

@@ -1,0 +1,186 @@
+# Ray under Slurm: this runs once on each node of a job and starts Ray there; on the first node also the script, when Ray is on all of them.
+# Called as: FIRST-NODE PORT NODES CPUS GPUS INTERFACE COMMAND...
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import hmac
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+PATIENCE = 300  # seconds for all nodes to arrive
+TOKEN = os.environ["RAY_AUTH_TOKEN"]  # known to the processes of this job only; Ray itself asks for it, too
+SERVERS = ("raylet", "gcs_server")  # Ray is on a node as long as these are
+first, port, nodes, cpus, gpus, interface, *command = sys.argv[1:]
+head, name = os.environ["SLURM_PROCID"] == "0", os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+# The same on all nodes, as old versions of Ray want it, and short: the names of sockets in it have room for 107 characters.
+directory = f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-{hashlib.sha256(TOKEN.encode()).hexdigest()[:8]}"
+
+
+def end(code: int, why: str = "") -> NoReturn:
+    """Leave nothing behind: no process that began below this one, whatever it became since, and no file."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if why:
+        sys.stderr.write(f"ray: {why}\n")
+    while True:
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    shutil.rmtree(directory, ignore_errors=True)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def children() -> dict[int, str]:
+    """Processes whose parent this is, with their names."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            before, _, after = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(after.split()[1]) == os.getpid():
+            found[int(entry.name)] = before.partition("(")[2]
+    return found
+
+
+def free(place: int) -> int:
+    """A port of this node that nobody has, from one that the job's number gives; each ``place`` is far from the others."""
+    for attempt in range(4536):
+        found = 61000 + (int(port) - 61000 + 907 * place + attempt) % 4536
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", found))
+            except OSError:
+                continue
+            return found
+    end(1, f"no port is free on {name}")
+
+
+def address_of(own: socket.socket | None) -> str:
+    """Where the other nodes find this one: in the network that the site names, else where the nodes have met."""
+    if own is None:
+        return "127.0.0.1"  # the only node
+    if interface:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), 0x8915, struct.pack("256s", interface.encode()[:15]))  # SIOCGIFADDR
+            except OSError as error:
+                end(1, f"{name} has no address at {interface}: {error.strerror}")
+        return socket.inet_ntoa(answer[20:24])
+    return str(own.getsockname()[0])
+
+
+def start_ray(*words: str) -> None:
+    """Start Ray on this node; it is there when this returns."""
+    Path(directory).mkdir(mode=0o700, parents=True)
+    # Ports that have a fixed number where nobody names one; all others Ray takes as they are free.
+    ports = {"--ray-client-server-port": 2, "--dashboard-port": 3, "--dashboard-agent-listen-port": 4}
+    options = [f"{option}={free(place)}" for option, place in ports.items() if head or option == "--dashboard-agent-listen-port"]
+    options += ["--min-worker-port=0", "--max-worker-port=0", f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--disable-usage-stats"]
+    memory = int(os.environ.get("SLURM_MEM_PER_NODE", 0))  # of the job, in MiB; Ray itself looks at the whole node
+    options += [f"--object-store-memory={memory * 3 // 10 << 20}"] if memory >= 512 else []
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(["ray", "start", *words, *options], text=True, errors="replace", check=False, **pipes)  # type: ignore[call-overload]
+    if done.returncode != 0:
+        end(1, f"Ray did not start on {name}:\n{done.stdout}")
+
+
+def watch(script: int | None = None, link: socket.socket | None = None) -> NoReturn:
+    """Until the script has ended (on the first node) or the first node has (on the others); Ray must be there all the time."""
+    servers = {pid: what for pid, what in children().items() if what in SERVERS}
+    while True:
+        pid, status = os.waitpid(-1, 0 if link is None else os.WNOHANG)
+        if pid and pid == script:
+            end(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+        if pid in servers:
+            end(1, f"{servers[pid]} of Ray ended on {name}")
+        if link is not None and select.select([link], [], [], 0 if pid else 0.5)[0]:
+            end(0)  # the first node says nothing more: it is gone
+
+
+def received(link: socket.socket) -> bytes:
+    """A line from the other side; nothing where it is gone."""
+    try:
+        return link.makefile("rb").readline(100).strip()
+    except OSError:
+        return b""
+
+
+def arrivals() -> list[socket.socket]:
+    """The other nodes, when all are there."""
+    links: list[socket.socket] = []
+    if int(nodes) == 1:
+        return links
+    until, server = time.monotonic() + PATIENCE, socket.create_server(("", int(port)))
+    while len(links) < int(nodes) - 1:
+        if not select.select([server], [], [], max(0, until - time.monotonic()))[0]:
+            end(1, f"{len(links) + 1} of {nodes} nodes arrived in {PATIENCE} s")
+        link = server.accept()[0]
+        link.settimeout(10)
+        if hmac.compare_digest(received(link), TOKEN.encode()):
+            links.append(link)
+        else:
+            link.close()
+    return links
+
+
+def lead() -> NoReturn:
+    """The first node: wait for the others, start Ray, let them join, and run the script."""
+    links = arrivals()
+    address, gcs = address_of(links[0] if links else None), free(1)
+    start_ray("--head", f"--node-ip-address={address}", f"--port={gcs}", f"--temp-dir={directory}", "--include-dashboard=false")
+    for link in links:
+        link.settimeout(PATIENCE)
+        link.sendall(f"{address}:{gcs}\n".encode())
+    for link in links:
+        if not received(link):
+            end(1, "Ray did not come up on all nodes")
+    os.environ["RAY_ADDRESS"] = f"{address}:{gcs}"
+    try:
+        script = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
+    except OSError as error:
+        end(127, f"{command[0]} cannot be started: {error.strerror}")
+    watch(script=script)
+
+
+def join() -> NoReturn:
+    """Any other node: find the first one, and be there until it is gone."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            link = socket.create_connection((first, int(port)), timeout=10)
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                end(1, f"{name} does not reach {first}: {error}")
+            time.sleep(0.5)
+    link.sendall(TOKEN.encode() + b"\n")
+    link.settimeout(PATIENCE)
+    address = received(link).decode()
+    if not address:
+        end(0)  # the first node tells why
+    start_ray(f"--address={address}", f"--node-ip-address={address_of(link)}")
+    link.sendall(b"here\n")
+    watch(link=link)
+
+
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: Ray's servers, which leave whoever started them, stay below this process
+signal.signal(signal.SIGTERM, lambda *_: end(143))
+try:
+    lead() if head else join()
+except Exception as error:
+    end(1, f"{name}: {error!r}")
