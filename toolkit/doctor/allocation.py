@@ -12,6 +12,10 @@ def check(case: Case) -> Answer:
         return failed(f"{shape}: {ended.refusal}", "ask for less, or for another partition: toolkit cluster")
     if ended.outcome.get("kind", "ok") == "ok":
         return passed(f"{shape}: {ended.outcome.get('nodes')}, the job took {float(ended.outcome.get('seconds') or 0):.0f} s")
+    if ended.outcome.get("kind") == "timeout":
+        return failed(
+            f"{shape}: {ended.complaint}", "a node hangs, or closes the ports that srun itself needs; look at the nodes, or a longer --time"
+        )
     if case.told:
         return failed(f"{shape}: {ended.complaint}", ended.fix)
     unwell = "; ".join(f"{node}: {state}" for node, state in (ended.outcome.get("unwell") or {}).items())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from toolkit.doctor.case import Answer, Case, unchecked
-from toolkit.doctor.together import judged
+from toolkit.doctor.case import Answer, Case
+from toolkit.doctor.together import summed
 from toolkit.images.verify import nodes_mpi
 
 
 def check(case: Case) -> Answer:
-    if why := case.no_nodes(2):
-        return why
-    return judged(case, nodes_mpi.verify(case.verified), "mpi") if case.verified else unchecked(case.no_image)
+    return summed(case, nodes_mpi.verify, "mpi")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from toolkit.doctor.case import Answer, Case, failed, passed, unchecked, warned
 
-_USABLE = ("idle", "alloc", "mix", "comp", "plan", "resv", "unk", "pow")
+_USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 
 
 def check(case: Case) -> Answer:

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from toolkit.doctor.case import Answer, Case, failed, passed, unchecked, warned
 from toolkit.images.verify.case import Answer as Verified
+from toolkit.images.verify.case import Case as ImageCase
 
 MEGABYTES = 16
 _SHARE = 0.7  # of what is expected; less is worth a look
+
+
+def summed(case: Case, verify: Callable[[ImageCase], Verified], backend: str, least: int = 2) -> Answer:
+    """Have ranks on all nodes sum, unless it is known already that they cannot meet: then they would wait for minutes.
+
+    Args:
+        verify: the check of `toolkit image verify`.
+        backend: what carries the sum.
+        least: nodes that it takes.
+    """
+    if case.verified is None:
+        return unchecked(case.no_image)
+    if why := case.no_nodes(least):
+        return why
+    if any("error" in way for one in case.told for way in (one.meeting, *one.ways.values())):
+        return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
+    return judged(case, verify(case.verified), backend)
 
 
 def judged(case: Case, verified: Verified, backend: str) -> Answer:

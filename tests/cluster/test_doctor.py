@@ -1,0 +1,108 @@
+"""`toolkit doctor`: a healthy cluster passes, and what is broken on purpose is found, on real nodes, through real jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+OF_THIS_MACHINE = ("slurm", "node-states", "container", "directories", "space")
+OF_NODES = ("allocation", "image-on-nodes", "names", "connections", "rendezvous", "clocks", "interface")
+
+
+def doctor(toolkit: Any, directory: Path, *options: str, **more: Any) -> tuple[int, dict[str, dict[str, str]]]:
+    done = toolkit("doctor", "--json", *options, cwd=directory, timeout=400, **more)
+    assert done.stdout, done.stderr
+    return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+
+
+def failed(found: dict[str, dict[str, str]]) -> set[str]:
+    return {name for name, one in found.items() if one["outcome"] == "FAIL"}
+
+
+def test_a_healthy_cluster_passes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--gpus", "1", "--image", str(pytorch_image))
+    assert code == 0, found
+    for name in (*OF_THIS_MACHINE, "image", *OF_NODES, "allreduce-gloo", "allreduce-mpi"):
+        assert found[name]["outcome"] in ("PASS", "WARN"), found[name]  # little room on a disk is worth a warning
+    assert "GB/s per rank" in found["allreduce-gloo"]["detail"]
+    assert "simulated; Slurm gave the nodes 1, 1" in found["gpus"]["detail"]
+    assert not list((Path.home() / ".cache/toolkit").glob("verify-*/told-*"))
+    assert toolkit("doctor", cwd=shared_dir).returncode == 0
+
+
+@contextlib.contextmanager
+def on_node(toolkit: Any, node: str, line: str, back: str) -> Iterator[None]:
+    """Something is wrong with a node meanwhile."""
+    done = toolkit("cluster", "exec", "--node", node, "--", "bash", "-c", line)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        done = toolkit("cluster", "exec", "--node", node, "--", "bash", "-c", back)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_does_not_resolve_and_a_drained_node(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "hosts").write_text("127.0.0.1 localhost\n10.77.0.12 nid002\n")
+    admin = ("cluster", "exec", "--", "scontrol", "update", "nodename=nid003")
+    assert toolkit(*admin, "state=drain", "reason=fan is broken").returncode == 0
+    try:
+        with on_node(toolkit, "nid002", f"mount --bind {shared_dir}/hosts /etc/hosts", "umount /etc/hosts"):
+            code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
+            few, _ = doctor(toolkit, shared_dir, "--nodes", "3")
+    finally:
+        toolkit(*admin, "state=resume")
+    assert (code, few) == (92, 92)
+    assert failed(found) >= {"names", "connections"}
+    assert "nid002 cannot resolve nid001" in found["names"]["detail"]
+    assert found["node-states"]["outcome"] == "WARN"
+    assert "fan is broken" in found["node-states"]["detail"]
+    assert "do not reach each other" in found["allreduce-gloo"]["detail"]
+
+
+def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    rule = "INPUT -i eth0 -p tcp --dport 61000:65535 -j REJECT"
+    with on_node(toolkit, "nid001", f"iptables -A {rule}", f"iptables -D {rule}"):
+        code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
+    assert code == 92
+    assert failed(found) == {"rendezvous"}, found
+    assert "nid001:6" in found["rendezvous"]["detail"]
+    assert "nid002" in found["rendezvous"]["detail"]
+    assert found["allreduce-gloo"]["outcome"] == "not checked"
+
+
+def test_a_node_that_does_not_see_the_image(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    directory = pytorch_image.parent
+    with on_node(toolkit, "nid002", f"mount -t tmpfs none {directory}", f"umount {directory}"):
+        code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
+    assert code == 92
+    assert "image-on-nodes" in failed(found)
+    assert "nid002" in found["image-on-nodes"]["detail"], found
+    assert found["names"]["outcome"] == "not checked"
+
+
+def test_a_full_directory_no_slurm_and_no_image(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+    full = shared_dir / "full"
+    full.mkdir()
+    line = 'mount -t tmpfs -o size=64k none "$1" && cd "$1" && shift && exec "$@"'
+    words = ("unshare", "--mount", "bash", "-c", line, "bash", str(full), sys.executable, "-m", "toolkit", "doctor", "--json")
+    done = subprocess.run(words, env=toolkit_env, capture_output=True, text=True, check=False, timeout=100)
+    found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 92
+    assert failed(found) == {"directories", "space"}
+    assert "no space left on device" in found["directories"]["detail"]
+
+    code, found = doctor(toolkit, shared_dir, "--nodes", "1", "--image", "nothing", env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"})
+    assert code == 92
+    assert failed(found) == {"slurm", "image"}
+    assert found["allocation"]["outcome"] == "not checked"
+    assert "toolkit cluster up" in found["slurm"]["next_step"]
