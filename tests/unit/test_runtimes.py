@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import runtimes, scripts
-from toolkit.errors import PlanError, UnknownRuntimeError
+from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.inside import environments
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.plan import Bind
@@ -53,7 +53,8 @@ def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Input
         "none": {"environment": VENV, "image": ""},
     }
     settings: dict[str, Any] = {"runtime": runtime}
-    settings |= {"docker": {"nodes": 1}, "conda": {"conda_env": "torch"}}.get(runtime, {})
+    own: dict[str, dict[str, Any]] = {"docker": {"nodes": 1}, "conda": {"conda_env": "torch"}}
+    settings |= own.get(runtime, {})
     return inputs(settings | (job or {}), **(found[runtime] | changes))
 
 
@@ -301,13 +302,13 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path)
     for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
         assert environments.where(name, variables, home) == path
     assert environments.where(str(kept), {}, home) == kept
-    with pytest.raises(environments.EnvironmentMissingError) as caught:
+    with pytest.raises(EnvironmentMissingError) as caught:
         environments.where("keptt", variables, home)
     assert caught.value.close == "kept"
     assert "conda create --name keptt" in str(caught.value.next_step)
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/pyvenv.cfg").touch()
-    with pytest.raises(environments.EnvironmentMissingError) as caught:
+    with pytest.raises(EnvironmentMissingError) as caught:
         environments.where(str(tmp_path / "venv"), {}, home)
     assert "--runtime none" in str(caught.value.next_step)
 

@@ -70,6 +70,9 @@ TESTS = Part(
         Need(program="/usr/include/stdio.h", package="libc6-dev"),
         Need(program="/usr/share/doc/libopenmpi-dev", package="libopenmpi-dev"),
         Need(program="mpirun", package="openmpi-bin"),
+        # A stand-in for Slurm's plugin Pyxis is compiled, and modules are loaded by the program that sites have for it.
+        Need(program="/usr/include/slurm/spank.h", package="libslurm-dev"),
+        Need(program="/etc/profile.d/modules.sh", package="environment-modules"),
         Need(program="git", package="git"),
         Need(program="make", package="make"),
         # Images are copied to a site by ssh: an sshd of the tests' own, on the loopback address.
@@ -92,6 +95,7 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "docker.io": ("docker-ce", "docker-buildx-plugin"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi-devel",),
+    "libslurm-dev": ("slurm-devel",),
     "libpmix-dev": ("pmix-devel",),
     "openmpi-bin": ("openmpi",),
     "openssh-client": ("openssh-clients",),
@@ -112,6 +116,8 @@ SUSE_NAMES: dict[str, tuple[str, ...]] = {
     "docker.io": ("docker", "docker-buildx"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi4-devel",),
+    "environment-modules": ("Modules",),
+    "libslurm-dev": ("slurm-devel",),
     "openmpi-bin": ("openmpi4",),
     "libpmix-dev": ("pmix-devel",),
     "mariadb-client": ("mariadb-client",),

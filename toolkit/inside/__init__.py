@@ -74,8 +74,8 @@ def _look(runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], 
     if runtime == "pyxis":
         from toolkit.inside.plugin import check
 
-        check(client, job.image)
-        return Inside(image=job.image)
+        image = check(client, job.image)
+        return Inside(image=image, shared=("--image", image) if image.startswith("/") else None)
     from toolkit.inside.engines import look as engine_and_image
 
     engine, held = engine_and_image(job.image)

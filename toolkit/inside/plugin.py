@@ -9,8 +9,8 @@ from toolkit.images.names import recipe_names
 from toolkit.slurm.client import Client
 
 
-def check(client: Client, image: str) -> None:
-    """Raise where the image could not be started.
+def check(client: Client, image: str) -> str:
+    """The image as the nodes find it: its reference, or the absolute path of its file.
 
     Raises:
         LauncherMismatchError: srun has no ``--container-image``.
@@ -28,6 +28,9 @@ def check(client: Client, image: str) -> None:
             place="--image",
             next_step="--runtime apptainer, or --image REGISTRY/NAME:TAG",
         )
-    path = Path(image).expanduser()
-    if image.startswith(("/", "./", "../", "~")) and not path.is_file():
+    if not image.startswith(("/", "./", "../", "~/")):
+        return image
+    path = Path(image).expanduser().absolute()
+    if not path.is_file():
         raise ImageMissingError(f"there is no file {path}", place="--image", next_step="enroot import docker://REGISTRY#NAME:TAG makes one")
+    return str(path)

@@ -1,0 +1,83 @@
+"""What ranks run inside where it is no SIF: a Python in an image of the tests' engine, a virtual environment, an environment of conda."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestEngine
+
+_NOT_NEEDED = shutil.ignore_patterns(
+    "site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a"
+)
+
+
+@pytest.fixture(scope="session")
+def python_tag(docker_engine: TestEngine, tiny_base: str, base: Path) -> str:
+    """This machine's own Python as an image of the engine: nothing else of Linux is in it but a shell."""
+    root = base / "python-image"
+    shutil.copytree(tiny_base, root, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    prefix = Path(sys.base_prefix)
+    (root / "bin/python3").unlink(missing_ok=True)
+    program = prefix / "bin" / version
+    _copy_libraries(program, root)
+    target = root / prefix.relative_to("/")
+    (target / "bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(program, target / "bin" / version)
+    shutil.copytree(prefix / "lib" / version, target / "lib" / version, ignore=_NOT_NEEDED, dirs_exist_ok=True)
+    (target / "bin/python3").symlink_to(version)
+    packed = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
+    shutil.rmtree(root)
+    path = f"ENV PATH={prefix}/bin:/bin"
+    docker_engine.client("import", "--change", path, "-", "stand-in/python:here", input=packed)
+    return "stand-in/python:here"
+
+
+def _copy_libraries(program: Path, root: Path) -> None:
+    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout):
+        target = root / library.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            shutil.copy(Path(library).resolve(), target)
+
+
+@pytest.fixture(scope="session")
+def venv(base: Path) -> Path:
+    """A virtual environment with nothing in it but one module that is nowhere else, and a program."""
+    prefix = base / "venv one"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    (next(prefix.glob("lib/python3*/site-packages")) / "only_there.py").write_text("where = __file__\n")
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def conda_root(base: Path) -> Iterator[Path]:
+    """A stand-in for what conda makes, by its layout alone, as no conda can be installed from the package registries: a virtual environment
+    with ``conda-meta``, a script that runs when it is activated, and a variable of the user's."""
+    root = base / "envs"
+    prefix = root / "digits"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    (prefix / "conda-meta").mkdir()
+    (prefix / "conda-meta/history").touch()
+    (prefix / "conda-meta/state").write_text('{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}')
+    (prefix / "etc/conda/activate.d").mkdir(parents=True)
+    (prefix / "etc/conda/activate.d/part.sh").write_text('export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n')
+    yield root
+    assert not list(base.rglob("pwned"))
+
+
+@pytest.fixture
+def modules(base: Path) -> dict[str, str]:
+    """A directory of modules for Debian's environment-modules, as variables of whoever submits."""
+    place = base / "modulefiles"
+    (place / "demo").mkdir(parents=True, exist_ok=True)
+    (place / "demo/1.0").write_text("#%Module1.0\nsetenv DEMO loaded\nprepend-path PYTHONPATH /of/the/module\n")
+    return {"MODULEPATH": str(place), **{name: "" for name in os.environ if name.startswith("LOADEDMODULES")}}

@@ -1,0 +1,271 @@
+"""What ranks run inside where it is no SIF, on the real cluster: Docker's real engine, this machine's Pythons and modules, Open MPI.
+
+Two things are stand-ins, and are named so: Slurm has no plugin Pyxis here (one of ours takes its options), and there is no conda.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestEngine
+from tests.cluster.ordinary_user import User
+from tests.cluster.ranks import none_left, wait_for
+from tests.hostile import HOSTILE, MULTILINE
+
+pytestmark = pytest.mark.usefixtures("cluster")
+JOBS = Path(__file__).parents[2] / "jobs"
+
+TELL = """\
+import json, os, sys
+sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "python": sys.executable,
+                             "directory": os.getcwd(), "user": os.getuid(), "host": os.uname().nodename}) + "\\n")
+"""
+# Does not end when it is told to.
+STAYS = """\
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("told to end", flush=True))
+print("is there", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def told(directory: Path, name: str) -> list[dict[str, Any]]:
+    """What each rank of a run said with TELL."""
+    logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
+    return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def hostile() -> tuple[list[str], dict[str, str]]:
+    """Words, and variables, each with one of the hostile strings."""
+    words = [*HOSTILE, *MULTILINE, ""]
+    return words, {f"V{index}": word for index, word in enumerate(words)}
+
+
+def options_of(variables: dict[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+
+
+def test_hostile_strings_reach_ranks_without_a_container(
+    toolkit: Any, toolkit_env: dict[str, str], venv: Path, modules: dict[str, str], shared_dir: Path
+) -> None:
+    directory = shared_dir / "it's $(touch pwned) 한글"
+    directory.mkdir()
+    (directory / "tell.py").write_text(TELL + "import only_there\n")
+    words, variables = hostile()
+    environment = {**toolkit_env, **modules, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": "/of/the/shell"}
+    options = ("--nodes", "2", "--launcher", "none", "--module", "demo/1.0", *options_of(variables))
+    done = toolkit("run", "--runtime", "none", *options, "tell.py", *words, cwd=directory, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "none (--launcher), without a container, by the virtual environment venv one" in done.stderr
+    ranks = told(directory, "tell-0001")
+    assert sorted(rank["host"] for rank in ranks) == ["nid001", "nid002"]
+    for rank in ranks:
+        assert rank["argv"] == words
+        assert {name: rank["environment"][name] for name in variables} == variables
+        assert rank["python"] == f"{venv}/bin/python3"
+        assert (rank["directory"], rank["environment"]["DEMO"]) == (str(directory), "loaded")
+        assert "/of/the/module" in rank["path"], "what a module sets counts"
+        assert "/of/the/shell" not in rank["path"], "what the shell had does not"
+    assert not list(directory.rglob("pwned"))
+
+
+def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
+    toolkit: Any, toolkit_env: dict[str, str], conda_root: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "tell.py").write_text(TELL)
+    environment = {**toolkit_env, "CONDA_ENVS_PATH": str(conda_root), "HOME": str(shared_dir)}
+    words, variables = hostile()
+    start = ("run", "--runtime", "conda", "--nodes", "2", *options_of(variables))
+    done = toolkit(*start, "--env", "digits", "tell.py", *words, cwd=shared_dir, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "none (tell.py imports nothing that spreads it, and the environment holds no torch), the conda environment digits" in done.stderr
+    (rank, _) = told(shared_dir, "tell-0001")
+    assert (rank["argv"], rank["python"]) == (words, f"{conda_root}/digits/bin/python3")
+    inside = rank["environment"]
+    assert {name: inside[name] for name in variables} == variables
+    assert (inside["CONDA_PREFIX"], inside["CONDA_DEFAULT_ENV"]) == (f"{conda_root}/digits", "digits")
+    assert (inside["ACTIVATED"], inside["OF_THE_ENVIRONMENT"]) == (f"{conda_root}/digits ", "it's $(touch pwned)")
+
+    done = toolkit("run", "--runtime", "conda", "--env", "digit", "tell.py", cwd=shared_dir, env=environment)
+    assert done.returncode == 91
+    assert "close: digits" in done.stderr
+    done = toolkit(*start, "--env", "digits", "--launcher", "torchrun", "tell.py", cwd=shared_dir, env=environment)
+    assert done.returncode == 86
+    assert "torch, which this environment does not hold" in done.stderr
+    done = toolkit(*start, "--env", "digits", "--module", "no/such", "tell.py", cwd=shared_dir, env=environment)
+    assert done.returncode == 72
+    assert "the modules cannot be loaded here: no/such" in done.stderr
+    assert len(list((shared_dir / "runs").iterdir())) == 1, "what is refused leaves nothing"
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
+def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir: Path) -> None:
+    subprocess.run(["mpicc", "-o", str(shared_dir / "hello"), str(JOBS / "mpi-hello/hello.c")], check=True)
+    options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
+    done = toolkit("run", "--runtime", "none", *options, "hello", cwd=shared_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(4):
+        assert f"rank {rank} of 4  host nid00{rank // 2 + 1}" in done.stdout
+    assert '"sum": 6' in done.stdout
+
+
+@pytest.fixture
+def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[str, str]:
+    """For a user whose Docker is set to the tests' engine."""
+    return {**toolkit_env, **docker_engine.environment}
+
+
+def containers(engine: TestEngine) -> list[str]:
+    return engine.client("ps", "--all", "--format", "{{.Names}}").split()
+
+
+def test_hostile_strings_reach_ranks_in_docker(
+    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
+) -> None:
+    directory = shared_dir / 'it\'s $(touch pwned) "q" 한글'
+    directory.mkdir()
+    (directory / "tell.py").write_text(TELL)
+    words, variables = hostile()
+    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
+    done = toolkit("run", "--runtime", "docker", "--image", python_tag, *options, "tell.py", *words, cwd=directory, env=engine_env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in told(directory, "tell-0001"):
+        inside = rank["environment"]
+        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
+        assert {name: inside[name] for name in variables} == variables
+        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
+        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER"))]
+    assert len(told(directory, "tell-0001")) == 2
+    assert containers(docker_engine) == []
+    assert not list(directory.rglob("pwned"))
+
+
+def test_files_of_ranks_in_docker_are_the_users(
+    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, user: User, shared_dir: Path
+) -> None:
+    """The script, planned by root and submitted for somebody else, as it stands for itself."""
+    (shared_dir / "write.py").write_text('open("made", "w").write("x")\nopen("/home/toolkit/at-home", "w")\n' + TELL)
+    options = ("--runtime", "docker", "--image", python_tag, "--launcher", "none")
+    dry = toolkit("run", "--dry-run", *options, "write.py", cwd=shared_dir, env=engine_env)
+    assert dry.returncode == 0, dry.stderr
+    logs = shared_dir / "runs/write-0001/logs"
+    logs.mkdir(parents=True)
+    script = logs.parent / "job.sbatch"
+    script.write_text(dry.stdout)
+    for path in (shared_dir, *shared_dir.rglob("*")):
+        shutil.chown(path, user.name)
+    opened = [path for path in shared_dir.parents if path.stat().st_mode & 0o001 == 0]
+    modes = {path: path.stat().st_mode for path in opened}
+    socket = Path(docker_engine.address.removeprefix("unix://"))
+    try:
+        for path in opened:
+            path.chmod(0o711)
+        socket.chmod(0o666)
+        environment = {**engine_env, "HOME": str(user.home), "SCRATCH": str(user.home)}
+        words = ("cluster", "exec", "--", "sbatch", "--parsable", f"--uid={user.name}", f"--gid={user.name}", str(script))
+        done = toolkit(*words, cwd=shared_dir, env=environment)
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: told(shared_dir, "write-0001"), "the rank", says=lambda: "".join(log.read_text() for log in logs.glob("*")))
+        wait_for(lambda: containers(docker_engine) == [], "no container")
+    finally:
+        socket.chmod(0o660)
+        for path, mode in modes.items():
+            path.chmod(mode)
+    (rank,) = told(shared_dir, "write-0001")
+    assert rank["user"] == (shared_dir / "made").stat().st_uid == shared_dir.stat().st_uid != 0
+    home = user.home / "toolkit/home/stand-in-python-here/at-home"
+    assert home.stat().st_uid == rank["user"]
+
+
+def test_containers_of_docker_end_with_their_job_however_it_ends(
+    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
+) -> None:
+    """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
+    (shared_dir / "stays.py").write_text(STAYS)
+    options = ("--detach", "--runtime", "docker", "--image", python_tag, "--launcher", "none")
+    done = toolkit("run", *options, "--ntasks-per-node", "2", "stays.py", cwd=shared_dir, env=engine_env)
+    assert done.returncode == 0, done.stderr
+    number = json.loads((shared_dir / "runs/stays-0001/run.json").read_text())["job_id"]
+
+    def said() -> str:
+        return "".join(log.read_text() for log in (shared_dir / "runs/stays-0001/logs").glob("*"))
+
+    wait_for(lambda: said().count("is there") == 2, "both ranks", says=said)
+    assert sorted(containers(docker_engine)) == [f"toolkit-test-{number}.0.{task}" for task in (0, 1)]
+    cancelled = toolkit("cancel", "stays-0001", cwd=shared_dir)
+    assert cancelled.returncode == 0, cancelled.stderr
+    wait_for(lambda: containers(docker_engine) == [], "no container to be left", says=said)
+    assert said().count("told to end") == 2
+    none_left(shared_dir)
+
+
+def test_what_docker_cannot_run_is_refused_before_it_queues(
+    toolkit: Any, engine_env: dict[str, str], python_tag: str, shared_dir: Path
+) -> None:
+    (shared_dir / "x.py").touch()
+    start = ("run", "--runtime", "docker")
+    cases: tuple[tuple[tuple[str, ...], dict[str, str], int, str], ...] = (
+        (("--image", python_tag, "--nodes", "2"), {}, 81, "docker runs on one node only"),
+        (("--image", "stand-in/python:hear"), {}, 68, f"close: {python_tag}"),
+        (("--image", python_tag, "--launcher", "torchrun"), {}, 86, "which this image does not hold"),
+        (("--image", python_tag), {"DOCKER_HOST": "unix:///nowhere"}, 72, "no Docker engine answers"),
+    )
+    for options, more, code, words in cases:
+        done = toolkit(*start, *options, "x.py", cwd=shared_dir, env={**engine_env, **more})
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+    assert not (shared_dir / "runs").exists()
+
+
+@pytest.fixture
+def pyxis(base: Path) -> Iterator[None]:
+    """A stand-in for the plugin: Slurm's own parser knows its options, and Slurm carries them to the tasks, which run in no container."""
+    plugin = base / "pyxis.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")], check=True)
+    listed = base / "c/test/etc/plugstack.conf"
+    listed.write_text(f"required {plugin}\n")
+    yield
+    listed.unlink()
+
+
+def test_slurms_own_parser_takes_the_options_of_pyxis(toolkit: Any, pyxis: None, shared_dir: Path) -> None:
+    del pyxis
+    directory = shared_dir / "it's $(touch pwned) 한글"
+    directory.mkdir()
+    (directory / "tell.py").write_text(TELL)
+    (directory / 'a "b" $(c).sqsh').touch()
+    words, variables = hostile()
+    options = ("--nodes", "2", "--launcher", "srun", "--bind", "/usr/share:/in side;x:ro", *options_of(variables))
+    image = './a "b" $(c).sqsh'
+    done = toolkit("run", "--runtime", "pyxis", "--image", image, *options, "tell.py", *words, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    ranks = told(directory, "tell-0001")
+    assert len(ranks) == 2
+    for rank in ranks:
+        inside = rank["environment"]
+        assert rank["argv"] == words
+        assert {name: inside[name] for name in variables} == variables
+        assert inside["STANDIN_IMAGE"] == f"{directory}/{image[2:]}"
+        assert inside["STANDIN_WORKDIR"] == str(directory)
+        assert inside["STANDIN_MOUNTS"].endswith(f":/home/toolkit,{directory}:{directory},/usr/share:/in side;x:ro")
+        assert "STANDIN_NO_HOME" in inside
+    assert {rank["environment"]["RANK"] for rank in ranks} == {"0", "1"}
+    done = toolkit("run", "--dry-run", "--runtime", "pyxis", "--image", "pytorch_cpu", "tell.py", cwd=directory)
+    assert done.returncode == 68
+    assert "is a SIF" in done.stderr
+
+
+def test_without_the_plugin_pyxis_is_refused(toolkit: Any, shared_dir: Path) -> None:
+    (shared_dir / "x.py").touch()
+    done = toolkit("run", "--runtime", "pyxis", "--image", "nvcr.io/nvidia/pytorch:25.06-py3", "x.py", cwd=shared_dir)
+    assert done.returncode == 86
+    assert "srun here knows no --container-image" in done.stderr
+    assert "--runtime apptainer" in done.stderr
