@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "From sbatch to the first all-reduce: our script and one by hand; training without a container.",
     ),
     "coverage": ("toolkit.cli.bench.coverage", "Run the command for each step of the guides, and keep how it went."),
+    "compare": ("toolkit.cli.bench.compare", "Trainings side by side: samples per second, memory, accuracy."),
     "build": ("toolkit.cli.bench.build", "Build a changed image again: ours, Apptainer, BuildKit."),
 }
 

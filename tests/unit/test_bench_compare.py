@@ -1,0 +1,83 @@
+"""Jobs side by side: what is taken of a run, how memory is measured, what the table says. Two of them run in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.samples import inputs
+from toolkit.bench import compare
+from toolkit.errors import UnknownRunError
+from toolkit.model.base import to_json
+from toolkit.model.run import Outcome
+from toolkit.plan import plan
+
+
+def ended(directory: Path, *, kind: str = "ok", **results: object) -> Path:
+    """The directory of a run as a job leaves it."""
+    directory.mkdir(parents=True)
+    (directory / "plan.json").write_text(to_json(plan(inputs())))
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results, kind=kind)  # type: ignore[arg-type]
+    (directory / "outcome.json").write_text(to_json(outcome))
+    (directory / "memory").mkdir()
+    for number, (script, host) in enumerate((("/work/train.py", 400.5), ("train.py", 399.0), ("/opt/venv/bin/torchrun", 900.0))):
+        told = {"script": script, "host_mb": host, "gpu_mb": 12.0 * number}
+        (directory / "memory" / f"nid001-{number}.json").write_text(json.dumps(told))
+    return directory
+
+
+def silent(subject: str, text: str) -> None:
+    raise AssertionError(f"{subject} {text}")
+
+
+def test_runs_that_have_ended_are_put_side_by_side(tmp_path: Path) -> None:
+    ended(tmp_path / "runs/a-0001", samples_per_second=100.0, accuracy=0.9)
+    ended(tmp_path / "runs/b-0001", samples_per_second=250, accuracy=0.91, parameters_equal=True)
+    ended(tmp_path / "runs/c-0001")
+    rows = compare.run(["runs/a-0001", "runs/b-0001", "runs/c-0001"], compare.settings({}, ()), 3, tmp_path, silent)
+    assert [(one.job, one.samples_per_second, one.accuracy, one.parameters_equal) for one in rows] == [
+        ("a-0001", 100.0, 0.9, None),
+        ("b-0001", 250.0, 0.91, True),
+        ("c-0001", None, None, None),
+    ]
+    assert {(one.host_mb, one.gpu_mb) for one in rows} == {(400.5, 12.0)}, "ranks, not agents"
+    header, cells = compare.table(rows)
+    assert [row[header.index("speed")] for row in cells] == ["1.00", "2.50", "-"]
+    assert [row[header.index("equal")] for row in cells] == ["-", "yes", "-"]
+
+
+def test_a_run_that_failed_is_no_measurement(tmp_path: Path) -> None:
+    ended(tmp_path / "runs/a-0001", kind="failed")
+    with pytest.raises(UnknownRunError):
+        compare.run(["runs/a-0001"], compare.settings({}, ()), 1, tmp_path, silent)
+
+
+def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
+    values = compare.settings({"nodes": 2, "bind": ("/data:/data",), "env": {"A": "b"}}, ("--epochs", "3")).values
+    assert values["bind"] == ("/data:/data", f"{compare.INSIDE}:{compare.INSIDE}:ro")
+    assert values["env"] == {"A": "b", "PYTHONPATH": str(compare.INSIDE)}
+    assert values["arguments"] == ("--epochs", "3")
+    assert "arguments" not in compare.settings({}, ()).values
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
+def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path: Path, ending: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys\nlarge = bytearray(200_000_000)\ndel large\n{ending}\n")
+    env = {"PYTHONPATH": str(compare.INSIDE), "TOOLKIT_MEMORY": str(tmp_path / "memory")}
+    subprocess.run([sys.executable, str(script)], env=env, check=False, capture_output=True)
+    (path,) = (tmp_path / "memory").glob("*.json")
+    told = json.loads(path.read_text())
+    assert told["script"] == str(script)
+    assert 200 < told["host_mb"] < 400
+    assert told["gpu_mb"] == 0
+
+
+def test_a_script_does_not_notice_that_nothing_can_be_written() -> None:
+    env = {"PYTHONPATH": str(compare.INSIDE), "TOOLKIT_MEMORY": "/proc/no/where"}
+    done = subprocess.run([sys.executable, "-c", "print('ends')"], env=env, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("ends\n", "")

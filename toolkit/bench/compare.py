@@ -1,0 +1,175 @@
+"""`toolkit bench compare`: trainings side by side: samples by second, memory, accuracy.
+
+Speed and accuracy are what the scripts say in their last line of JSON. Memory is measured from outside of them: every Python of the job
+imports ``inside/sitecustomize.py``, which asks the kernel at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from toolkit.bench import jobs
+from toolkit.errors import UnknownRunError
+from toolkit.files import read_json
+from toolkit.model.base import Model
+from toolkit.model.plan import Plan
+from toolkit.model.run import Outcome
+from toolkit.plan import Inputs
+from toolkit.runs.store import Paths
+from toolkit.settings import Layer
+
+INSIDE = Path(__file__).with_name("inside")
+_MEMORY = "memory"  # of a run's directory: a file for each process
+
+
+class Row(Model, frozen=True, kw_only=True):
+    """One job; what its script does not tell is None.
+
+    Attributes:
+        samples_per_second: the median over its runs, all ranks together.
+        host_mb: the most memory of one rank, in 10^6 bytes.
+        gpu_mb: the most that PyTorch had on one GPU.
+        runs: names of the runs.
+    """
+
+    job: str
+    launcher: str
+    shape: str
+    samples_per_second: float | None = None
+    host_mb: float | None = None
+    gpu_mb: float | None = None
+    accuracy: float | None = None
+    parameters_equal: bool | None = None
+    runs: tuple[str, ...] = ()
+
+
+class Measured(NamedTuple):
+    """One run of a job, that has ended."""
+
+    plan: Plan
+    outcome: Outcome
+    memory: tuple[float, float]
+    name: str
+
+
+class FailedRunError(Exception):
+    """A job of the comparison failed; there is nothing to compare then."""
+
+    def __init__(self, ran: jobs.Ran) -> None:
+        super().__init__(ran.paths.name)
+        self.ran = ran
+
+
+def settings(said: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
+    """The layer for all jobs: what the user said, and what measures memory."""
+    binds = (*said.get("bind", ()), f"{INSIDE}:{INSIDE}:ro")
+    words = {"arguments": tuple(arguments)} if arguments else {}
+    return Layer("bench compare", {**said, **words, "bind": binds, "env": {**said.get("env", {}), "PYTHONPATH": str(INSIDE)}})
+
+
+def _remembering(given: Inputs) -> Inputs:
+    """Each run has a place of its own for what its processes write down."""
+    told = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}"}
+    return given._replace(job=replace(given.job, env=told))
+
+
+def run(targets: Sequence[str], layer: Layer, rounds: int, here: Path, say: jobs.Inform) -> list[Row]:
+    """Run each job ``rounds`` times, in turns, and put them side by side. A directory of a run that has ended is taken as it is.
+
+    Raises:
+        FailedRunError: a job failed.
+        ToolkitError: one could not be planned or submitted.
+    """
+    found: dict[str, list[Measured]] = {target: [] for target in targets}
+    for number in range(rounds):
+        for target in found:
+            ended = _ended(here / target)
+            if ended is None:
+                found[target].append(_measured(target, layer, here, say))
+            elif number == 0:
+                found[target].append(ended)
+    return [row(target, runs) for target, runs in found.items()]
+
+
+def _ended(directory: Path) -> Measured | None:
+    """A run that was made before; None: this is no run's directory.
+
+    Raises:
+        UnknownRunError: the run has not ended, or not well.
+    """
+    paths = Paths(directory)
+    if not paths.plan.is_file():
+        return None
+    outcome, plan = paths.read_outcome(), read_json(paths.plan, Plan)
+    if outcome is None or outcome.kind != "ok":
+        raise UnknownRunError(
+            f"the run {paths.name} has not ended, or not well", place=str(directory), next_step=f"toolkit logs {paths.name}"
+        )
+    return Measured(plan, outcome, memory(plan, directory), paths.name)
+
+
+def _measured(target: str, layer: Layer, here: Path, say: Callable[[str, str], None]) -> Measured:
+    ran = jobs.run(target, layer, here, say, adapt=_remembering)
+    if ran.outcome.kind != "ok":
+        raise FailedRunError(ran)
+    return Measured(ran.plan, ran.outcome, memory(ran.plan, ran.paths.directory), ran.paths.name)
+
+
+def memory(plan: Plan, directory: Path) -> tuple[float, float]:
+    """The most that a process of the run's script needed, on the host and on a GPU, in MB; agents and the like are others' scripts."""
+    scripts = {PurePosixPath(word).name for word in plan.launch.program if word.endswith(".py")}
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((directory / _MEMORY).glob("*.json"))]
+    own = [one for one in told if PurePosixPath(one["script"]).name in scripts]
+    return max((one["host_mb"] for one in own), default=0.0), max((one["gpu_mb"] for one in own), default=0.0)
+
+
+def row(target: str, runs: Sequence[Measured]) -> Row:
+    """The runs of one job as one row."""
+    plan, results = runs[0].plan, [one.outcome.results for one in runs]
+    equal = [bool(one["parameters_equal"]) for one in results if "parameters_equal" in one]
+    return Row(
+        job=PurePosixPath(target).name,
+        launcher=plan.launch.launcher,
+        shape=plan.shape,
+        samples_per_second=_median(one.get("samples_per_second") for one in results),
+        host_mb=max(one.memory[0] for one in runs) or None,
+        gpu_mb=max(one.memory[1] for one in runs) or None,
+        accuracy=_median(one.get("accuracy") for one in results),
+        parameters_equal=all(equal) if equal else None,
+        runs=tuple(one.name for one in runs),
+    )
+
+
+def _median(values: Iterable[object]) -> float | None:
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return statistics.median(known) if known else None
+
+
+def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows; the speed also as a multiple of the first job's."""
+    header = ("job", "launcher", "shape", "samples/s", "speed", "MB per rank", "MB per GPU", "accuracy", "equal")
+    first = rows[0].samples_per_second if rows else None
+    return header, [
+        (
+            one.job,
+            one.launcher,
+            one.shape,
+            _text(one.samples_per_second, ".0f"),
+            _text(one.samples_per_second / first if first and one.samples_per_second else None, ".2f"),
+            _text(one.host_mb, ".0f"),
+            _text(one.gpu_mb, ".0f"),
+            _text(one.accuracy, ".3f"),
+            {True: "yes", False: "NO", None: "-"}[one.parameters_equal],
+        )
+        for one in rows
+    ]
+
+
+def _text(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
