@@ -52,7 +52,7 @@ def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared
 def test_each_devices_buffer_is_shown_rank_by_rank(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     done = toolkit("bench", "allreduce", "--image", str(pytorch_image), "--show-buffers", cwd=shared_dir, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = [line.split()[1:] for line in done.stderr.splitlines() if " rank:" in line]
+    shown = [line.split() for line in done.stdout.splitlines() if " rank:" in line]
     assert [line[:4] for line in shown[:8]] == [["before", f"nid00{1 + rank // 4}", f"rank:{rank}", f"cpu{rank % 4}"] for rank in range(8)]
     assert [line[4:] for line in shown[:8]] == [[str(rank % 4 + 1)] * 8 for rank in range(8)]
     assert [line[0] for line in shown[8:]] == ["after"] * 8

@@ -84,7 +84,8 @@ def command(
         if dry_run:
             console.out(jobs.script_of(_target(name), layer, here, adapt=allreduce.refusing(name)).rstrip("\n"))
             continue
-        ran = jobs.run(_target(name), layer, here, _say, adapt=allreduce.refusing(name))
+        say = _show_buffer if show_buffers and not as_json else _say
+        ran = jobs.run(_target(name), layer, here, say, adapt=allreduce.refusing(name))
         shape, ranks = ran.plan.shape, ran.plan.nodes * ran.plan.ranks_per_node
         found = allreduce.measured(name, shape, ranks, ran.outcome.results, [line.text for line in ran.lines], ran.paths.name)
         if found is None or (ran.outcome.kind != "ok" and not found.wrong):
@@ -99,6 +100,14 @@ def command(
 
 def _say(subject: str, text: str) -> None:
     console.note(console.subject(subject, text))
+
+
+def _show_buffer(subject: str, text: str) -> None:
+    """Buffers are the result; what is said beside them is not."""
+    if text.startswith(("before ", "after ")):
+        console.out(text)
+    else:
+        _say(subject, text)
 
 
 def _target(backend: str) -> str:
