@@ -235,6 +235,27 @@ def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
     assert "--launcher srun" in said["--launcher"]
 
 
+@pytest.mark.parametrize("runtime", ["docker", "pyxis", "conda", "none"])
+def test_where_only_signed_images_may_run_nothing_else_does(runtime: str) -> None:
+    assert "--runtime apptainer" in refused(on(runtime, {"require_signed": True}))["--runtime"]
+
+
+def test_an_active_environment_of_conda_is_entered_by_its_path() -> None:
+    decided = plan(on("none", environment=replace(CONDA, name="the conda environment torch"))).container
+    assert (decided.image, decided.settings) == (CONDA.prefix, {"CONDA_PREFIX": CONDA.prefix})
+
+
+def test_a_terminal_is_refused_in_docker() -> None:
+    assert "no terminal" in refused(on("docker", {"pty": True, "launcher": "none"}))["--pty"]
+
+
+def test_a_module_that_the_site_does_not_have_names_the_nearest() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(on("conda", {"modules": ("cuda/11.5", "gcc")}, site=replace(SITE, available_modules=SITE.modules)))
+    (finding,) = caught.value.findings
+    assert (finding.place, finding.close) == ("--module", "cuda/11.4")
+
+
 def test_an_engine_without_gpus_is_refused_but_where_they_are_simulated() -> None:
     gpus = {"gpus": 2, "ntasks_per_node": None}
     assert "gives containers no GPUs" in refused(on("docker", gpus, site=replace(LOCAL, access="path")))["--gpus"]

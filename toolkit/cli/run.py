@@ -50,7 +50,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Run SCRIPT on the nodes of a cluster, in an image; ends with the job's exit code.
+    """Run SCRIPT on the nodes of a cluster, in an image or an environment; ends with the job's exit code.
 
     SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run. Everything after it belongs to it.
 
@@ -144,6 +144,7 @@ def explanation(decided: Plan) -> str:
     values: dict[str, object] = {
         "runtime": decided.container.runtime,
         "image": decided.container.image or "-",
+        "modules": " ".join(decided.modules) or "-",
         "site": decided.site,
         "launcher": decided.launch.launcher,
         "nodes": dict(decided.directives)["nodes"],

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from toolkit import shell
 from toolkit.errors import EnvironmentMissingError, NeedsInstallError
@@ -47,10 +47,10 @@ def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
         NeedsInstallError: the site's modules cannot be loaded.
     """
     said = ask((*site.modules, *modules), _clean(os.environ))
-    name = f"the virtual environment {Path(said.prefix).name}" if said.venv else said.python
+    kind, name = _kind(said)
     found = Environment(
         name=name,
-        kind="venv" if said.venv else "host",
+        kind=kind,
         prefix=said.prefix,
         python=said.python,
         version=said.version,
@@ -58,6 +58,16 @@ def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
         mpirun=said.mpirun or None,
     )
     return found, contents(name, said)
+
+
+def _kind(said: Said) -> tuple[Literal["conda", "venv", "host"], str]:
+    """What makes a Python, and how people call it."""
+    place = Path(said.prefix)
+    if said.venv:
+        return "venv", f"the virtual environment {place.name}"
+    if (place / "conda-meta").is_dir():
+        return "conda", f"the conda environment {place.name}"
+    return "host", said.python
 
 
 def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:

@@ -37,6 +37,7 @@ RULES: dict[str, str] = {
     "space": "room for the run",
     "cache": "caches that do not fill the home",
     "ports": "ports that ranks may use",
+    "modules": "modules that a site has",
 }
 
 

@@ -50,7 +50,7 @@ RUNTIMES: dict[str, Entry] = {
     "pyxis": Entry(
         "Slurm's own plugin Pyxis, with an image of a registry or a squashfs file of enroot",
         image="enroot",
-        launchers=("torchrun", "srun", "spawn", "none", "horovod", "mpi", "horovod-gloo"),
+        launchers=("torchrun", "srun", "spawn", "none", "horovod", "mpi", "horovod-gloo", "tensorflow", "shell"),
     ),
     "conda": Entry("a conda environment (--env NAME), with the site's modules", calls="environment"),
     "none": Entry("the nodes' own Python, with the site's modules, or the virtual environment that is active", calls="environment"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TypedDict
 
-from toolkit.errors import ShapeError, ToolkitError, UsageError
+from toolkit.errors import ShapeError, SignatureError, ToolkitError, UsageError
 from toolkit.runtimes import Asked
 
 # Where a runtime has no prefix of its own for variables that are meant for the ranks.
@@ -17,6 +17,14 @@ class Home(TypedDict):
 
     home: str | None
     home_name: str
+
+
+def unsigned(asked: Asked, runtime: str) -> list[ToolkitError]:
+    """A finding where only signed images may be run: a signature is part of a SIF."""
+    if not asked.job.require_signed:
+        return []
+    cause = f"only signed images may be run, and {runtime} runs none that could be"
+    return [SignatureError(cause, place="--runtime", next_step="--runtime apptainer, with a signed image")]
 
 
 def home(name: str, scratch: str | None) -> Home:

@@ -12,7 +12,7 @@ from toolkit.runtimes.none import data, no_torchrun
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """The environment must be named; that it is there was looked up."""
-    findings = common.no_image(asked, "conda")
+    findings = [*common.no_image(asked, "conda"), *common.unsigned(asked, "conda")]
     if asked.job.conda_env is None:
         findings.append(UsageError("the runtime conda needs the name of an environment", place="--env", next_step="--env NAME"))
     return [*findings, *(no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else [])]

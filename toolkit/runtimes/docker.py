@@ -15,7 +15,9 @@ _CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """One node, GPUs that the engine can give, and no variable that its client stumbles over."""
-    findings = [*common.one_node(asked, "docker", _WHY), *common.no_environment(asked, "docker")]
+    findings = [*common.one_node(asked, "docker", _WHY), *common.no_environment(asked, "docker"), *common.unsigned(asked, "docker")]
+    if asked.job.pty:
+        findings.append(UsageError("ranks in docker have no terminal", place="--pty", next_step="leave it out, or --runtime apptainer"))
     engine = asked.engine
     if engine and asked.job.most_gpus and not engine.nvidia and asked.site.access != "local-cluster":
         findings.append(

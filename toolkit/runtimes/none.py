@@ -9,16 +9,19 @@ from toolkit.model.environment import Environment
 from toolkit.model.plan import Container
 from toolkit.runtimes import Asked, common
 
+# What an active environment is known by.
+_VARIABLES = {"venv": "VIRTUAL_ENV", "conda": "CONDA_PREFIX"}
+
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """No image, no environment of conda; and torchrun, where that is to start the ranks."""
-    return [*common.no_image(asked, "none"), *common.no_environment(asked, "none"), *_torchrun(asked)]
+    return [*common.no_image(asked, "none"), *common.unsigned(asked, "none"), *common.no_environment(asked, "none"), *_torchrun(asked)]
 
 
 def container(asked: Asked) -> Container:
-    """An active virtual environment is entered by its path, since a job may be submitted from a shell that knows nothing of it."""
+    """An environment that is active is entered by its path, since a job may be submitted from a shell that knows nothing of it."""
     found = asked.environment
-    entered = found is not None and found.kind == "venv"
+    entered = found is not None and found.kind in _VARIABLES
     name = found.name if found else "the nodes' Python"
     return Container(
         runtime="none",
@@ -27,7 +30,7 @@ def container(asked: Asked) -> Container:
         where=f"without a container, by {name}",
         prefix=common.PREFIX,
         inherits=True,
-        settings={"VIRTUAL_ENV": found.prefix} if found and entered else {},
+        settings={_VARIABLES[found.kind]: found.prefix} if found and entered else {},
     )
 
 

@@ -11,7 +11,7 @@ from toolkit.runtimes import Asked, common
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """That srun has the plugin's options, and what the image is, was looked up."""
-    return common.no_environment(asked, "pyxis")
+    return [*common.no_environment(asked, "pyxis"), *common.unsigned(asked, "pyxis")]
 
 
 def container(asked: Asked) -> Container:
