@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
@@ -23,7 +25,7 @@ from toolkit.refusals import asked_minutes, launcher_findings, node_findings, va
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
-from toolkit.ways import requeue, terminal
+from toolkit.ways import requeue, sweep, terminal
 
 _Decided = TypeVar("_Decided")
 
@@ -74,11 +76,12 @@ def plan(inputs: Inputs) -> Plan:
     Raises:
         PlanError: with all findings, if there is one; nothing has been written or submitted.
     """
-    job, findings = inputs.job, list(inputs.findings)
+    job, findings = replace(inputs.job, array=sweep.array(inputs.job)), list(inputs.findings)
     partition = _collect(findings, lambda: _partition(inputs))
     judged = judge(_case(inputs, partition), inputs.force)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
     findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job, inputs.site, asked_minutes(job))]
+    findings += sweep.findings(job, inputs.source)
     back = requeue.decide(job, asked_minutes(job))
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
@@ -113,10 +116,11 @@ def plan(inputs: Inputs) -> Plan:
         requeue=back,
         interactive=bool(job.interactive),
         pty=bool(job.pty),
+        points=sweep.points(job),
         warnings=(
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
-            *judged.warnings,
+            *judged.warnings, *sweep.warnings(job, inputs.source),
             *runtimes.get(container.runtime).warnings(asked),
         ),
         forced=judged.forced,

@@ -39,6 +39,19 @@ import os, sys
 print("terminal", [os.isatty(number) for number in (0, 1)], os.popen("stty size").read().strip(), flush=True)
 sys.exit(int(sys.argv[1]))
 """
+# One point of this sweep fails until it is mended.
+OBJECTIVE = """\
+import argparse, json, os, pathlib, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--tag")
+parser.add_argument("--scale", type=float)
+args = parser.parse_args()
+pathlib.Path(os.environ["TOOLKIT_POINT"], "written").write_text(args.tag)
+if (args.lr, args.tag) == (0.25, "a") and not pathlib.Path("mended").exists():
+    sys.exit(3)
+print(json.dumps({"loss": args.lr * args.scale}), flush=True)
+"""
 
 
 def row(toolkit: Any, directory: Path, run: str) -> dict[str, Any]:
@@ -178,3 +191,32 @@ def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
     assert done.returncode == 5, done.stdout + done.stderr
     # torchrun itself reads what its ranks print.
     assert f"0| terminal [True, {launcher == 'srun'}] 40 120" in done.stdout
+
+
+def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "objective.py").write_text(OBJECTIVE)
+    options = ("--image", str(pytorch_image), "--launcher", "none", "--sweep", "lr=0.5,0.25", "--sweep", "tag=a,it's b")
+    done = toolkit("run", *options, "objective.py", "--scale", "2", cwd=shared_dir)
+    assert done.returncode == 3, done.stdout + done.stderr
+    table = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit() and "|" not in line]
+    assert table == [
+        ["0", "0.5", "a", "COMPLETED", "0", "1"],
+        ["1", "0.5", "it's", "b", "COMPLETED", "0", "1"],
+        ["2", "0.25", "a", "FAILED", "3", "-"],
+        ["3", "0.25", "it's", "b", "COMPLETED", "0", "0.5"],
+    ]
+    run = shared_dir / "runs/objective-0001"
+    assert {path.name for path in (run / "points").iterdir()} == {"0", "1", "2", "3"}
+    assert (run / "points/3/written").read_text() == "it's b"
+    assert "4 points: 3 done, 1 failed (2)" in row(toolkit, shared_dir, "objective-0001")["message"]
+    (shared_dir / "mended").touch()
+    again = toolkit("run", "--failed", "runs/objective-0001", cwd=shared_dir)
+    assert again.returncode == 0, again.stdout + again.stderr
+    found = json.loads(toolkit("results", "--json", cwd=shared_dir).stdout)
+    assert [(point["run"], point["values"]["lr"], point["results"]["loss"]) for point in found] == [
+        ("objective-0001", "0.5", 1.0),
+        ("objective-0001", "0.5", 1.0),
+        ("objective-0002", "0.25", 0.5),
+        ("objective-0001", "0.25", 0.5),
+    ]
+    assert toolkit("run", "--failed", "runs/objective-0002", cwd=shared_dir).returncode == 64

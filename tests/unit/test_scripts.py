@@ -51,6 +51,8 @@ def cases() -> dict[str, Inputs]:
         "shell": inputs({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", program=True),
         "srun-interactive": inputs({"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}),
         "none-pty": inputs({"launcher": "none", "pty": True}),
+        "sweep": inputs({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
+        "mpirun-sweep": inputs({"launcher": "mpirun", "sweep": ("-x=1,2",)}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
         "torchrun-requeue": inputs({"requeue": True, "time": "1:00:00"}),
         "torchrun-elastic-requeue": inputs({"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}),
         "mpirun-requeue": inputs(
@@ -122,7 +124,7 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     free = re.compile(
         r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name|variable"
         r'|container\.(action|command|home_inside|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
-        r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell|plan\.requeue\.(signal|times|times \+ 1|wait)"
+        r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell|point\.number|plan\.requeue\.(signal|times|times \+ 1|wait)"
     )
     unquoted = [
         f"{path.name}: {value}"

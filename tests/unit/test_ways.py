@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.unit.samples import inputs
+from tests.unit.samples import LOCAL, inputs
 from toolkit.errors import PlanError
 from toolkit.model.job import Job
 from toolkit.model.run import JobState
+from toolkit.model.source import Option, Source
 from toolkit.plan import plan
-from toolkit.runs import logs, store
+from toolkit.runs import interactive, logs, store
 from toolkit.runs.outcome import outcome
-from toolkit.ways import requeue
+from toolkit.runs.points import outcomes
+from toolkit.slurm import parse
+from toolkit.ways import requeue, sweep
 
 BATCH = """\
 toolkit: attempt 1 of at most 21 begins 2026-11-21T08:00:00Z on nid[001-002]
@@ -117,3 +122,109 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
 def test_without_it_nothing_changes() -> None:
     assert requeue.decide(Job(signal="B:USR1@60"), None) is None
     assert dict(plan(inputs({"signal": "USR1@60"})).directives)["signal"] == "USR1@60"
+
+
+def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
+    decided = plan(inputs({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")}))
+    assert dict(decided.directives)["array"] == "0-3"
+    assert [point.arguments for point in decided.points] == [
+        ("--lr", "0.1", "--tag", "a,b", "-x", "1"),
+        ("--lr", "0.1", "--tag", "c", "-x", "1"),
+        ("--lr=-0.01", "--tag", "a,b", "-x", "1"),
+        ("--lr=-0.01", "--tag", "c", "-x", "1"),
+    ]
+    assert decided.points[3].values == (("lr", "-0.01"), ("tag", "c"), ("x", "1"))
+    assert dict(plan(inputs({"sweep": ("lr=1",)})).directives)["array"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"sweep": ("lr",)}, "NAME=VALUE"),
+        ({"sweep": ("lr=",)}, "NAME=VALUE"),
+        ({"sweep": ("lr=1,,2",)}, "NAME=VALUE"),
+        ({"sweep": ('lr="1',)}, "NAME=VALUE"),
+        ({"sweep": ("lr=1\n2",)}, "NAME=VALUE"),
+        ({"sweep": ("lr=1,1",)}, "twice"),
+        ({"sweep": ("lr=1", "lr=2")}, "twice"),
+        ({"sweep": ("gpus=1,2,4",)}, "the same nodes, GPUs and time"),
+        ({"sweep": ("lr=1,2",), "array": "0,2"}, "no 2"),
+        ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "fixed number of nodes"),
+        ({"sweep": ("a=" + ",".join(map(str, range(200))), "b=" + ",".join(map(str, range(200))))}, "40000 points"),
+        ({"sweep": ("lr=1,2",), "interactive": True}, "one job"),
+    ],
+)
+def test_what_is_no_sweep_is_refused(job: dict[str, Any], words: str) -> None:
+    assert words in refusal(job)
+
+
+def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_typing_errors_are_seen() -> None:
+    source = Source(python=True, options=(Option(flag="--gpus", takes_value=True), Option(flag="--lr", takes_value=True)))
+    assert plan(inputs({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
+    (warning,) = plan(inputs({"sweep": ("lrr=1,2",)}, source=source)).warnings
+    assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
+
+
+def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own() -> None:
+    decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
+    lines = [
+        *lines_of('{"loss": 0.5, "curve": [1]}', "7_0-0-nid001.log"),
+        *lines_of("srun: error: nid002: task 1: Exited with exit code 3", "7_1.log"),
+    ]
+    states = {0: JobState(job_id=8, state="COMPLETED"), 1: JobState(job_id=9, state="FAILED", exit_code=3)}
+    found = outcomes(decided, lines, states, range(3))
+    assert [(point.state, point.exit_code) for point in found] == [("COMPLETED", 0), ("FAILED", 3), ("PENDING", None)]
+    assert sweep.failed(found) == [1]
+    assert sweep.told(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
+    header, rows = sweep.rows(decided.points, found)
+    assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
+    assert rows == [[0, "1", "COMPLETED", 0, "0.5"], [1, "2", "FAILED", 3, "-"], [2, "3", "PENDING", "-", "-"]]
+
+
+@pytest.mark.parametrize("unset", [None, {"set": False, "infinite": False, "number": 0}])
+def test_elements_of_an_array_are_told_apart_whatever_slurm_prints(unset: Any) -> None:
+    rows = [
+        {"job_id": 8, "array_job_id": 7, "array_task_id": 0, "job_state": "COMPLETED", "array_task_string": ""},
+        {"job_id": 7, "array_job_id": 7, "array_task_id": unset, "job_state": "PENDING", "array_task_string": "2-3"},
+        {"job_id": 9, "array_job_id": {"set": True, "number": 7}, "array_task_id": {"set": True, "number": 1}, "job_state": ["FAILED"]},
+        {"job_id": 5, "array_job_id": 0, "array_task_id": unset, "job_state": "RUNNING"},
+    ]
+    assert [(key, state.state) for key, state in parse.elements(json.dumps({"jobs": rows}), 7).items()] == [(0, "COMPLETED"), (1, "FAILED")]
+    shown = (
+        "JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=x JobState=FAILED ExitCode=3:0 \nJobId=7 ArrayJobId=7 ArrayTaskId=1-3 JobState=PENDING"
+    )
+    assert {key: state.exit_code for key, state in parse.element_lines(shown).items()} == {0: 3}
+    accounts = "7_0|COMPLETED|0:0|None|nid001|main|5|9|x\n7_[1-3]|PENDING|0:0|None||main|0|0|x\n"
+    assert {key: state.end for key, state in parse.element_accounts(accounts).items()} == {0: 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0-3", [0, 1, 2, 3]), ("1,5-7%2", [1, 5, 6, 7]), ("0-8:4", [0, 4, 8]), (3, [3]), (None, [])]
+)
+def test_the_numbers_of_an_array(text: Any, expected: list[int]) -> None:
+    assert sweep.numbers(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "place"),
+    [
+        ({"interactive": True, "array": "0-3"}, "--array"),
+        ({"interactive": True, "requeue": True}, "--requeue"),
+        ({"interactive": True, "nodes": "1:2"}, "--nodes"),
+        ({"launcher": "horovod-elastic", "pty": True}, "--pty"),
+        ({"launcher": "shell"}, "--launcher"),
+    ],
+)
+def test_what_does_not_go_with_a_terminal_is_refused(job: dict[str, Any], place: str) -> None:
+    assert place in refusal(job)
+
+
+def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
+    site = replace(LOCAL, interactive_minutes=60)
+    with pytest.raises(PlanError) as caught:
+        plan(inputs({"interactive": True, "time": "2:00:00"}, site=site))
+    assert "60 minutes at most" in caught.value.findings[0].cause
+    decided = plan(inputs({"interactive": True, "time": "30"}, site=site))
+    assert interactive.words(decided, "job.sbatch")[0] == "salloc"
+    assert "--time=30" in interactive.words(decided, "job.sbatch")
+    assert not {"--no-requeue", "--requeue"} & set(interactive.words(decided, "job.sbatch"))

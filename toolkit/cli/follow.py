@@ -65,6 +65,10 @@ def show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool
                 console.note(console.subject("waiting", f"{event.error.cause}; asking again for ten minutes"))
             unreachable = True
         else:
+            if plan.points and not as_json:
+                from toolkit.cli.results import table
+
+                console.out(table(plan.points, event.points))
             show_outcome(event, paths)
             if event.kind != "ok":
                 show_explanation(paths)
@@ -94,6 +98,9 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
         console.note(console.subject("", places))
     show_attempts(outcome.stints)
     directory = os.path.relpath(paths.directory)
+    if outcome.points and outcome.kind != "ok":
+        again = f"failed ones again: toolkit run --failed {directory}"
+        console.note(console.subject("", f"results: toolkit results {paths.name}     {again}"))
     console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))
 
 

@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "shell": ("toolkit.cli.shell", "A shell in an image, on a node of a job of its own."),
     "ps": ("toolkit.cli.ps", "List runs and their states."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
+    "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
     "image": ("toolkit.cli.image", "Build, list and prove images."),
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),

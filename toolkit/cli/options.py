@@ -145,6 +145,12 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60."),
     click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),
     click.option(
+        "--sweep",
+        metavar="NAME=V,V",
+        multiple=True,
+        help="A job array with an element for each value, given to the script as --NAME V; repeatable: each with each.",
+    ),
+    click.option(
         "--requeue", is_flag=True, default=None, help="Go back into the queue before the time is over, and go on from what was saved."
     ),
     click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),

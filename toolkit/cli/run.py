@@ -25,6 +25,7 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
 @click.option("--force", metavar="REASON", help="Submit although a rule of the site says no; the reason is kept with the run.")
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
+@click.option("--failed", is_flag=True, help="Of the sweep that SCRIPT is a run of, only the points that failed.")
 @click.option("--interactive", is_flag=True, default=None, help="In an allocation of salloc; Ctrl-C ends it, and the job with it.")
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option(
@@ -45,6 +46,7 @@ def command(
     dry_run: bool,
     force: str | None,
     explain: bool,
+    failed: bool,
     detach: bool,
     wait_for_slurm: int,
     as_json: bool,
@@ -63,11 +65,15 @@ def command(
       toolkit run --nodes 1:4 jobs/digits-ddp-elastic
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
       toolkit run --dry-run --explain jobs/digits-ddp
+      toolkit run --sweep lr=0.1,0.01 --sweep batch-size=32,64 jobs/digits-ddp
+      toolkit run --failed runs/digits-ddp-0007
       toolkit run --requeue --time 4:00:00 jobs/digits-ddp-elastic
       toolkit run --interactive --pty --image pytorch_cpu -- debug.py
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
+    if failed:
+        options |= _failed_points(script)
     wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
     prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
     prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
@@ -94,6 +100,23 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _failed_points(name: str) -> dict[str, Any]:
+    """Settings that run only what failed of an earlier sweep.
+
+    Raises:
+        UsageError: that is no sweep, or none of its points has failed.
+    """
+    from toolkit.runs import elements
+    from toolkit.runs.store import find
+    from toolkit.ways import sweep
+
+    paths = find(name, Path("runs"))
+    numbers = sweep.failed(elements.of(paths))
+    if not numbers:
+        raise UsageError(f"no point of {paths.name} has failed", place="--failed", next_step=f"toolkit results {paths.name}")
+    return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
 def _interactive(prepared: Prepared, *, dry_run: bool, detach: bool, as_json: bool) -> int:

@@ -51,6 +51,8 @@ class Job(Model, frozen=True, kw_only=True):
         requeue: before its time is over the job goes back into the queue, and goes on from what its ranks have saved.
         max_requeues: how often at most.
         interactive: somebody waits for it: it lives as long as the command that started it.
+        sweep: ``lr=0.1,0.01``: a job array with an element for each of these arguments, and for all of several such.
+        rerun_of: the run whose failed points these are.
         pty: each rank has a terminal, for programs that look for one; with ``interactive`` the first rank has the user's own.
     """
 
@@ -92,6 +94,8 @@ class Job(Model, frozen=True, kw_only=True):
     max_requeues: Positive | None = None
     interactive: bool | None = None
     pty: bool | None = None
+    sweep: tuple[str, ...] = ()
+    rerun_of: str | None = None
     require_signed: bool | None = None
     signature_key: str | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
-from toolkit.model.ways import Requeue
+from toolkit.model.ways import Point, Requeue
 
 
 class Bind(Model, frozen=True, kw_only=True):
@@ -152,6 +152,7 @@ class Plan(Model, frozen=True, kw_only=True):
         requeue: how it goes back into the queue before it is stopped; None: it does not.
         interactive: the script is run in an allocation of salloc, by somebody who waits for it.
         pty: each rank has a terminal; with ``interactive`` the first has the user's.
+        points: of a sweep, all of them, also where only some are run.
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
     """
@@ -177,6 +178,7 @@ class Plan(Model, frozen=True, kw_only=True):
     requeue: Requeue | None = None
     interactive: bool = False
     pty: bool = False
+    points: tuple[Point, ...] = ()
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
-from toolkit.model.ways import Stint
+from toolkit.model.ways import PointOutcome, Stint
 
 # Slurm's base states that a job does not leave again.
 FINAL_STATES = frozenset(
@@ -101,6 +101,7 @@ class Outcome(Model, frozen=True, kw_only=True):
         failure: the first rank that failed.
         message: what happened, where it needs words.
         unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
+        points: the elements of a job array, each by itself.
         stints: the attempts of a job that may go back into the queue; all else is of the last one.
     """
 
@@ -114,4 +115,5 @@ class Outcome(Model, frozen=True, kw_only=True):
     message: str = ""
     unwell: dict[str, str] = {}
     stints: tuple[Stint, ...] = ()
+    points: tuple[PointOutcome, ...] = ()
     kind: Literal["ok", "failed", "lost", "cancelled", "timeout"] = "ok"

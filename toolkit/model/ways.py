@@ -37,3 +37,37 @@ class Stint(Model, frozen=True, kw_only=True):
     ended: int = 0
     how: str = ""
     element: int | None = None
+
+
+class Point(Model, frozen=True, kw_only=True):
+    """One point of a sweep.
+
+    Attributes:
+        number: its number in the job array, from 0.
+        values: names and values, as they were written.
+        arguments: what they add to the script's.
+    """
+
+    number: int
+    values: tuple[tuple[str, str], ...]
+    arguments: tuple[str, ...]
+
+
+class PointOutcome(Model, frozen=True, kw_only=True):
+    """How an element of a job array came out, or how it is now.
+
+    Attributes:
+        number: of the element.
+        state: Slurm's.
+        exit_code: None: it has not ended.
+        seconds: from start to end by Slurm's clock.
+        results: the JSON object that it printed last, if it did.
+        message: what went wrong.
+    """
+
+    number: int
+    state: str
+    exit_code: int | None = None
+    seconds: float = 0.0
+    results: dict[str, object] = {}
+    message: str = ""

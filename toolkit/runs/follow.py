@@ -15,9 +15,10 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
 from toolkit.runs import logs
 from toolkit.runs.outcome import outcome
+from toolkit.runs.points import outcomes
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
-from toolkit.ways import requeue
+from toolkit.ways import requeue, sweep
 
 _READ_SECONDS = 0.25  # between two looks into the logs
 _PATIENCE = 600.0  # a controller that restarts is back by then
@@ -109,8 +110,24 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
     lines = all_lines(paths, plan, state.job_id)
     came_out = outcome(plan, state, requeue.last(lines) if plan.requeue else lines, unwell)
     came_out = replace(came_out, stints=requeue.stints(lines))
+    if plan.array:
+        came_out = _of_array(client, paths, plan, came_out, lines, state.job_id)
     write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
     return came_out
+
+
+def _of_array(client: Client, paths: Paths, plan: Plan, came_out: Outcome, lines: list[logs.Line], job_id: int) -> Outcome:
+    """With each element by itself, also in its folder; results that only one of many has printed are nobody's."""
+    found = outcomes(plan, lines, client.elements(job_id), ())
+    for point in found if plan.points else ():
+        folder = paths.points / str(point.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "outcome.json", to_json(point, sort=False))
+    if not found:
+        return came_out
+    words = sweep.told(found, "point" if plan.points else "element")
+    message = words if came_out.kind in ("ok", "failed") else f"{came_out.message}; {words}"
+    return replace(came_out, points=found, results={}, message=message)
 
 
 def read_plan(paths: Paths) -> Plan:

@@ -75,6 +75,11 @@ class Paths:
         return self.directory / "outcome.json"
 
     @property
+    def points(self) -> Path:
+        """A folder for each point of a sweep."""
+        return self.directory / "points"
+
+    @property
     def logs(self) -> Path:
         return self.directory / "logs"
 

@@ -139,6 +139,20 @@ class Client:
                 found |= {number: state for number, state in parse.accounts(result.stdout).items() if number in lost}
         return found
 
+    def elements(self, job_id: int) -> dict[int, JobState]:
+        """The elements of a job array, by their numbers; those that wait together in one entry of the queue are missing."""
+        result = self._run(["squeue", "--json", "--states=all", f"--jobs={job_id}"], check=False)
+        try:
+            found = parse.elements(result.stdout, job_id) if result.ok and "{" in result.stdout else {}
+        except ValueError:
+            found = {}
+        found = found or parse.element_lines(self._show(job_id))
+        if not found:
+            asked = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={parse.SACCT_ELEMENTS}", f"--jobs={job_id}"]
+            accounts = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
+            found = parse.element_accounts(accounts.stdout) if accounts.ok else {}
+        return found
+
     def _queued(self, ids: Sequence[int]) -> dict[int, JobState]:
         # 22.05 prints all jobs whatever is asked for; later versions only these, and fail for one that they do not know.
         result = self._run(["squeue", "--json", "--states=all", f"--jobs={_list(ids)}"], check=False)

@@ -14,6 +14,7 @@ from toolkit.model.site import Partition
 
 # --json would be structured, but in 22.05 it says return_code 0 of a job that ended with 3. The name is last: it may hold a "|".
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,Reason,NodeList,Partition,Start,End,JobName"
+SACCT_ELEMENTS = SACCT_FORMAT.replace("JobIDRaw", "JobID")
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a moment after the controller's start.
@@ -110,6 +111,23 @@ def jobs(text: str) -> dict[int, JobState]:
     return states | {number: array(number, elements) for number, elements in arrays.items() if number}
 
 
+def elements(text: str, number: int) -> dict[int, JobState]:
+    """The elements of one job array in the answer of ``squeue --json``, by their numbers; those that still wait together are missing.
+
+    Raises:
+        ValueError: it is not such an answer.
+    """
+    start = text.find("{")
+    rows = json.loads(text[start:] if start >= 0 else text).get("jobs") or ()
+    own = [row for row in rows if _value(row.get("array_job_id")) == number and not row.get("array_task_string")]
+    found = {_value(row["array_task_id"]): _job(row) for row in own if _is_set(row.get("array_task_id"))}
+    return {element: found[element] for element in sorted(found)}
+
+
+def _is_set(number: Any) -> bool:
+    return bool(number.get("set", True)) if isinstance(number, Mapping) else number is not None
+
+
 def array(number: int, elements: Sequence[JobState]) -> JobState:
     """A job array as one job: it runs while an element does, has ended when all have, and came out as the first that did not complete."""
     running = [state for state in elements if not state.ended]
@@ -192,6 +210,26 @@ def accounts(text: str) -> dict[int, JobState]:
                 start=_number(start),
                 end=_number(end),
             )
+    return found
+
+
+def element_lines(text: str) -> dict[int, JobState]:
+    """The elements of a job array in the answer of ``scontrol --oneliner show job``, by their numbers."""
+    found: dict[int, JobState] = {}
+    for line in text.splitlines():
+        match = re.search(r"ArrayTaskId=(\d+) ", line)
+        if match:
+            found |= {int(match[1]): state for state in job_lines(line).values()}
+    return found
+
+
+def element_accounts(text: str) -> dict[int, JobState]:
+    """The elements of a job array in lines of ``sacct --parsable2 --format=SACCT_ELEMENTS``, by their numbers."""
+    found: dict[int, JobState] = {}
+    for line in text.splitlines():
+        match = re.match(r"(\d+)_(\d+)\|", line)
+        if match:
+            found |= {int(match[2]): state for state in accounts(f"{match[1]}|{line.split('|', 1)[1]}").values()}
     return found
 
 

@@ -1,0 +1,74 @@
+"""`toolkit results`: what the points of a sweep printed last, as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import complete_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolkit.model.ways import Point, PointOutcome
+
+
+@click.command("results")
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON, with results that are lists or objects as well.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+def command(run: str | None, as_json: bool, runs: Path) -> None:
+    """Show the results of RUN (default: the newest run): the last JSON object that its first rank printed.
+
+    Of a sweep, a row for each point, also while it goes on; of a rerun of its failed points, those that were well before are there too.
+
+    \b
+    Examples:
+      toolkit results
+      toolkit results train-0007
+      toolkit results --json train-0007
+    """
+    from toolkit.runs import elements, follow, status
+    from toolkit.runs.store import find
+
+    paths = find(run, runs)
+    plan = follow.read_plan(paths)
+    if not plan.array:
+        _of_one(status.current(paths)[1], paths.name, as_json=as_json)
+        return
+    found = elements.with_earlier(paths)
+    if as_json:
+        import msgspec
+
+        values = {point.number: dict(point.values) for point in plan.points}
+        console.out_json(
+            [{"run": name, "values": values.get(point.number, {}), **msgspec.to_builtins(point)} for name, point in found],
+        )
+        return
+    console.out(table(plan.points, [point for _, point in found]))
+    for name in dict.fromkeys(name for name, _ in found if name != paths.name):
+        numbers = ",".join(str(point.number) for other, point in found if other == name)
+        console.note(f"from {name}: {numbers}")
+
+
+def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
+    from toolkit.model.run import Outcome
+
+    results = came_out.results if isinstance(came_out, Outcome) else {}
+    if as_json:
+        console.out_json(results)
+    elif results:
+        console.out(console.mapping(results))
+    else:
+        console.note(f"{name} has no results yet: a script prints them as one line of JSON, at its end")
+
+
+def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
+    """A row for each point."""
+    from toolkit.ways.sweep import rows
+
+    header, cells = rows(planned, outcomes)
+    return console.table(header, cells)
