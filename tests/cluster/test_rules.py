@@ -140,6 +140,11 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(toolkit: 
     for words_of_rule in ("--mem", "--gpus", "--time", "the nodes of gh200_1 are aarch64", "(KISTI's Neuron guide, 2026-08)", "(sinfo)"):
         assert words_of_rule in refused.stderr
     assert not (place.directory / "runs").exists()
+    told = json.loads(toolkit("run", "--json", *common, "--mem", "1G", "hostname", cwd=place.directory, env=place.env).stdout)
+    assert [(one["place"], one["source"]) for one in told["findings"]] == [
+        ("--mem", "KISTI's Neuron guide, 2026-08"),
+        ("--image", "site like-neuron, 2026-08"),
+    ]
     reason = "it is an imitation, whose nodes are this machine"
     forced = toolkit("run", "--force", reason, *common, "hostname", cwd=place.directory, env=place.env)
     assert forced.returncode == 0, forced.stderr

@@ -51,6 +51,8 @@ def said(given: Case) -> list[tuple[str | None, bool, str]]:
         ({"mem": "16G"}, "--mem", "memory goes with the cores"),
         ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
         ({"time": "48:00:00"}, None, ""),
+        ({"time": "8:01:00", "interactive": True}, "--time", "480 minutes at most, 481 were asked for"),
+        ({"time": "8:00:00", "interactive": True}, None, ""),
         ({"gpus": 8}, "--gpus", "has 4 GPU(s) (V100), 8 were asked for"),
         ({"nodes": 11}, None, ""),
         ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 node(s), 12 were asked for"),

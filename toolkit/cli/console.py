@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError
@@ -71,6 +72,27 @@ def show_error(error: ToolkitError) -> None:
     if error.next_step:
         note(f"  next      {error.next_step}")
     note(f"exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
+
+
+def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a command with ``--json`` tell programs, too, what is wrong: each finding with its place, its source and what to do."""
+
+    @functools.wraps(function)
+    def call(*words: Any, **options: Any) -> Any:
+        try:
+            return function(*words, **options)
+        except ToolkitError as error:
+            if options.get("as_json"):
+                findings = error.findings if isinstance(error, PlanError) else (error,)
+                out_json({"error": error.cause, "exit_code": error.exit_code, "findings": [_finding(one) for one in findings]})
+            raise
+
+    return call
+
+
+def _finding(error: ToolkitError) -> dict[str, Any]:
+    keys = ("place", "cause", "source", "next_step", "close", "choices", "details", "kind", "exit_code")
+    return {key: getattr(error, key) for key in keys}
 
 
 def _sentence(finding: ToolkitError) -> str:

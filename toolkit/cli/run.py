@@ -41,6 +41,7 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
 @click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
+@console.json_too
     script: str,
     arguments: tuple[str, ...],
     dry_run: bool,
