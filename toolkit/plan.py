@@ -47,6 +47,7 @@ class Inputs(NamedTuple):
         source: what was read of the script.
         program: there is no script: ``script`` is a program of the image.
         environment, engine: where the ranks run in no SIF: the Python, or the engine, that was found.
+        after: what the job waits for, in Slurm's words: ``afterok:7``.
         seen: what was looked at on this machine, for the rules.
         force: why what the rules find shall not stop the job; None: it does.
     """
@@ -64,6 +65,7 @@ class Inputs(NamedTuple):
     findings: Sequence[ToolkitError] = ()
     source: Source = Source()
     program: bool = False
+    after: tuple[str, ...] = ()
     seen: Seen = Seen()
     force: str | None = None
     environment: Environment | None = None
@@ -82,6 +84,8 @@ def plan(inputs: Inputs) -> Plan:
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
     findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job, inputs.site, asked_minutes(job))]
     findings += sweep.findings(job, inputs.source)
+    if inputs.after:
+        job = replace(job, dependency=",".join((*((job.dependency,) if job.dependency else ()), *inputs.after)))
     back = requeue.decide(job, asked_minutes(job))
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
@@ -272,6 +276,8 @@ def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Re
         ("exclusive", "" if job.exclusive else None),
         ("reservation", job.reservation),
         ("dependency", job.dependency),
+        # A job that can never start, because another one failed, does not wait for ever.
+        ("kill-on-invalid-dep", "yes" if job.after and job.dependency else None),
         ("array", job.array),
         ("signal", requeue.directive(back) if back else job.signal),
         ("comment", job.comment),

@@ -27,6 +27,7 @@ from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
+from toolkit.runs.after import dependencies
 from toolkit.runtimes import able, worded
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
@@ -87,8 +88,11 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         from toolkit.images.demand import signature
 
         findings += signature(job, found.path, (here, Path(target.folder), *here.parents))
+    waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place)) if job.after else ((), [])
+    findings += unmet
     inputs = Inputs(
         job=job,
+        after=waits_for,
         origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},
         site=place.site,
         facts=facts,
@@ -106,6 +110,10 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         seen=look(job, place.site, here, script=script, found=found, hidden=hidden),
     )
     return Prepared(inputs, client)
+
+
+def _cluster(place: Place) -> str | None:
+    return default_name() if place.site.access == "local-cluster" else None
 
 
 def _with_launcher(settings: Settings, target: Target, source: Source, inner: inside.Inside) -> Settings:

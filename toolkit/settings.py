@@ -15,7 +15,7 @@ from toolkit.model.job import Job
 
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND", "SWEEP", "RERUN_OF", "MODULES"})
+_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
 _NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"})
 _WHOLE = re.compile(r"-?\d+\Z")
 

@@ -220,3 +220,25 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(too
         ("objective-0001", "0.25", 0.5),
     ]
     assert toolkit("run", "--failed", "runs/objective-0002", cwd=shared_dir).returncode == 64
+
+
+def test_a_run_starts_after_another_that_has_to_end_well(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "first.py").write_text("import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n")
+    (shared_dir / "then.py").write_text("print('then', flush=True)\n")
+    options = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none")
+    assert toolkit(*options, "first.py", cwd=shared_dir).returncode == 0
+    for after in ("first-0001", "afterany:first-0001", "afterok:then-0002"):
+        assert toolkit(*options, "--after", after, "then.py", cwd=shared_dir).returncode == 0
+    assert row(toolkit, shared_dir, "then-0002")["message"] == "Dependency"
+    (shared_dir / "go").touch()
+    wait_for(lambda: row(toolkit, shared_dir, "then-0003")["state"] == "COMPLETED", "the chain's end")
+    assert row(toolkit, shared_dir, "then-0002")["state"] == "COMPLETED"
+    wait_for(lambda: row(toolkit, shared_dir, "then-0001")["state"] == "CANCELLED", "the one that could never start")
+    assert "never started" in row(toolkit, shared_dir, "then-0001")["message"]
+    refused = toolkit(*options, "--after", "first-0001", "then.py", cwd=shared_dir)
+    assert refused.returncode == 64
+    assert "would never start" in refused.stderr
+    well = toolkit(*options, "--after", "then-0003", "--dry-run", "then.py", cwd=shared_dir)
+    assert "--dependency" not in well.stdout, "that has ended well already"
+    again = toolkit("run", "--dry-run", "runs/then-0002", cwd=shared_dir)
+    assert "--dependency" not in again.stdout, "it is repeated by itself"

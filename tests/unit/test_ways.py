@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import LOCAL, inputs
+from toolkit import scripts
 from toolkit.errors import PlanError
+from toolkit.model.base import to_json
 from toolkit.model.job import Job
-from toolkit.model.run import JobState
+from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.plan import plan
-from toolkit.runs import interactive, logs, store
+from toolkit.runs import after, interactive, logs, store
 from toolkit.runs.outcome import outcome
 from toolkit.runs.points import outcomes
 from toolkit.slurm import parse
@@ -228,3 +230,44 @@ def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
     assert interactive.words(decided, "job.sbatch")[0] == "salloc"
     assert "--time=30" in interactive.words(decided, "job.sbatch")
     assert not {"--no-requeue", "--requeue"} & set(interactive.words(decided, "job.sbatch"))
+
+
+def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
+    decided = dict(plan(inputs({"after": ("train-0001",), "dependency": "singleton"}, after=("afterok:7", "afterany:8"))).directives)
+    assert decided["dependency"] == "singleton,afterok:7,afterany:8"
+    assert decided["kill-on-invalid-dep"] == "yes"
+    assert "kill-on-invalid-dep" not in dict(plan(inputs({"dependency": "afterok:7"})).directives)
+    ended_already = dict(plan(inputs({"after": ("train-0001",)})).directives)
+    assert not {"dependency", "kill-on-invalid-dep"} & set(ended_already)
+    came_out = outcome(plan(inputs()), JobState(job_id=7, state="CANCELLED", reason="DependencyNeverSatisfied"), [], {})
+    assert "never started" in came_out.message
+
+
+@pytest.mark.parametrize(
+    ("text", "well", "words"),
+    [
+        ("train-0001", False, "would never start"),
+        ("afternotok:train-0001", True, "ended well"),
+        ("a:b", True, "no run"),
+        ("x", True, "no run"),
+    ],
+)
+def test_what_a_job_can_never_run_after_is_refused(text: str, well: bool, words: str, tmp_path: Path) -> None:
+    ended_run(tmp_path, well=well)
+    found, findings = after.dependencies([text], tmp_path, None)
+    assert found == ()
+    assert words in findings[0].cause
+    assert findings[0].place == "--after"
+
+
+@pytest.mark.parametrize(("text", "word"), [("afterany:train-0001", ()), ("afternotok:train-0001", ()), ("4711", ("afterok:4711",))])
+def test_what_has_ended_is_waited_for_no_more(text: str, word: tuple[str, ...], tmp_path: Path) -> None:
+    ended_run(tmp_path, well=False)
+    assert after.dependencies([text, text], tmp_path, None) == (word, [])
+
+
+def ended_run(runs: Path, *, well: bool) -> None:
+    store.create(runs / "train-0001")
+    decided = plan(inputs())
+    paths = store.write(runs / "train-0001", decided, inputs().job, scripts.script(decided))
+    paths.outcome.write_text(to_json(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")))

@@ -86,6 +86,12 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [paths.name for paths in all_runs(Path(ctx.params.get("runs") or "runs")) if paths.name.startswith(incomplete)]
 
 
+def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion of --after."""
+    how, colon, name = incomplete.rpartition(":")
+    return [how + colon + run for run in complete_runs(ctx, param, name)]
+
+
 JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--image",
@@ -141,6 +147,13 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--exclude", "-x", metavar="HOSTS", help="Nodes that must not."),
     click.option("--exclusive", is_flag=True, default=None, help="Share the nodes with no other job."),
     click.option("--reservation", metavar="NAME", help="Reservation that the job belongs to."),
+    click.option(
+        "--after",
+        metavar="RUN",
+        multiple=True,
+        shell_complete=complete_after,
+        help="Start when this run has ended well; afterany:RUN: in whatever way. Repeatable.",
+    ),
     click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
     click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60."),
     click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),

@@ -68,6 +68,7 @@ def command(
       toolkit run --dry-run --explain jobs/digits-ddp
       toolkit run --sweep lr=0.1,0.01 --sweep batch-size=32,64 jobs/digits-ddp
       toolkit run --failed runs/digits-ddp-0007
+      toolkit run --detach --after train-0007 evaluate.py
       toolkit run --requeue --time 4:00:00 jobs/digits-ddp-elastic
       toolkit run --interactive --pty --image pytorch_cpu -- debug.py
 

@@ -52,6 +52,7 @@ class Job(Model, frozen=True, kw_only=True):
         max_requeues: how often at most.
         interactive: somebody waits for it: it lives as long as the command that started it.
         sweep: ``lr=0.1,0.01``: a job array with an element for each of these arguments, and for all of several such.
+        after: runs that must have ended well before this one starts; ``afterany:train-0007``: in whatever way.
         rerun_of: the run whose failed points these are.
         pty: each rank has a terminal, for programs that look for one; with ``interactive`` the first rank has the user's own.
     """
@@ -96,6 +97,7 @@ class Job(Model, frozen=True, kw_only=True):
     pty: bool | None = None
     sweep: tuple[str, ...] = ()
     rerun_of: str | None = None
+    after: tuple[str, ...] = ()
     require_signed: bool | None = None
     signature_key: str | None = None
 

@@ -99,6 +99,8 @@ def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str]
         return JobLostError.exit_code, "lost", down or f"a node of {state.nodes} failed"
     if state.state == "TIMEOUT":
         return TIMED_OUT, "timeout", "the time limit was reached"
+    if state.state == "CANCELLED" and state.reason == "DependencyNeverSatisfied":
+        return CANCELLED, "cancelled", "it never started: what it was to run after did not end as it had to"
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
     if state.state == "OUT_OF_MEMORY" or over_memory:

@@ -35,7 +35,7 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     directory = Path(decided.run_directory)
     try:
         script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
-        again = replace(inputs.job, script=script)
+        again = replace(inputs.job, script=script, after=())
         return store.write(directory, decided, again, scripts.script(decided)), decided
     except BaseException:
         shutil.rmtree(directory)

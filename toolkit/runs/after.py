@@ -1,0 +1,64 @@
+"""Runs that start after other runs: ``--after train-0007`` becomes Slurm's ``afterok:4711``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.runs import status
+from toolkit.runs.store import Paths, find
+
+_HOW = ("afterok", "afterany", "afternotok")
+_ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
+
+
+def dependencies(texts: Iterable[str], runs: Path, cluster: str | None) -> tuple[tuple[str, ...], list[ToolkitError]]:
+    """Slurm's words for what a job waits for, and what is wrong with it. What has ended as it had to is waited for no more.
+
+    Args:
+        texts: ``train-0007``, ``afterany:train-0007``, or the number of a job that is no run.
+        runs: directory of the runs.
+        cluster: name of the local cluster that the job goes to; None: it goes to another.
+    """
+    found: list[str] = []
+    findings: list[ToolkitError] = []
+    for text in texts:
+        try:
+            word = _word(text, runs, cluster)
+        except ToolkitError as error:
+            error.place = "--after"
+            findings.append(error)
+        else:
+            found += [word] if word else []
+    return tuple(dict.fromkeys(found)), findings
+
+
+def _word(text: str, runs: Path, cluster: str | None) -> str | None:
+    match = _ENTRY.match(text)
+    if not match:
+        raise UsageError(f"{text!r} is no run", choices=_HOW, next_step="--after train-0007, or --after afterany:train-0007")
+    how, name = match["how"] or "afterok", match["run"]
+    if name.isdigit():
+        return f"{how}:{name}"
+    paths = find(name, runs)
+    state, came_out = status.current(paths)
+    if came_out is not None:
+        _check(how, paths, well=came_out.kind == "ok")
+        return None
+    submission = status.submission_of(paths)
+    if submission.cluster != cluster:
+        raise UsageError(f"{paths.name} runs on {submission.cluster or submission.site}, which this job does not", next_step="--site")
+    if state is None:
+        raise UsageError(f"nobody knows how {paths.name} came out: Slurm has forgotten it", next_step=f"toolkit logs {paths.name}")
+    return f"{how}:{submission.job_id}"
+
+
+def _check(how: str, paths: Paths, *, well: bool) -> None:
+    """Nothing is left to wait for; but where it came out the other way, Slurm would never start the job."""
+    if how != "afterany" and well != (how == "afterok"):
+        raise UsageError(
+            f"{paths.name} {'ended well' if well else 'failed'}, so that a job {how} of it would never start",
+            next_step=f"--after afterany:{paths.name}, or leave it out",
+        )
