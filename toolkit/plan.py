@@ -21,6 +21,7 @@ from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
 from toolkit.model.ways import Requeue
+from toolkit.redaction import is_secret, shows
 from toolkit.refusals import asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
@@ -112,7 +113,8 @@ def plan(inputs: Inputs) -> Plan:
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
-        environment={**_always(job.runtime), **launch.environment, **inputs.site.environment, **job.env},
+        environment={**_always(job.runtime), **launch.environment, **inputs.site.environment, **_open(job)},
+        secrets=hidden(job),
         modules=(*inputs.site.modules, *job.modules),
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
         gpus_by_node=job.gpus_by_node,
@@ -124,12 +126,30 @@ def plan(inputs: Inputs) -> Plan:
         warnings=(
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
+            *_told_to_all(job),
             *judged.warnings, *sweep.warnings(job, inputs.source),
             *runtimes.get(container.runtime).warnings(asked),
         ),
         forced=judged.forced,
     )
     return _with_origins(draft, inputs, partition)
+
+
+def hidden(job: Job) -> tuple[str, ...]:
+    """The user's variables whose values are shown nowhere, sorted: those said to be secret, and those that look so."""
+    return tuple(sorted(name for name, value in job.env.items() if name in job.secret or is_secret(name, value)))
+
+
+def _told_to_all(job: Job) -> tuple[str, ...]:
+    """A warning where an argument looks like a secret."""
+    if not shows(job.arguments):
+        return ()
+    return ("an argument of the script looks like a secret: all users of a node see it in the list of processes; give it by --secret NAME",)
+
+
+def _open(job: Job) -> dict[str, str]:
+    kept = hidden(job)
+    return {name: value for name, value in job.env.items() if name not in kept}
 
 
 def _collect(findings: list[ToolkitError], decide: Callable[[], _Decided]) -> _Decided | None:
@@ -303,7 +323,7 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
         origins["job_name"] = "the script's name"
     if job.gpus_by_node:
         origins["nodes"] = "one for each of --gpus"
-    origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in draft.environment}
+    origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in (*draft.environment, *draft.secrets)}
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")
     origins |= {f"bind {bind.target}": named if index >= own else "the run needs it" for index, bind in enumerate(draft.container.binds)}

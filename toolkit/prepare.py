@@ -71,6 +71,7 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     place = find_place(_merged(layers).job.site or "auto")
     settings = _merged([layers[0], Layer(f"site {place.site.name}", place.site.defaults), *layers[1:]])
     findings: list[ToolkitError] = []
+    settings = _with_secrets(settings, findings)
     client = Client(place.access)
     job = settings.job
     inner = inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
@@ -114,6 +115,19 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
 
 def _cluster(place: Place) -> str | None:
     return default_name() if place.site.access == "local-cluster" else None
+
+
+def _with_secrets(settings: Settings, findings: list[ToolkitError]) -> Settings:
+    """The settings with the values of secret variables; those of a run that is repeated are there already."""
+    job = settings.job
+    values = {name: os.environ.get(name, job.env.get(name)) for name in job.secret}
+    findings += [
+        UsageError(f"the variable {name} is not set here", place="--secret", next_step=f"read -rs {name}; export {name}")
+        for name, value in values.items()
+        if value is None
+    ]
+    env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
+    return Settings(replace(job, env=env), settings.origins)
 
 
 def _with_launcher(settings: Settings, target: Target, source: Source, inner: inside.Inside) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 HIDDEN = "****"
 _URL = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://)(?P<user>[^/@\s'\":]*)(?::[^/@\s'\"]*)?@", re.IGNORECASE)
@@ -25,6 +26,17 @@ def redacted(text: str) -> str:
 
 
 _SECRET_NAME = re.compile(r"(?:token(?!s\b|iz)|passwd|password|secret|api_?key|credential|private_?key)", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable must not be shown: by its name, or because its value has a password or a service's key in it."""
+    return is_secret_name(name) or redacted(value) != value
+
+
+def shows(words: Iterable[str]) -> bool:
+    """Whether the words of a command line show a secret."""
+    line = " ".join(words)
+    return redacted(line) != line
 
 
 def is_secret_name(name: str) -> bool:

@@ -15,7 +15,7 @@ from toolkit.model.job import Job
 
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
+_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "SECRET", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
 _NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"})
 _WHOLE = re.compile(r"-?\d+\Z")
 
@@ -54,7 +54,7 @@ def merge(layers: Sequence[Layer]) -> Settings:
     origins: dict[str, str] = {}
     for origin, values in layers:
         for key, value in values.items():
-            if key in ("arguments", "bind", "modules"):
+            if key in ("arguments", "secret", "bind", "modules"):
                 merged[key] = (*merged.get(key, ()), *value)
             elif key == "env":
                 merged[key] = {**merged.get(key, {}), **value}

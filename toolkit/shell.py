@@ -16,6 +16,7 @@ from pathlib import Path
 
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
+from toolkit.redaction import redacted
 
 _ECHO = bool(os.environ.get("TOOLKIT_VERBOSE"))
 
@@ -51,7 +52,7 @@ def which(program: str) -> str | None:
 
 def echo(argv: Sequence[str]) -> None:
     if _ECHO:
-        print("+ " + shell_words(argv), file=sys.stderr, flush=True)
+        print("+ " + redacted(shell_words(argv)), file=sys.stderr, flush=True)
 
 
 def start(

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from toolkit.errors import ScriptMissingError
 from toolkit.files import read_json, read_toml
 from toolkit.model.job import Job
 from toolkit.resources import shipped
+from toolkit.runs import hidden
 from toolkit.settings import Layer, layer
 
 
@@ -47,7 +50,8 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
     if not path.exists() and name.startswith("jobs/"):
         path = shipped("jobs") / name.removeprefix("jobs/")
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
-        return _job(path.name, read_json(path / "job.json", Job), here, here)
+        job = read_json(path / "job.json", Job)
+        return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)
     if (path / "job.toml").is_file():
         return _job("job.toml", read_toml(path / "job.toml", Job), path.resolve(), here)
     if path.is_file():

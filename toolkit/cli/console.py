@@ -26,6 +26,9 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+_note = note
+
+
 def subject(name: str, text: str) -> str:
     """``plan     2 nodes x 2 ranks``; a subject of "" continues the one above."""
     return f"{name:<{SUBJECT - 1}} {text}".rstrip()
@@ -54,13 +57,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def show_error(error: ToolkitError) -> None:
-    """What is wrong, where, what is close, and what to do next; its exit code last."""
+    """What is wrong, where, what is close, and what to do next; its exit code last. Commands in it may have secrets in them."""
+    from toolkit.redaction import redacted
+
+    def note(text: str) -> None:
+        _note(redacted(text))
+
     note(f"error: {error.cause}")
     if isinstance(error, PlanError):
         width = max((len(finding.place or finding.kind) for finding in error.findings), default=0)
         for finding in error.findings:
             note(f"  {finding.place or finding.kind:<{width}}  {_sentence(finding)}")
-            _details(finding, indent=width + 4)
+            _details(finding, note, indent=width + 4)
     else:
         if error.place:
             note(f"  at        {error.place}")
@@ -68,7 +76,7 @@ def show_error(error: ToolkitError) -> None:
             note(f"  close     {error.close}")
         elif error.choices and not error.next_step:
             note(f"  valid     {', '.join(error.choices)}")
-        _details(error, indent=2)
+        _details(error, note, indent=2)
     if error.next_step:
         note(f"  next      {error.next_step}")
     note(f"exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
@@ -106,7 +114,7 @@ def _sentence(finding: ToolkitError) -> str:
     return ". ".join(parts)
 
 
-def _details(error: ToolkitError, *, indent: int) -> None:
+def _details(error: ToolkitError, note: Callable[[str], None], *, indent: int) -> None:
     for line in error.details:
         note(" " * indent + "| " + line)
 

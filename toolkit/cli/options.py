@@ -125,6 +125,9 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--job-name", "-J", metavar="NAME", help="Name of the job and of its run's directory (default: the script's)."),
     click.option("--bind", "-B", metavar="SRC:DST[:ro]", multiple=True, help="Show a directory of the host in the container; repeatable."),
     click.option(
+        "--secret", metavar="NAME", multiple=True, help="Give every rank a variable of this shell, and show its value nowhere; repeatable."
+    ),
+    click.option(
         "--env",
         metavar="K=V|NAME",
         multiple=True,

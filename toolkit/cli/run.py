@@ -16,6 +16,7 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.plan import Inputs, plan
 from toolkit.prepare import Prepared, prepare
+from toolkit.redaction import HIDDEN
 from toolkit.runs.submit import submit, write
 from toolkit.slurm.patience import PATIENCE, Wait, patiently
 
@@ -184,6 +185,7 @@ def explanation(decided: Plan) -> str:
     rows = [(name, value, decided.origins.get(name, "nobody")) for name, value in values.items()]
     rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
     rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
+    rows += [(f"env {name}", HIDDEN, decided.origins[f"env {name}"]) for name in decided.secrets]
     cpus = f"{decided.launch.cpus_per_task} CPUs each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
     tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
     return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])

@@ -41,6 +41,7 @@ class Job(Model, frozen=True, kw_only=True):
         bind: ``SRC:DST[:ro]``, what of the host is seen in the container.
         datasets: names of data that the site may keep; where it does, the container sees them as ``/data/NAME``, to read.
         env: variables for the ranks.
+        secret: variables for the ranks whose values are those of the environment in which the job is submitted, and are shown nowhere.
         runs: directory that run directories are made in.
         max_restarts: how often ranks that failed are started again.
         init: how ranks of the launcher srun find each other.
@@ -77,6 +78,7 @@ class Job(Model, frozen=True, kw_only=True):
     bind: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    secret: tuple[str, ...] = ()
     runs: str | None = None
     max_restarts: NotNegative | None = None
     init: Init | None = None

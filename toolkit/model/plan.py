@@ -145,6 +145,7 @@ class Plan(Model, frozen=True, kw_only=True):
         container: what a rank runs inside.
         launch: how ranks are started.
         environment: variables for every rank: the site's, the launcher's, the user's.
+        secrets: names of further ones of the user's, whose values are in a file of the run's directory only.
         origins: for each value the place that decided it.
         least_nodes: with how many nodes it can do, where ``nodes`` is the most; None: just so many.
         gpus_by_node: GPUs of each node where they differ.
@@ -170,6 +171,7 @@ class Plan(Model, frozen=True, kw_only=True):
     container: Container
     launch: Launch
     environment: dict[str, str]
+    secrets: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     origins: dict[str, str] = {}
     least_nodes: int | None = None

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from toolkit.redaction import HIDDEN
+from toolkit.runs import hidden
 from toolkit.runs.store import Log, Paths
+
+_LEAST = 6  # characters of a secret that is looked for in logs; shorter ones are in any text
 
 # Said by healthy runs, and of no use to the people who read them; the files keep them.
 _NOISE = re.compile(
@@ -59,12 +63,21 @@ class Tail:
     paths: Paths
     job_id: int
     _offsets: dict[Path, int] = field(default_factory=dict)
+    _secrets: tuple[str, ...] | None = None
 
     def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
         """New complete lines; with ``last`` also a last one that has no newline."""
         for log in self.paths.logs_of(self.job_id):
             for text in self._new(log.path, last=last):
-                yield log, text
+                yield log, self._shown(text)
+
+    def _shown(self, text: str) -> str:
+        """A line without the values of the run's secret variables, which a rank may have printed."""
+        if self._secrets is None:
+            self._secrets = tuple(value for value in hidden.read(self.paths.directory).values() if len(value) >= _LEAST)
+        for value in self._secrets:
+            text = text.replace(value, HIDDEN)
+        return text
 
     def _new(self, path: Path, *, last: bool) -> list[str]:
         with path.open("rb") as stream:

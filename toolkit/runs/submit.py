@@ -15,7 +15,8 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
 from toolkit.plan import Inputs, plan
-from toolkit.runs import once, store
+from toolkit.redaction import shows
+from toolkit.runs import hidden, once, store
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -35,7 +36,14 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     directory = Path(decided.run_directory)
     try:
         script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
-        again = replace(inputs.job, script=script, after=())
+        values = {name: inputs.job.env[name] for name in decided.secrets}
+        if values or shows(inputs.job.arguments):
+            directory.chmod(0o700)
+        if values:
+            hidden.write(directory, decided.container.prefix, values)
+        again = replace(
+            inputs.job, script=script, after=(), env={name: value for name, value in inputs.job.env.items() if name not in values}
+        )
         return store.write(directory, decided, again, scripts.script(decided)), decided
     except BaseException:
         shutil.rmtree(directory)

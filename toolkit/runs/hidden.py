@@ -1,0 +1,39 @@
+"""Variables that nobody else may read: in a file of the run's directory that its owner alone can open, and nowhere else.
+
+The job's script reads it; plan, settings, logs and dry runs have only the names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.quoting import shell
+
+NAME = "secrets"
+
+
+def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
+    """Write variables down for the job's script; from here on the run's directory is its owner's alone.
+
+    Args:
+        prefix: what a variable's name gets in front so that it reaches the ranks.
+    """
+    directory.chmod(0o700)
+    handle = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.writelines(f"export {prefix}{name}={shell(value)}\n" for name, value in sorted(values.items()))
+
+
+def read(directory: Path) -> dict[str, str]:
+    """The variables of a run, for running it again; empty where it has none, or where they are somebody else's."""
+    try:
+        text = (directory / NAME).read_text(encoding="utf-8")
+        prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"]["prefix"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    pairs = [word.removeprefix(prefix).partition("=") for word in shlex.split(text) if "=" in word]
+    return {name: value for name, _, value in pairs}
