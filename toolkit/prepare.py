@@ -31,7 +31,7 @@ from toolkit.runs.after import dependencies
 from toolkit.runtimes import able, worded
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
-from toolkit.slurm import usage
+from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
 from toolkit.target import Target, resolve
@@ -231,8 +231,11 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
         names = " or ".join(place.site.containers)
         findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
     mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None
-    mine = usage.mine(client) if place.site.partitions else {}  # only where somebody wrote limits down
-    return Facts(partitions=client.partitions(), mpi=mpi, container=container, mpirun=mpirun, mine=mine)
+    partitions = client.partitions()
+    goes_to = job.partition or next((one.name for one in partitions if one.default), "")
+    limits = inventory.limits(client, goes_to) if goes_to and (job.most_gpus or job.array is not None) else {}
+    mine = usage.mine(client) if place.site.partitions or limits else {}  # only where somebody set limits
+    return Facts(partitions=partitions, mpi=mpi, container=container, mpirun=mpirun, mine=mine, limits=limits)
 
 
 def _image(job: Job, site: Site) -> store.FoundImage:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,5 +191,21 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(toolkit: Any,
         shown = json.loads(toolkit("cluster", "show", "--json", env=env).stdout)["partitions"][0]
         assert shown["limits"] == {"jobs_submitted": 2, "jobs_running": 1, "gpus": 4, "source": "Slurm's QOS"}
         assert shown["use"]["submitted"] == 2
+        options = (
+            "--site",
+            "generic",
+            "--gpus",
+            "2",
+            "--image",
+            "none.sif",
+            "--launcher",
+            "none",
+            "--comment",
+            RIGHT["comment"],
+            "hostname",
+        )
+        inside = ("cluster", "exec", "--", sys.executable, "-m", "toolkit", "run", "--dry-run", *options)
+        told = toolkit(*inside, cwd=shared_dir, env=env).stderr
+        assert "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (Slurm's QOS)" in told
     finally:
         assert toolkit("cluster", "down", env=env).returncode == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from toolkit import sites
-from toolkit.model.overview import Limits, Queue, Standing, Start
-from toolkit.model.site import Site, Use
+from toolkit.model.overview import Queue, Standing, Start
+from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "slurm"

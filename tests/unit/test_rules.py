@@ -17,7 +17,7 @@ from toolkit.images import sif
 from toolkit.images.store import FoundImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Site, Use
+from toolkit.model.site import Facts, Limits, Site, Use
 from toolkit.plan import plan
 from toolkit.refusals import asked_minutes
 from toolkit.rules.model import Case, Missing, Seen, Unread
@@ -101,6 +101,17 @@ def test_what_slurm_says_goes_before_what_is_written() -> None:
 def test_what_a_user_has_already_counts(use: Use, job: dict[str, Any], stops: bool | None) -> None:
     found = said(case(job, facts=Facts(mine={"cas_v100_4": use})))
     assert [one[1] for one in found] == ([] if stops is None else [stops])
+
+
+def test_slurms_own_limits_go_before_those_that_are_written() -> None:
+    limits = Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")
+    live = Facts(limits={"cas_v100_4": limits}, mine={"cas_v100_4": Use(submitted=2)})
+    assert not said(case(facts=live))
+    assert said(case({"nodes": 3}, facts=live)) == [("--nodes", True, "one user may have 8 GPUs in cas_v100_4, 12 were asked for")]
+    full = replace(live, mine={"cas_v100_4": Use(submitted=3)})
+    assert [one[0] for one in said(case(facts=full))] == ["--partition"]
+    elsewhere = Facts(limits={"main": limits})
+    assert said(Case(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere))
 
 
 @pytest.mark.parametrize(("array", "count"), [(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.model.base import Model
-from toolkit.model.site import Use
+from toolkit.model.site import Limits, Use
 
 
 class Live(Model, frozen=True, kw_only=True):
@@ -24,15 +24,6 @@ class Live(Model, frozen=True, kw_only=True):
     gpus_used: int = 0
     gpu_type: str = ""
     arch: str = ""
-
-
-class Limits(Model, frozen=True, kw_only=True):
-    """What one user may have in a partition at a time; None: no limit that is known. ``source``: who says so."""
-
-    jobs_submitted: int | None = None
-    jobs_running: int | None = None
-    gpus: int | None = None
-    source: str = ""
 
 
 class Queue(Model, frozen=True, kw_only=True):

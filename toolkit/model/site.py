@@ -183,6 +183,15 @@ class Use(Model, frozen=True, kw_only=True):
     gpus: int = 0
 
 
+class Limits(Model, frozen=True, kw_only=True):
+    """What one user may have in a partition at a time; None: no limit that is known. ``source``: who says so."""
+
+    jobs_submitted: int | None = None
+    jobs_running: int | None = None
+    gpus: int | None = None
+    source: str = ""
+
+
 class Facts(Model, frozen=True, kw_only=True):
     """What a cluster answered: the half of a site that nobody writes down.
 
@@ -192,6 +201,7 @@ class Facts(Model, frozen=True, kw_only=True):
         container: the command that starts a container.
         mpirun: how the mpirun on PATH introduces itself: ``mpirun (Open MPI) 4.1.4``; None: there is none, or nobody asked.
         mine: partition -> what the user has there; empty where nobody asked.
+        limits: partition -> what Slurm lets the user have there; empty where there is no accounting, or nobody asked.
     """
 
     slurm: str = ""
@@ -200,6 +210,7 @@ class Facts(Model, frozen=True, kw_only=True):
     container: str | None = None
     mpirun: str | None = None
     mine: dict[str, Use] = {}
+    limits: dict[str, Limits] = {}
 
     @property
     def default_partition(self) -> Partition | None:

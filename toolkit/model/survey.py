@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from toolkit.model.base import Model
-from toolkit.model.overview import Limits, Live, Queue
+from toolkit.model.overview import Live, Queue
+from toolkit.model.site import Limits
 
 
 class Met(Model, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from toolkit.errors import ToolkitError
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Partition, Site, SitePartition
+from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
 
 
 class Missing(NamedTuple):
@@ -107,6 +107,16 @@ class Case(NamedTuple):
     def written(self) -> SitePartition | None:
         """The partition as the site's documents describe it."""
         return self.site.partitions.get(self.partition_name)
+
+    @property
+    def limits(self) -> Limits:
+        """What one user may have there: Slurm's own limits go before those that are written."""
+        live, one = self.facts.limits.get(self.partition_name), self.written
+        if live is not None:
+            return live
+        if one is None:
+            return Limits()
+        return Limits(jobs_submitted=one.jobs_submitted, jobs_running=one.jobs_running, gpus=one.gpus_per_user, source=self.source)
 
     @property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""GPUs that one user may have in a partition at a time."""
+"""GPUs that one user may have in a partition at a time. Slurm keeps a job that asks for more waiting for ever."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from toolkit.rules.model import Case, Finding
 
 
 def look(case: Case) -> list[Finding]:
-    limit = case.written.gpus_per_user if case.written else None
+    limit, name = case.limits.gpus, case.partition_name
     asked = sum(case.job.gpus_by_node) or case.job.most_gpus * case.job.node_range[0]
     if limit is None or not asked:
         return []
-    name = case.partition_name
     if asked > limit:
         cause = f"one user may have {limit} GPUs in {name}, {asked} were asked for"
-        return [Finding(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"), case.source)]
+        return [Finding(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"), case.limits.source)]
     used = case.facts.mine[name].gpus if name in case.facts.mine else 0
     if used + asked <= limit:
         return []
     cause = f"one user may have {limit} GPUs in {name}; your running jobs have {used}, so that {asked} more have to wait"
-    return [Finding(ShapeError(cause, place="--nodes", next_step="toolkit cluster show"), case.source, stops=False)]
+    return [Finding(ShapeError(cause, place="--nodes", next_step="toolkit cluster show"), case.limits.source, stops=False)]

@@ -10,16 +10,14 @@ from toolkit.rules.model import Case, Finding
 
 
 def look(case: Case) -> list[Finding]:
-    if case.written is None:
-        return []
-    name, most, running = case.partition_name, case.written.jobs_submitted, case.written.jobs_running
+    name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
     mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
     if most is not None and mine.submitted + adds > most:
         cause = f"one user may have {most} jobs in {name}; you have {mine.submitted}, and this would be {adds} more"
-        return [Finding(ShapeError(cause, place="--partition", next_step="wait for one to end, or another partition"), case.source)]
+        return [Finding(ShapeError(cause, place="--partition", next_step="wait for one to end, or another partition"), case.limits.source)]
     if running is not None and mine.running >= running:
         cause = f"one user may have {running} running jobs in {name}, and you have {mine.running}: this one waits for one of them"
-        return [Finding(ShapeError(cause, place="--partition", next_step="toolkit cluster show"), case.source, stops=False)]
+        return [Finding(ShapeError(cause, place="--partition", next_step="toolkit cluster show"), case.limits.source, stops=False)]
     return []
 
 

@@ -6,8 +6,8 @@ import os
 import pwd
 from collections.abc import Sequence
 
-from toolkit.model.overview import Limits, Queue, Standing, Start
-from toolkit.model.site import Site, Use
+from toolkit.model.overview import Queue, Standing, Start
+from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview, usage
 from toolkit.slurm.client import Client, no_slurm
 
@@ -35,6 +35,16 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
         allowed = overview.limits(queue, site, qos, associations)
         found.append(overview.standing(queue, members, site, allowed, mine.get(queue.name, Use()), _start(client, site, queue, shape)))
     return tuple(found)
+
+
+def limits(client: Client, partition: str) -> dict[str, Limits]:
+    """What Slurm lets this user have in a partition, by its name; empty where it sets no limit, or there is no accounting."""
+    qos, associations = accounts(client)
+    if not any(one != Limits(source=one.source) for one in (*qos.values(), *associations.values())):
+        return {}
+    said = client.ask("scontrol", "--oneliner", "show", "partition", partition)
+    found = {queue.name: overview.limits(queue, Site(name="-"), qos, associations) for queue in overview.queues(said.stdout)}
+    return {name: one for name, one in found.items() if one.source}
 
 
 def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolkit.model.overview import Limits, Live, Queue, Standing, Start
-from toolkit.model.site import Site, Use
+from toolkit.model.overview import Live, Queue, Standing, Start
+from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm.parse import minutes
 from toolkit.slurm.usage import gpus_in
 
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
-ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,MaxTRES"
+ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
 _TYPE = re.compile(r"gpu:([A-Za-z][^:,(]*)")
 _STARTS = re.compile(r"to start at (?P<at>\S+) using .*? on nodes? (?P<nodes>\S+)")
 _GONE = frozenset(("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN", "NOT_RESPONDING", "MAINT"))
