@@ -46,7 +46,7 @@ def look(image: str) -> tuple[Engine, Manifest | None]:
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()) or _podman_rootless(info),
         nvidia="nvidia" in (info.get("Runtimes") or {}) or (found.is_podman and any(Path(place).is_dir() for place in _CDI)),
     )
-    return known, _contents(image, program)
+    return known, _contents(image, program, chosen)
 
 
 def _podman_rootless(info: dict[str, Any]) -> bool:
@@ -65,11 +65,12 @@ def _there(found: Answering, image: str, program: str) -> None:
         ) from None
 
 
-def _contents(image: str, program: str) -> Manifest | None:
+def _contents(image: str, program: str, address: str) -> Manifest | None:
     """What the image's Python can import; None where it has none that answers."""
     text = (package_directory("inside") / "find.py").read_text()
     options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
-    done = shell.run([program, "run", *options, image, "-c", text, *FRAMEWORKS], timeout=_ANSWER, check=False)
+    environment = {**os.environ, "CONTAINER_HOST": address} if address and program == "podman" else None
+    done = shell.run([program, "run", *options, image, "-c", text, *FRAMEWORKS], env=environment, timeout=_ANSWER, check=False)
     told = next((line.removeprefix("found: ") for line in done.stdout.splitlines() if line.startswith("found: ")), None)
     if told is None:
         return None

@@ -36,7 +36,7 @@ class Engine(Model, frozen=True, kw_only=True):
 
     Attributes:
         program: its client: ``docker`` or ``podman``.
-        address: of the engine where the user's settings name one, for ``DOCKER_HOST``; empty: the client finds it by itself.
+        address: of the engine where the user's settings name one, for its client; empty: that finds it by itself.
         rootless: it runs as the user, who is root in its containers.
         nvidia: it can give containers the node's GPUs.
     """

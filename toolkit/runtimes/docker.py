@@ -50,7 +50,7 @@ def container(asked: Asked) -> Container:
         binds=asked.binds,
         gpus=bool(asked.job.most_gpus and engine and engine.nvidia),
         options=keeps_user if engine and engine.rootless else (),
-        settings={"DOCKER_HOST": engine.address} if engine and engine.address else {},
+        settings={f"{'CONTAINER' if program == 'podman' else 'DOCKER'}_HOST": engine.address} if engine and engine.address else {},
         **common.home(asked.image, asked.site.scratch),
     )
 
