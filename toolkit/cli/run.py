@@ -41,8 +41,8 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
 @click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(
 @console.json_too
+def command(
     script: str,
     arguments: tuple[str, ...],
     dry_run: bool,
