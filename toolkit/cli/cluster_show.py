@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import GPUS, NODES, complete_sites
+from toolkit.cli.options import NODES, complete_sites
 from toolkit.model.base import Model
 
 if TYPE_CHECKING:
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.option("--nodes", "-N", metavar="N", type=NODES, help="Say where a job of so many nodes would start soonest.")
-@click.option("--gpus", "--gpus-per-node", "gpus", metavar="N", type=GPUS, help="... with so many GPUs on each.")
+@click.option("--gpus", "--gpus-per-node", "gpus", type=click.IntRange(0), help="... with so many GPUs on each.")
 @click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
 @click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank.")
 @click.option("--time", "-t", metavar="TIME", help="... for so long.")
+@click.option("--account", "-A", metavar="NAME", help="... charged to this account.")
+@click.option("--qos", "-q", metavar="NAME", help="... of this quality of service.")
+@click.option("--constraint", "-C", metavar="LIST", help="... on nodes with these features.")
+@click.option("--comment", metavar="TEXT", help="... with this comment (default: the site's own example, where it wants one).")
 @click.option("--site", metavar="NAME", shell_complete=complete_sites, help="Which cluster (default auto, as of `toolkit run`).")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(
-    nodes: int | str | None,
-    gpus: int | str | None,
-    ntasks_per_node: int | None,
-    cpus_per_task: int | None,
-    time: str | None,
-    site: str | None,
-    as_json: bool,
-) -> None:
+def command(nodes: int | str | None, gpus: int | None, site: str | None, as_json: bool, **more: int | str | None) -> None:
     """Show partitions, free GPUs, limits, and what of them is yours; on any cluster, also the one of `toolkit cluster up`.
 
     With a shape, Slurm is asked where a job of it would start soonest (sbatch --test-only; nothing is submitted).
@@ -48,9 +44,9 @@ def command(
     from toolkit.slurm import inventory
     from toolkit.slurm.client import Client
 
-    asked = {"nodes": nodes, "gres": f"gpu:{gpus}" if gpus else None, "ntasks-per-node": ntasks_per_node}
-    asked |= {"cpus-per-task": cpus_per_task, "time": time}
-    shape = [f"--{name}={str(value).replace(':', '-') if name == 'nodes' else value}" for name, value in asked.items() if value is not None]
+    asked = {"nodes": str(nodes).replace(":", "-") if nodes else None, "gres": f"gpu:{gpus}" if gpus else None}
+    asked |= {name.replace("_", "-"): str(value) for name, value in more.items() if value is not None}
+    shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_place(site or chosen_site(Path.cwd()))
     found = inventory.ask(Client(place.access), place.site, shape or None)
     if as_json:
