@@ -83,7 +83,7 @@ def plan(inputs: Inputs) -> Plan:
     partition = _collect(findings, lambda: _partition(inputs))
     judged = judge(_case(inputs, partition), inputs.force)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
-    findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job, inputs.site, asked_minutes(job))]
+    findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job)]
     findings += sweep.findings(job, inputs.source)
     if inputs.after:
         job = replace(job, dependency=",".join((*((job.dependency,) if job.dependency else ()), *inputs.after)))
