@@ -158,6 +158,9 @@ def test_where_a_job_would_start_soonest(toolkit: Any, place: Place) -> None:
     shown = toolkit("cluster", "show", "--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--json", env=place.env, cwd=place.directory)
     found = {one["queue"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
     assert found["cas_v100_4"]["start"]["at"]
+    on_path = ("cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "show", "--site", "generic", "--json")
+    seen = json.loads(toolkit(*on_path, env=place.env, cwd=place.directory).stdout)["partitions"]
+    assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [(name, one["gpus"]) for name, one in found.items()]
     assert "takes no batch jobs" in found["jupyter"]["start"]["refused"]
     assert found["amd_h100_2"]["start"]["at"] == ""
     assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import looking, rules, sites
+from toolkit.cli.site import command
 from toolkit.errors import PlanError
 from toolkit.images import sif
 from toolkit.images.store import FoundImage
@@ -240,6 +243,7 @@ def test_warnings_do_not_stop_a_job() -> None:
 def test_all_rules_can_be_looked_up() -> None:
     modules = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__", "model"}
     assert modules == set(rules.RULES)
+    assert json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout) == rules.RULES
 
 
 def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import site_own
+from toolkit.cli.options import complete_sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def command() -> None:
     """
 
 
-for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema):
+for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema, site_own.rules):
     command.add_command(_verb)
 
 
@@ -50,7 +51,7 @@ def list_sites(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sites)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def show(name: str, as_json: bool) -> None:
     """Show what is written of a site, with what it extends."""
@@ -80,7 +81,9 @@ def _lines(site: Site, file: str) -> Iterator[str]:
         "interface": site.interface or "left to the libraries",
         "images": ", ".join(site.images) or "-",
         "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
-        "scratch": site.scratch or "-",
+        "scratch": (site.scratch or "-") + (f"   unread files go after {site.purge_days} days" if site.purge_days else ""),
+        "driver": site.driver or "not known",
+        "ports": f"{site.ports[0]} to {site.ports[1]}" if site.ports else "any",
         "jobs from": site.submit_directory or "anywhere",
         "time": f"{site.max_minutes // 60} hours at most" if site.max_minutes else "asked of Slurm",
     }

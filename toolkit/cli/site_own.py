@@ -139,3 +139,20 @@ def schema() -> None:
     from toolkit.sites.schema import text
 
     console.out(text().rstrip("\n"))
+
+
+@click.command("rules")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def rules(as_json: bool) -> None:
+    """List the rules that every job is held to before it is submitted.
+
+    \b
+    Example:
+      toolkit site rules
+    """
+    from toolkit.rules import RULES
+
+    if as_json:
+        console.out_json(RULES)
+    else:
+        console.out(console.table(("RULE", "ASKS FOR"), list(RULES.items())))
