@@ -169,6 +169,10 @@ def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wro
     assert [one[1] for one in said(Case(job=Job(), site=LOCAL, seen=seen))] == [True]
     arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
     assert not said(case(arm, seen=seen)), "the nodes of gh200_1 are aarch64"
+    (finding,) = rules.findings(case(seen=seen))
+    assert finding.error.next_step == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
+    (finding,) = rules.findings(case({"gpus": 1}, seen=seen))
+    assert finding.error.next_step == "an image for x86_64, or one of the partitions gh200_1"
 
 
 @pytest.mark.parametrize(

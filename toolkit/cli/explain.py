@@ -54,11 +54,13 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
         from toolkit.cli import console
 
-        console.out_json(msgspec.to_builtins(found))
+        console.out_json(msgspec.to_builtins(found) | ({"forced": list(evidence.forced)} if evidence.forced else {}))
     else:
         from toolkit.cli import console
 
         console.out("\n".join(lines_of(found)))
+        for number, text in enumerate(evidence.forced):
+            console.out(console.subject("" if number else "forced", text))
         if outcome is not None:
             from toolkit.cli.follow import show_attempts
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from toolkit.errors import ConfigError
 from toolkit.explain.matcher import entries_of, pasted
 from toolkit.explain.model import Evidence
+from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.runs import follow, logs, status
 from toolkit.runs.store import Paths
@@ -28,7 +29,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     entries = entries_of((line.text, line.host, line.rank) for line in lines)
     outcome = paths.read_outcome()
     if outcome is None:
-        return Evidence(entries, launcher=plan.launch.launcher), None
+        return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan)), None
     failure = outcome.failure
     return (
         Evidence(
@@ -40,9 +41,14 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             first_rank=failure.rank if failure else None,
             first_host=(failure.host or "") if failure else "",
             first_text=failure.text if failure else "",
+            forced=_forced(plan),
         ),
         outcome,
     )
+
+
+def _forced(plan: Plan) -> tuple[str, ...]:
+    return (*plan.forced.findings, f"because: {plan.forced.reason}") if plan.forced else ()
 
 
 def of_file(path: Path) -> Evidence:

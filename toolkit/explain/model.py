@@ -111,6 +111,7 @@ class Evidence(NamedTuple):
         nodes_down: nodes of the job that are not well, and what Slurm says of them.
         first_rank, first_host: the rank that failed first, as Slurm or its launcher tells; None and "": nobody told.
         first_text: that in words.
+        forced: rules that would have stopped it before it was submitted, and the reason that somebody gave.
     """
 
     entries: tuple[Entry, ...]
@@ -121,6 +122,7 @@ class Evidence(NamedTuple):
     first_rank: int | None = None
     first_host: str = ""
     first_text: str = ""
+    forced: tuple[str, ...] = ()
 
 
 class Match(Model, frozen=True, kw_only=True):

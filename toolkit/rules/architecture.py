@@ -12,9 +12,18 @@ def look(case: Case) -> list[Finding]:
     if not image or not nodes or image == nodes:
         return []
     cause = f"the image is for {image}, the nodes of {case.partition_name or case.site.name} are {nodes}"
-    fitting = ", ".join(name for name, one in case.site.partitions.items() if one.arch == image and one.batch)
+    fitting = ", ".join(_fitting(case, image))
     step = f"an image for {nodes}" + (f", or one of the partitions {fitting}" if fitting else "")
     return [Finding(ShapeError(cause, place="--image", next_step=step), source, stops=sure)]
+
+
+def _fitting(case: Case, image: str) -> list[str]:
+    """Some partitions that are there, whose nodes are of the image's architecture and have as many GPUs."""
+    live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
+    least = case.job.most_gpus
+    return [name for name, one in case.site.partitions.items() if one.arch == image and one.batch and one.gpus >= least and name in live][
+        :4
+    ]
 
 
 def _nodes(case: Case) -> tuple[str, str, bool]:
