@@ -242,3 +242,18 @@ def test_a_run_starts_after_another_that_has_to_end_well(toolkit: Any, pytorch_i
     assert "--dependency" not in well.stdout, "that has ended well already"
     again = toolkit("run", "--dry-run", "runs/then-0002", cwd=shared_dir)
     assert "--dependency" not in again.stdout, "it is repeated by itself"
+
+
+def test_top_shows_what_ranks_use_on_their_nodes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "busy.py").write_text("data = bytearray(100_000_000)\nprint('here', flush=True)\nwhile True: pass\n")
+    options = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "srun", "--nodes", "2")
+    assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
+    wait_for(lambda: logs(toolkit, shared_dir, "busy-0001").count("here") == 2, "both ranks")
+    seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]
+    ranks = {one["rank"]: one for one in seen if "busy.py" in one["command"] and one["memory"] > 100_000_000}
+    assert {rank: one["host"] for rank, one in ranks.items()} == {0: "nid001", 1: "nid002"}
+    assert any(one["cpu"] > 0 for one in ranks.values())
+    assert "busy.py" in toolkit("top", "busy-0001", cwd=shared_dir).stdout
+    toolkit("cancel", "busy-0001", cwd=shared_dir)
+    wait_for(lambda: toolkit("top", "busy-0001", cwd=shared_dir).returncode == 87, "the end")
+    none_left(shared_dir)

@@ -17,7 +17,7 @@ from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.plan import plan
-from toolkit.runs import after, interactive, logs, store
+from toolkit.runs import after, interactive, logs, processes, store
 from toolkit.runs.outcome import outcome
 from toolkit.runs.points import outcomes
 from toolkit.slurm import parse
@@ -271,3 +271,26 @@ def ended_run(runs: Path, *, well: bool) -> None:
     decided = plan(inputs())
     paths = store.write(runs / "train-0001", decided, inputs().job, scripts.script(decided))
     paths.outcome.write_text(to_json(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")))
+
+
+def test_what_the_processes_of_a_job_use_is_read() -> None:
+    printed = [
+        "process\tnid002\t40\t0\t1000\tSLURM_PROCID=1 \tsrun: --x",
+        "process\tnid002\t42\t99\t2000\tRANK=3 SLURM_PROCID=1 \tpython3 -u train.py",
+        "process\tnid001\t41\t0\t3000\tSLURM_PROCID=0 \t/opt/venv/bin/python3 /opt/venv/bin/torchrun x",
+        "process\tnid001\t43\t7\t500\t\t",
+        "memory\tnid002\t42\t1024",
+        "memory\tnid001\t42\t[N/A]",
+        "gpu\tnid002\t1\t[N/A]\t2048\t16384",
+        "srun: something else",
+    ]
+    found, gpus = processes.parse(printed, task_is_rank=False)
+    assert [(one.host, one.rank, one.pid, one.cpu, one.memory, one.gpu_memory) for one in found] == [
+        ("nid001", None, 41, 0, 3072000, 0),
+        ("nid001", None, 43, 7, 512000, 0),
+        ("nid002", None, 40, 0, 1024000, 0),
+        ("nid002", 3, 42, 99, 2048000, 1 << 30),
+    ]
+    assert [one.pid for one in processes.working(found)] == [41, 43, 42]
+    assert gpus == [processes.Gpu("nid002", 1, 0, 2 << 30, 16 << 30)]
+    assert {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]} == {40: 1, 41: 0, 42: 3, 43: None}

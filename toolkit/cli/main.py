@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
     "shell": ("toolkit.cli.shell", "A shell in an image, on a node of a job of its own."),
     "ps": ("toolkit.cli.ps", "List runs and their states."),
+    "top": ("toolkit.cli.top", "What the processes of a running job use: CPU, memory, GPUs."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),

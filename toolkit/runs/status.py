@@ -57,6 +57,20 @@ def current(paths: Paths) -> tuple[JobState | None, Outcome | None]:
     return state, None
 
 
+def running(paths: Paths) -> list[JobState]:
+    """The job of a run, if it runs now; of a job array each element that does.
+
+    Raises:
+        SlurmUnreachableError: it was never submitted, or Slurm does not answer.
+    """
+    state, _ = current(paths)
+    submission = submission_of(paths)
+    if state is None or state.state != "RUNNING":
+        return []
+    elements = client_of(submission).elements(submission.job_id) if follow.read_plan(paths).array else {0: state}
+    return [one for one in elements.values() if one.state == "RUNNING"]
+
+
 def of(paths: Paths) -> Status:
     """The state of a run.
 

@@ -191,6 +191,15 @@ class Client:
         rows = [line.split("|", 2) for line in self._run(asked).stdout.splitlines() if line.count("|") >= 2]
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
 
+    def on_nodes(self, job_id: int, nodes: int, script: str) -> str:
+        """What a bash script prints on the nodes of a running job, once on each, beside what runs there.
+
+        Raises:
+            SubmissionError: the job does not run, or Slurm does not let us.
+        """
+        shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1")
+        return self._run(["srun", f"--jobid={job_id}", "--overlap", "--input=none", *shape, "bash", "-c", script]).stdout
+
     def cancel(self, job_id: int) -> None:
         """Cancel a job; one that has ended already is no error."""
         result = self._run(["scancel", str(job_id)], check=False)

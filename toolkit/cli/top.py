@@ -1,0 +1,92 @@
+"""`toolkit top`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.options import complete_runs
+from toolkit.units import human_size
+
+if TYPE_CHECKING:
+    from toolkit.runs.processes import Gpu, Process
+    from toolkit.runs.store import Paths
+
+
+@click.command("top")
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--all", "-a", "show_all", is_flag=True, help="Also processes that only start others and wait for them.")
+@click.option("--every", metavar="SECONDS", type=click.IntRange(1), help="Again and again, until Ctrl-C or the job's end.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+def command(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
+    """Show what the processes of RUN (default: the newest run) use on its nodes: CPU over a second, memory, GPUs.
+
+    It looks through the job's own allocation, so that nobody needs ssh to the nodes.
+
+    \b
+    Examples:
+      toolkit top
+      toolkit top --every 5 train-0007
+      toolkit top --json train-0007
+    """
+    from toolkit.errors import JobLostError
+    from toolkit.runs.processes import working
+    from toolkit.runs.store import find
+
+    paths = find(run, runs)
+    seen = _look(paths)
+    if seen is None:
+        raise JobLostError(f"{paths.name} does not run", place="RUN", next_step=f"toolkit ps; toolkit logs -f {paths.name}")
+    while seen is not None:
+        processes, gpus = seen
+        shown = processes if show_all else working(processes)
+        if as_json:
+            console.out_json({"processes": [one._asdict() for one in shown], "gpus": [gpu._asdict() for gpu in gpus]})
+        else:
+            _show(shown, gpus)
+        if every is None:
+            return
+        time.sleep(every)
+        console.out()
+        seen = _look(paths)
+    console.note(f"{paths.name} runs no more")
+
+
+def _look(paths: Paths) -> tuple[list[Process], list[Gpu]] | None:
+    """What runs on all nodes of a run now; None: it does not run."""
+    from toolkit.runs import follow, processes, status
+
+    running = status.running(paths)
+    if not running:
+        return None
+    client, plan = status.client_of(status.submission_of(paths)), follow.read_plan(paths)
+    found: list[Process] = []
+    gpus: dict[tuple[str, int], Gpu] = {}
+    for state in running:
+        some, of_nodes = processes.look(client, state, task_is_rank=plan.launch.task_is_rank)
+        found += some
+        gpus |= {(gpu.host, gpu.number): gpu for gpu in of_nodes}
+    return found, list(gpus.values())
+
+
+def _show(processes: list[Process], gpus: list[Gpu]) -> None:
+    rows = [
+        (
+            one.host,
+            "-" if one.rank is None else one.rank,
+            one.pid,
+            f"{one.cpu}%",
+            human_size(one.memory),
+            human_size(one.gpu_memory) if one.gpu_memory else "-",
+            one.command[:80],
+        )
+        for one in processes
+    ]
+    console.out(console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows))
+    for gpu in gpus:
+        console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {human_size(gpu.used)} of {human_size(gpu.total)}")
