@@ -23,12 +23,25 @@ def shell(word: object) -> str:
     """``word`` as one word for bash: ``it's`` becomes ``'it'"'"'s'``.
 
     Raises:
-        UsageError: it holds a NUL, which no argument of a program can.
+        UsageError: it holds a NUL, which no argument of a program can, or bytes that are no UTF-8.
     """
     text = str(word)
     if "\0" in text:
         raise UsageError("a NUL byte cannot be part of a command's argument", place=repr(text))
-    return shlex.quote(text)
+    return shlex.quote(_whole(text))
+
+
+def _whole(text: str) -> str:
+    """``text``, if a script can hold it.
+
+    Raises:
+        UsageError: some of its bytes are no UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a script holds UTF-8 only, which these bytes are not", place=repr(text), next_step="rename it") from None
+    return text
 
 
 def shell_words(words: Iterable[object]) -> str:
@@ -46,6 +59,7 @@ def sbatch(value: object) -> str:
     for character, name in (("\n", "a newline"), ("\r", "a carriage return"), ("\0", "a NUL byte")):
         if character in text:
             raise UsageError(f"an #SBATCH line cannot carry {name}", place=repr(text), next_step="leave it out of the value")
+    _whole(text)
     if _PLAIN_SBATCH.match(text) and not _PACKJOB.search(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -175,8 +175,8 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
         "NCCL_DEBUG": "INFO",
     }
     subprocess.run(["bash"], input=scripts.script(decided), env=environment, text=True, check=True, cwd=directory)
-    arguments = (directory / "arguments").read_text().split("\0")[:-1]
-    rows = (directory / "variables").read_text().split("\0")[:-1]
+    arguments = (directory / "arguments").read_bytes().decode().split("\0")[:-1]
+    rows = (directory / "variables").read_bytes().decode().split("\0")[:-1]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 

@@ -31,7 +31,7 @@ def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
 def read(directory: Path) -> dict[str, str]:
     """The variables of a run, for running it again; empty where it has none, or where they are somebody else's."""
     try:
-        text = (directory / NAME).read_text(encoding="utf-8")
+        text = (directory / NAME).read_bytes().decode()  # as it is: a carriage return belongs to its value
         prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"]["prefix"]
     except (OSError, ValueError, KeyError):
         return {}

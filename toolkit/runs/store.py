@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import UnknownRunError
+from toolkit.errors import ForbiddenError, UnknownRunError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
@@ -15,6 +17,7 @@ from toolkit.model.run import Outcome, Submission
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
 _LOG = re.compile(r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
+_MODE = 0o775  # never writable for everybody, whatever the umask says
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 
 
@@ -113,14 +116,30 @@ def _entries(runs: Path) -> Iterable[Path]:
 
 
 def create(directory: Path) -> bool:
-    """Make a run's directory; False where somebody else was faster."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    """Make a run's directory; False where somebody else was faster.
+
+    Raises:
+        ForbiddenError: another user could put something else in its place.
+    """
+    directory.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
+    _own(directory.parent)
     try:
-        directory.mkdir()
+        directory.mkdir(mode=_MODE)
     except FileExistsError:
         return False
     Paths(directory).logs.mkdir()
     return True
+
+
+def _own(runs: Path) -> None:
+    """Refuse a directory of runs that leads where another user wants it to, or in which everybody may exchange what others made."""
+    link, target = runs.lstat(), runs.stat()
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
+        raise ForbiddenError(
+            f"{runs} is a link that another user made", place="runs", next_step="remove it, or run from a directory of yours"
+        )
+    if target.st_mode & stat.S_IWOTH and not target.st_mode & stat.S_ISVTX:
+        raise ForbiddenError(f"everybody may exchange what is in {runs}: scripts of jobs, too", place="runs", next_step=f"chmod o-w {runs}")
 
 
 def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:

@@ -1,0 +1,184 @@
+"""Hostile words through every launcher's script and a real bash; secrets that are in no file but their own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.samples import FACTS, inputs
+from tests.unit.test_scripts import HOLDS_ALL, captured
+from toolkit import scripts, shell
+from toolkit.cli import console
+from toolkit.errors import CommandFailedError, ForbiddenError, PlanError, UsageError
+from toolkit.launchers import LAUNCHERS
+from toolkit.model.base import to_json
+from toolkit.plan import Inputs, plan
+from toolkit.quoting import sbatch
+from toolkit.quoting import shell as quoted
+from toolkit.runs import hidden, store
+from toolkit.runs.logs import Tail
+from toolkit.runs.submit import write
+from toolkit.target import resolve
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden/scripts/secret.sbatch"
+TOKEN = "hf_abcdefghijklmnopqrstuvwx"
+# Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are no UTF-8, and are refused.
+WORDS = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), max_size=6)
+# What a directory can be called that Apptainer can bind.
+NAMES = st.text(st.characters(exclude_characters="\0/,:\\\n\r", codec="utf-8"), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+
+
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "submitit"])  # which is given a function, and no words
+@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(words=WORDS, values=WORDS, name=NAMES, title=NAMES)
+def test_any_word_reaches_the_rank_byte_for_byte(launcher: str, words: list[str], values: list[str], name: str, title: str) -> None:
+    variables = {f"V{index}": value for index, value in enumerate(values)}
+    terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place) / name
+        work.mkdir()
+        given = inputs(
+            {"launcher": launcher, "arguments": tuple(words), "env": variables, "secret": ("V0",), **terminal},
+            script=f"{name}.py",
+            directory=str(work),
+            folder=str(work),
+            run_directory=str(work / "runs/x-0001"),
+            image=str(work / "image.sif"),
+            facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
+            manifest=HOLDS_ALL,
+        )
+        try:
+            decided = plan(given._replace(job=replace(given.job, job_name=title)))
+            text = scripts.script(decided)
+        except (PlanError, UsageError):
+            # A name that no #SBATCH line can carry, or no log: refused before anything is written.
+            decided = plan(given._replace(job=replace(given.job, job_name="plain")))
+            text = scripts.script(decided)
+        run = work / "runs/x-0001"
+        run.mkdir(parents=True)
+        hidden.write(run, decided.container.prefix, {one: variables[one] for one in decided.secrets})
+        arguments, inside = captured(decided, Path(place))
+        assert arguments[len(arguments) - len(words) :] == words
+        assert {one: inside[one] for one in variables} == variables
+        assert arguments[arguments.index("--pwd") + 1] == str(work)
+        assert "V0=" not in text
+
+
+@pytest.mark.parametrize("word", [b"\xff".decode(errors="surrogateescape"), "a\0b"])
+def test_what_no_script_can_hold_is_refused(word: str) -> None:
+    for quoting in (quoted, sbatch):
+        with pytest.raises(UsageError):
+            quoting(word)
+    with pytest.raises((PlanError, UsageError)):
+        scripts.script(plan(inputs({"arguments": (word,)})))
+
+
+@pytest.mark.parametrize("name", ["A-B", "1A", "A B", "A;touch pwned", "$(x)", "", "A\nB", "é"])
+def test_a_variable_whose_name_is_none_is_refused(name: str) -> None:
+    with pytest.raises((PlanError, UsageError)):
+        plan(inputs({"env": {name: "x"}}))
+
+
+def secret_inputs(directory: Path, **env: str) -> Inputs:
+    return inputs(
+        {"env": {"HF_TOKEN": TOKEN, "PLAIN": "seen", **env}, "secret": tuple(env)},
+        directory=str(directory),
+        folder=str(directory),
+        run_directory=str(directory / "runs/train-0001"),
+    )
+
+
+def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
+    text = scripts.script(plan(secret_inputs(Path("/home/user/project"), OTHER="x")))
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+    assert TOKEN not in text
+
+
+def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    paths, decided = write(secret_inputs(tmp_path, OTHER="it's\n$(me)\r 'here'"))
+    assert decided.secrets == ("HF_TOKEN", "OTHER")
+    holding = [path.name for path in paths.directory.rglob("*") if path.is_file() and TOKEN in path.read_text()]
+    assert holding == ["secrets"]
+    assert stat.S_IMODE((paths.directory / "secrets").stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
+    assert TOKEN not in to_json(decided)
+    again = resolve("runs/train-0001", tmp_path)
+    assert again.layer.values["env"] == {"HF_TOKEN": TOKEN, "OTHER": "it's\n$(me)\r 'here'", "PLAIN": "seen"}
+
+
+def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    paths, _ = write(secret_inputs(tmp_path, OTHER="open sesame"))
+    (paths.logs / "7-0-nid001.log").write_text(f"logged in with {TOKEN}: open sesame!\n")
+    assert [text for _, text in Tail(paths, 7).read()] == ["logged in with ****: ****!"]
+
+
+def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    given = secret_inputs(tmp_path)
+    given = given._replace(job=replace(given.job, env={}, arguments=("--api-key", TOKEN)))
+    paths, decided = write(given)
+    assert any("looks like a secret" in text for text in decided.warnings)
+    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
+
+
+def test_commands_that_are_shown_have_stars_for_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "_ECHO", True)
+    words = (sys.executable, "-c", "import sys; sys.exit('wrong password=open-sesame')", f"--token={TOKEN}", "https://me:word@host/x")
+    with pytest.raises(CommandFailedError) as caught:
+        shell.run(words)
+    console.show_error(caught.value)
+    said = capsys.readouterr().err
+    assert "****" in said
+    for secret in (TOKEN, "me:word", "open-sesame"):
+        assert secret not in said
+
+
+def test_hostile_values_of_the_lists_are_no_secrets() -> None:
+    """Else they would not be among those that the script itself carries, and the tests of scripts would prove less."""
+    job = inputs({"env": {f"V{index}": value for index, value in enumerate((*HOSTILE, *MULTILINE))}}).job
+    assert plan(inputs({"env": job.env})).secrets == ()
+
+
+def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs").chmod(0o777)
+    with pytest.raises(ForbiddenError, match="everybody may exchange"):
+        store.create(tmp_path / "runs/a-0001")
+    (tmp_path / "runs").chmod(0o1777)
+    assert store.create(tmp_path / "runs/a-0001")
+
+
+def test_directories_that_we_make_are_not_writable_for_everybody(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert store.create(tmp_path / "runs/a-0001")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "runs", tmp_path / "runs/a-0001"):
+        assert not path.stat().st_mode & stat.S_IWOTH
+
+
+def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "secrets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="exists"):
+        hidden.write(tmp_path, "X_", {"A": "b"})
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_somebody_elses_secrets_are_none_of_ours(tmp_path: Path) -> None:
+    assert hidden.read(tmp_path) == {}
