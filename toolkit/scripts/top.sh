@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Runs in bash on each node of a job, for `toolkit top`: what the job's processes use, a line each, fields separated by tabs.
 # The clock ticks that they have used are read twice, a second apart.
 all() {
