@@ -71,7 +71,7 @@ def test_a_job_without_a_result_says_what_it_printed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(shell, "run", run)
     (tmp_path / "by-hand-7.log").write_text("no such image\n")
-    setting = launch.Setting(tmp_path, ("nsenter",), "a.sif", {})
+    setting = launch.Setting(tmp_path, ("nsenter",), "a.sif", {}, {})
     with pytest.raises(CommandFailedError) as caught:
         launch.seconds_to(setting, ("srun.sbatch",), "stamp", lambda text, began: float(text) - began)
     assert caught.value.details == ("no such image",)

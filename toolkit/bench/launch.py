@@ -39,12 +39,14 @@ class Setting:
         place: a directory that all nodes see.
         prefix: the words before a command that bring it onto the cluster.
         image: path of the SIF.
-        env: of all commands.
+        ours: environment of our own command, with a place for byte code.
+        env: of Slurm's commands, and so of the jobs by hand, which inherit it.
     """
 
     place: Path
     prefix: tuple[str, ...]
     image: str
+    ours: Mapping[str, str]
     env: Mapping[str, str]
 
 
@@ -65,8 +67,10 @@ def run(image: str, launchers: tuple[str, ...], runs: int, progress: Progress, *
             if script.is_file():
                 shutil.copy(script, place)
         prefix = stack.enter_context(cluster.running(progress, cwd=place))
-        env = environment(os.environ, cache / "byte-code") | {"TOOLKIT_CLUSTER": cluster.NAME}
-        setting = Setting(place, prefix, found.path, env)
+        ours = environment(os.environ, cache / "byte-code") | {"TOOLKIT_CLUSTER": cluster.NAME}
+        # A place for byte code, told to a container by hand, would be read by its Python in place of what is in the image.
+        env = {name: value for name, value in ours.items() if not name.startswith("PYTHON")}
+        setting = Setting(place, prefix, found.path, ours, env)
         measured = [_launch(setting, name, runs, progress) for name in launchers]
         return measured + ([_throughput(setting, host, runs, progress)] if host else [])
 
@@ -75,7 +79,7 @@ def _side(setting: Setting, name: str, words: tuple[str, ...], script: str, resu
     """The script that `toolkit run` writes for one side; its directory is there, as a run's would be."""
     directory = setting.place / "runs" / f"{name}-0001"
     argv = [*ourselves(), "run", "--dry-run", "--image", setting.image, "--job-name", name, *words, script, result]
-    text = shell.run(argv, cwd=setting.place, env=setting.env, timeout=60).stdout
+    text = shell.run(argv, cwd=setting.place, env=setting.ours, timeout=60).stdout
     (directory / "logs").mkdir(parents=True)
     (directory / "job.sbatch").write_text(text, encoding="utf-8")
     return directory / "job.sbatch"
