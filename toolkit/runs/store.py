@@ -134,10 +134,10 @@ def create(directory: Path) -> bool:
 def _own(runs: Path) -> None:
     """Refuse a directory of runs that leads where another user wants it to, or in which everybody may exchange what others made."""
     link, target = runs.lstat(), runs.stat()
-    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
-        raise ForbiddenError(
-            f"{runs} is a link that another user made", place="runs", next_step="remove it, or run from a directory of yours"
-        )
+    ours = (0, os.geteuid())
+    anybody = runs.absolute().parent.stat().st_mode & stat.S_IWOTH  # such as /tmp: who comes first has the name
+    if (stat.S_ISLNK(link.st_mode) and link.st_uid not in ours) or (anybody and target.st_uid not in ours):
+        raise ForbiddenError(f"another user made {runs}", place="runs", next_step="run from a directory of yours")
     if target.st_mode & stat.S_IWOTH and not target.st_mode & stat.S_ISVTX:
         raise ForbiddenError(f"everybody may exchange what is in {runs}: scripts of jobs, too", place="runs", next_step=f"chmod o-w {runs}")
 
