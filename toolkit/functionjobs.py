@@ -9,7 +9,7 @@ from typing import Any
 
 from submitit.core import core, utils
 
-from toolkit.errors import SubmissionError
+from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.submitit import FOLDER, SIGNAL
 from toolkit.runs import store
 from toolkit.slurm.client import Client
@@ -29,7 +29,10 @@ class Watcher(core.InfoWatcher):
         if not asked:
             return
         self._num_calls += 1
-        states = self._client.jobs([int(number) for number in asked])
+        try:
+            states = self._client.jobs([int(number) for number in asked])
+        except SlurmUnreachableError:
+            return  # a controller that restarts is asked again; until then all is as it was
         for number in asked:
             found = states.get(int(number))
             self._info_dict[number] = {"State": found.state, "NodeList": found.nodes} if found else {"State": "LOST"}

@@ -66,7 +66,8 @@ def test_each_backend_has_a_launcher_and_a_script(backend: str) -> None:
 
 def test_what_the_user_says_has_the_last_word() -> None:
     values = allreduce.settings("horovod", {"launcher": "mpirun", "gpus": 4}, SIZES).values
-    assert (values["launcher"], values["ntasks_per_node"]) == ("mpirun", 4)
+    assert (values["launcher"], values["gpus"]) == ("mpirun", 4)
+    assert "ntasks_per_node" not in values, "one rank for each GPU"
     assert allreduce.settings("auto", {}, SIZES, show_buffers=True).values["ntasks_per_node"] == 4
     assert allreduce.settings("auto", {"ntasks_per_node": 2}, SIZES, show_buffers=True).values["ntasks_per_node"] == 2
 

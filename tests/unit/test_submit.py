@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 import toolkit
 from tests.unit.samples import MANIFEST, inputs
-from toolkit import functions
-from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, UsageError
+from toolkit import functionjobs, functions
+from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, SlurmUnreachableError, UsageError
 from toolkit.launchers import submitit as launcher
 from toolkit.model.image import Packages
+from toolkit.model.run import JobState
 from toolkit.plan import plan
+from toolkit.runs import store
 
 HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -97,3 +99,38 @@ def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: 
     else:
         with pytest.raises(PlanError, match="could not run"):
             plan(given)
+
+
+def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:
+    states: dict[int, JobState] = {7: JobState(job_id=7, state="PENDING")}
+
+    class Client:
+        silent = False
+
+        def jobs(self, ids: list[int]) -> dict[int, JobState]:
+            if self.silent:
+                raise SlurmUnreachableError("no controller answers")
+            return {number: states[number] for number in ids if number in states}
+
+    client = Client()
+    watcher = functionjobs.Watcher(client)  # type: ignore[arg-type]
+    watcher.register_job("7")
+    assert (watcher.get_state("7", mode="force"), watcher.is_done("7", mode="cache")) == ("PENDING", False)
+    client.silent = True
+    watcher.update()
+    assert watcher.get_state("7", mode="cache") == "PENDING"
+    client.silent = False
+    states[7] = JobState(job_id=7, state="FAILED", nodes="nid001")
+    watcher.update()
+    assert watcher.is_done("7", mode="cache")
+    watcher.register_job("8")
+    watcher.update()
+    assert (watcher.get_state("8", mode="cache"), watcher.is_done("8", mode="cache")) == ("LOST", True), "nobody waits for ever"
+
+
+def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path: Path) -> None:
+    run = store.Paths(tmp_path)
+    run.logs.mkdir()
+    (run.logs / "7-1-nid002.log").write_text("here\n")
+    assert functionjobs.Paths(run, "7", 1).stdout == functionjobs.Paths(run, "7", 1).stderr == run.logs / "7-1-nid002.log"
+    assert not functionjobs.Paths(run, "7", 0).stdout.exists()

@@ -94,8 +94,6 @@ def settings(backend: str, said: Mapping[str, Any], sizes: tuple[int, int, int],
         values["image"] = entry.image
     if show_buffers and "gpus" not in said:
         values["ntasks_per_node"] = DEVICES
-    if "gpus" in said and "ntasks_per_node" not in said:
-        values["ntasks_per_node"] = int(str(said["gpus"]).split(",")[0]) or 1
     return Layer("bench allreduce", {**values, **said, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)})
 
 
