@@ -170,6 +170,8 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "localhost",
         "SLURM_NNODES": "2",
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "1",
         "APPTAINERENV_LEAK": "from the user's shell",
         "PYTHONPATH": "/host/python",
         "NCCL_DEBUG": "INFO",

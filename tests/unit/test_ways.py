@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import LOCAL, inputs
+from tests.unit.samples import FACTS, LOCAL, inputs
+from tests.unit.test_scripts import captured
 from toolkit import scripts
 from toolkit.errors import PlanError
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
@@ -294,3 +296,20 @@ def test_what_the_processes_of_a_job_use_is_read() -> None:
     assert [one.pid for one in processes.working(found)] == [41, 43, 42]
     assert gpus == [processes.Gpu("nid002", 1, 0, 2 << 30, 16 << 30)]
     assert {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]} == {40: 1, 41: 0, 42: 3, 43: None}
+
+
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell")])
+def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(launcher: str, tmp_path: Path) -> None:
+    """The scripts as bash reads them, with stand-ins for the programs that they call."""
+    work = tmp_path / "it's here"
+    work.mkdir()
+    places = {"directory": str(work), "folder": str(work), "run_directory": str(work / "runs/x-0001")}
+    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,$(touch pwned)",), "arguments": ("--epochs", "3")}
+    arguments, inside = captured(
+        plan(inputs(job, manifest=None, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"), **places)), tmp_path
+    )
+    assert arguments[-4:] == ["--epochs", "3", "--lr", "$(touch pwned)"]
+    assert 'trap "" USR1; exec "$@"' in arguments
+    assert inside["TOOLKIT_POINT"] == str(work / "runs/x-0001/points/1")
+    assert (work / "runs/x-0001/points/1").is_dir()
+    assert not list(tmp_path.rglob("pwned"))
