@@ -64,14 +64,28 @@ def conda_root(base: Path) -> Iterator[Path]:
     with ``conda-meta``, a script that runs when it is activated, and a variable of the user's."""
     root = base / "envs"
     prefix = root / "digits"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    (prefix / "conda-meta").mkdir()
-    (prefix / "conda-meta/history").touch()
+    _as_conda_makes_it(prefix)
     (prefix / "conda-meta/state").write_text('{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}')
     (prefix / "etc/conda/activate.d").mkdir(parents=True)
     (prefix / "etc/conda/activate.d/part.sh").write_text('export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n')
     yield root
     assert not list(base.rglob("pwned"))
+
+
+def _as_conda_makes_it(prefix: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    (prefix / "conda-meta").mkdir()
+    (prefix / "conda-meta/history").touch()
+
+
+@pytest.fixture(scope="session")
+def torch_environment(base: Path) -> Path:
+    """Such a stand-in whose packages are real, and pip's."""
+    prefix = base / "envs-with-torch/learns"
+    _as_conda_makes_it(prefix)
+    pip = (sys.executable, "-m", "pip", "--python", str(prefix / "bin/python3"), "install", "--quiet")
+    subprocess.run([*pip, "torch==2.13.0+cpu", "numpy", "scikit-learn"], check=True)
+    return prefix
 
 
 @pytest.fixture

@@ -118,6 +118,21 @@ def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir
     assert '"sum": 6' in done.stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("runtime", "job"), [("conda", "digits-ddp"), ("conda", "digits-ddp-spawn"), ("none", "digits-ddp-srun")])
+def test_digits_are_learnt_by_a_python_of_the_host(
+    runtime: str, job: str, toolkit: Any, toolkit_env: dict[str, str], torch_environment: Path, shared_dir: Path
+) -> None:
+    environment = {**toolkit_env, "PATH": f"{torch_environment}/bin:{os.environ['PATH']}"}
+    options = ("--env", str(torch_environment)) if runtime == "conda" else ()
+    done = toolkit("run", "--runtime", runtime, *options, f"jobs/{job}", cwd=shared_dir, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "environment learns" in done.stderr
+    results = json.loads((shared_dir / f"runs/{job}-0001/outcome.json").read_text())["results"]
+    assert results["accuracy"] >= 0.93
+    assert (results["world_size"], results["parameters_equal"]) == (4, True)
+
+
 @pytest.fixture
 def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[str, str]:
     """For a user whose Docker is set to the tests' engine."""

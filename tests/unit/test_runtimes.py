@@ -66,7 +66,10 @@ def cases() -> dict[str, Inputs]:
         "docker-srun": on("docker", {"launcher": "srun"}),
         "docker-horovod-gloo": on("docker", {"launcher": "horovod-gloo"}),
         "podman-none": on(
-            "docker", {"launcher": "none", "gpus": 2}, engine=Engine(program="podman", rootless=True, nvidia=True), site=SITE
+            "docker",
+            {"launcher": "none", "gpus": 2},
+            engine=Engine(program="podman", address="unix:///run/user/1000/podman.sock", rootless=True, nvidia=True),
+            site=SITE,
         ),
         "pyxis-torchrun": on("pyxis", bound),
         "pyxis-horovod": on("pyxis", {"launcher": "horovod"}, site=SITE),
