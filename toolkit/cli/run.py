@@ -67,6 +67,8 @@ def command(
       toolkit run --nodes 1:4 jobs/digits-ddp-elastic
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
       toolkit run --dry-run --explain jobs/digits-ddp
+      toolkit run --runtime conda --env torch --module cuda/11.4 --nodes 2 --gpus 4 train.py
+      toolkit run --runtime docker --image pytorch/pytorch:2.7.1 --gpus 2 train.py
       toolkit run --sweep lr=0.1,0.01 --sweep batch-size=32,64 jobs/digits-ddp
       toolkit run --failed runs/digits-ddp-0007
       toolkit run --detach --after train-0007 evaluate.py
