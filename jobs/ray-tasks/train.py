@@ -9,6 +9,8 @@ import socket
 import time
 
 import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--tasks", type=int, default=4, help="how many tasks, and how many actors (default 4)")
@@ -19,13 +21,12 @@ ray.init(log_to_driver=False)
 nodes = sorted(node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"])
 
 
-# SPREAD: on all nodes in turn. Without it Ray fills the node that the script is on, and goes to others when that is full.
-@ray.remote(scheduling_strategy="SPREAD")
+@ray.remote
 def square(x):
     return x * x, socket.gethostname()
 
 
-@ray.remote(scheduling_strategy="SPREAD", num_cpus=0.5)
+@ray.remote(num_cpus=0)  # it takes no CPU while nobody calls it, so that there may be many
 class Counter:
     def __init__(self):
         self.count = 0
@@ -35,9 +36,14 @@ class Counter:
         return self.count, socket.gethostname()
 
 
+# A CPU on each node. Without this Ray decides where things run: it fills the node that the script is on, and then goes to others.
+places = placement_group([{"CPU": 1}] * len(nodes), strategy="STRICT_SPREAD")
+ray.get(places.ready())
+in_turn = [PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=index % len(nodes)) for index in range(args.tasks)]
+
 # remote() comes back at once, with a promise; get() waits for what was promised.
-squares = ray.get([square.remote(x) for x in range(args.tasks)])
-counters = [Counter.remote() for _ in range(args.tasks)]
+squares = ray.get([square.options(scheduling_strategy=place).remote(x) for x, place in enumerate(in_turn)])
+counters = [Counter.options(scheduling_strategy=place).remote() for place in in_turn]
 counts = ray.get([counter.increment.remote() for counter in counters])
 
 result = {

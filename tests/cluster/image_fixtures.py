@@ -28,15 +28,32 @@ _FAKES = {
 }
 
 
-@pytest.fixture(scope="session")
-def pytorch_image() -> Path:
-    """The real image, in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
+def real_image(name: str) -> Path:
+    """A real image, in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
     built = subprocess.run(
-        [sys.executable, "-m", "toolkit", "image", "build", "pytorch_cpu"], capture_output=True, text=True, check=False, timeout=3600
+        [sys.executable, "-m", "toolkit", "image", "build", name], capture_output=True, text=True, check=False, timeout=3600
     )
     if built.returncode != 0:
-        pytest.fail(f"toolkit image build pytorch_cpu ended with {built.returncode}:\n{built.stderr}")
+        pytest.fail(f"toolkit image build {name} ended with {built.returncode}:\n{built.stderr}")
     return Path(built.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def pytorch_image() -> Path:
+    """PyTorch and Horovod, which most tests use."""
+    return real_image("pytorch_cpu")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_image() -> Path:
+    """TensorFlow and Horovod; 7 minutes where it has to be built."""
+    return real_image("tensorflow_cpu")
+
+
+@pytest.fixture(scope="session")
+def ray_image() -> Path:
+    """Ray and PyTorch; 4 minutes where it has to be built."""
+    return real_image("ray_cpu")
 
 
 @pytest.fixture(scope="session")

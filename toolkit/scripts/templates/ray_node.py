@@ -112,6 +112,32 @@ def watch(script: int | None = None, link: socket.socket | None = None) -> NoRet
             end(0)  # the first node says nothing more: it is gone
 
 
+# Until Ray counts all nodes, which is after "ray start" has come back. The first way is that of symmetric-run, and needs no driver.
+COUNTING = """
+import sys, time
+address, nodes = sys.argv[1], int(sys.argv[2])
+try:
+    from ray._raylet import GcsClient
+    client = GcsClient(address=address)
+    count = lambda: sum(node.state == 0 for node in client.get_all_node_info(timeout=10).values())
+    count()
+except (ImportError, AttributeError, TypeError):  # another version of Ray
+    import ray
+    ray.init(address=address, log_to_driver=False)
+    count = lambda: sum(node["Alive"] for node in ray.nodes())
+while count() < nodes:
+    time.sleep(0.2)
+"""
+
+
+def wait_for_all(address: str) -> None:
+    """Until Ray gives work to all nodes."""
+    try:
+        subprocess.run([sys.executable, "-c", COUNTING, address, nodes], check=True, timeout=PATIENCE)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        end(1, f"Ray did not come up on {nodes} nodes: {error}")
+
+
 def received(link: socket.socket) -> bytes:
     """A line from the other side; nothing where it is gone."""
     try:
@@ -149,6 +175,7 @@ def lead() -> NoReturn:
     for link in links:
         if not received(link):
             end(1, "Ray did not come up on all nodes")
+    wait_for_all(f"{address}:{gcs}")
     os.environ["RAY_ADDRESS"] = f"{address}:{gcs}"
     try:
         script = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid

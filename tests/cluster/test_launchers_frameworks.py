@@ -1,0 +1,196 @@
+"""TensorFlow and Ray on the real cluster: their launchers, and the exercises that show them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import none_left, processes_of, wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Tells what TF_CONFIG says, and the second worker fails.
+TELLING = """\
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+print(json.dumps({"config": config, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "host": os.uname().nodename}), flush=True)
+if sys.argv[1:] and config["task"]["index"] == 1:
+    sys.exit(int(sys.argv[1]))
+time.sleep(300 if sys.argv[1:] else 0)
+"""
+# Uses Ray on both nodes, and then fails, or waits to be ended.
+USING = """\
+import os, socket, sys, time
+import ray
+ray.init(log_to_driver=False)
+assert sum(node["Alive"] for node in ray.nodes()) == 2
+where, seen = ray.remote(scheduling_strategy="SPREAD")(lambda: socket.gethostname()), set()
+while len(seen) < 2:  # a node that has just come may be passed over
+    seen |= set(ray.get([where.remote() for _ in range(4)]))
+print("tasks on", sorted(seen), flush=True)
+if sys.argv[1] == "fail":
+    sys.exit(7)
+time.sleep(600)
+"""
+
+
+def outcome(directory: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
+    return found
+
+
+def said(directory: Path, name: str) -> str:
+    """All logs of a run."""
+    return "".join(log.read_text(errors="replace") for log in sorted((directory / "runs" / name / "logs").glob("*.log")))
+
+
+def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> None:
+    done = toolkit("run", *map(str, words), cwd=directory, timeout=seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_horovod_trains_in_tensorflow(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/horovod-tensorflow", "--epochs", "2")
+    results = outcome(shared_dir, "horovod-tensorflow-0001")["results"]
+    assert (results["world_size"], results["parameters_equal"], results["epochs"]) == (2, True, 2)
+    assert results["accuracy"] > 0.8
+    none_left(shared_dir)
+
+
+def test_workers_of_tensorflow_train_one_network_on_two_nodes(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/tensorflow-multiworker", "--epochs", "2")
+    came_out = outcome(shared_dir, "tensorflow-multiworker-0001")
+    assert (came_out["results"]["world_size"], came_out["results"]["parameters_equal"]) == (2, True)
+    assert came_out["results"]["accuracy"] > 0.8
+    assert [len(ranks) for ranks in came_out["ranks"].values()] == [1, 1]
+    none_left(shared_dir)
+
+
+def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "tell.py").write_text(TELLING)
+    shape = ("--launcher", "tensorflow", "--nodes", 2, "--nodelist", "nid[001-002]", "--gpus", 2, "--ntasks-per-node", 2)
+    run(toolkit, shared_dir, "--image", tensorflow_image, *shape, "tell.py")
+    logs = sorted((shared_dir / "runs/tell-0001/logs").glob("*-nid*.log"))
+    told = sorted((json.loads(log.read_text().splitlines()[-1]) for log in logs), key=lambda one: int(one["config"]["task"]["index"]))
+    assert [one["config"]["task"]["index"] for one in told] == [0, 1, 2, 3]
+    assert len({json.dumps(one["config"]["cluster"]) for one in told}) == 1, "all are told the same"
+    addresses = told[0]["config"]["cluster"]["worker"]
+    assert len(set(addresses)) == 4
+    assert [one["host"] for one in told] == [address.split(":")[0] for address in addresses]
+    assert [one["gpus"] for one in told] == ["0", "1", "0", "1"]
+
+
+def test_the_exit_code_of_a_worker_that_failed_is_the_runs(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "tell.py").write_text(TELLING)
+    shape = ("--launcher", "tensorflow", "--nodes", "2", "--nodelist", "nid[001-002]")
+    done = toolkit("run", "--image", str(tensorflow_image), *shape, "tell.py", "3", cwd=shared_dir)
+    assert done.returncode == 3, done.stdout + done.stderr
+    failure = outcome(shared_dir, "tell-0001")["failure"]
+    assert (failure["rank"], failure["host"]) == (1, "nid002")
+    none_left(shared_dir)
+
+
+def test_tasks_and_actors_of_ray_work_on_both_nodes(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", ray_image, "--nodelist", "nid[001-002]", "jobs/ray-tasks")
+    results = outcome(shared_dir, "ray-tasks-0001")["results"]
+    assert results["tasks"] == [0, 1, 4, 9]
+    assert results["actors"] == [1, 1, 1, 1]
+    assert results["nodes"] == ["nid001", "nid002"]
+    assert (results["tasks_on"], results["actors_on"]) == (results["nodes"], results["nodes"])
+    none_left(shared_dir)
+
+
+def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+    """One waits all the time; the other begins, works and fails beside it, and its exit code comes back. Then the first is cancelled."""
+    (shared_dir / "use.py").write_text(USING)
+    options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
+    assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
+    waits = "tasks on ['nid001', 'nid002']"
+    until_said(shared_dir, "use-0001", waits)
+    rays = servers(shared_dir)
+    assert sorted(rays.values()) == ["gcs_server", "raylet", "raylet"]
+
+    done = toolkit("run", *options, "use.py", "fail", cwd=shared_dir, timeout=400)
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert waits in said(shared_dir, "use-0002")
+    failure = outcome(shared_dir, "use-0002")["failure"]
+    assert (failure["rank"], failure["host"]) == (0, "nid001")
+    wait_for(lambda: servers(shared_dir) == rays, "the servers of the first run alone", says=lambda: repr(servers(shared_dir)))
+
+    assert toolkit("cancel", "use-0001", cwd=shared_dir).returncode == 0
+    none_left(shared_dir, seconds=60)
+
+
+def until_said(directory: Path, name: str, text: str) -> None:
+    """Until a run that goes on has said something."""
+    wait_for(
+        lambda: text in said(directory, name) or "Exited with exit code" in said(directory, name),
+        text,
+        seconds=300,
+        says=lambda: said(directory, name),
+    )
+    assert text in said(directory, name), said(directory, name)
+
+
+def servers(directory: Path) -> dict[int, str]:
+    """The processes that make a Ray, of runs below a directory."""
+    names = {pid: name_of(pid) for pid in processes_of(directory)}
+    return {pid: name for pid, name in names.items() if name in ("raylet", "gcs_server")}
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@pytest.mark.long
+def test_a_run_whose_ray_is_killed_on_one_node_ends_and_says_so(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "use.py").write_text(USING)
+    options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
+    assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
+    until_said(shared_dir, "use-0001", "tasks on")
+    on = {pid: processes_of(shared_dir)[pid].get("SLURMD_NODENAME") for pid, name in servers(shared_dir).items() if name == "raylet"}
+    os.kill(next(pid for pid, node in on.items() if node == "nid002"), signal.SIGKILL)
+    followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
+    assert followed.returncode == 1, followed.stdout + followed.stderr
+    assert "raylet of Ray ended on nid002" in said(shared_dir, "use-0001")
+    none_left(shared_dir, seconds=60)
+
+
+@pytest.mark.long
+def test_replicas_of_one_process_train_one_network(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/tensorflow-mirrored", "--replicas", 3)
+    results = outcome(shared_dir, "tensorflow-mirrored-0001")["results"]
+    assert (results["world_size"], results["parameters_equal"]) == (3, True)
+    assert results["accuracy"] > 0.9
+    assert {f"device:CPU:{index}" in said(shared_dir, "tensorflow-mirrored-0001") for index in range(3)} == {True}
+
+
+@pytest.mark.long
+def test_ray_train_trains_one_network_on_two_nodes(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-train", seconds=600)
+    results = outcome(shared_dir, "ray-train-0001")["results"]
+    assert (results["world_size"], results["parameters_equal"], results["epochs"]) == (2, True, 12)
+    assert len(set(results["hosts"])) == 2
+    assert results["accuracy"] > 0.9
+    assert (Path(results["checkpoint"]) / "network.pt").is_file()
+    none_left(shared_dir)
+
+
+@pytest.mark.long
+def test_ray_tune_finds_good_settings_and_stops_bad_trials(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+    run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-tune", seconds=900)
+    results = outcome(shared_dir, "ray-tune-0001")["results"]
+    assert (results["trials"], results["failed"]) == (8, 0)
+    assert results["stopped_early"] > 0
+    assert len(results["hosts"]) == 2
+    assert results["accuracy"] > 0.9
+    assert "Trial status: 8 TERMINATED" in said(shared_dir, "ray-tune-0001")
+    none_left(shared_dir)
