@@ -248,6 +248,11 @@ def test_an_active_environment_of_conda_is_entered_by_its_path() -> None:
     assert (decided.image, decided.settings) == (CONDA.prefix, {"CONDA_PREFIX": CONDA.prefix})
 
 
+@pytest.mark.parametrize(("runtime", "found", "place"), [("conda", CONDA, "--env"), ("none", VENV, "--runtime")])
+def test_an_environment_that_no_path_can_name_is_refused(runtime: str, found: Environment, place: str) -> None:
+    assert "PATH cannot name" in refused(on(runtime, environment=replace(found, prefix="/home/a:b")))[place]
+
+
 def test_a_terminal_is_refused_in_docker() -> None:
     assert "no terminal" in refused(on("docker", {"pty": True, "launcher": "none"}))["--pty"]
 

@@ -67,6 +67,13 @@ def no_image(asked: Asked, runtime: str) -> list[ToolkitError]:
     return findings
 
 
+def on_path(prefix: str, option: str) -> list[ToolkitError]:
+    """A finding where an environment lies in a directory that PATH cannot name."""
+    if ":" not in prefix:
+        return []
+    return [UsageError(f"PATH cannot name a directory with ':' in it: {prefix}", place=option, next_step="put the environment elsewhere")]
+
+
 def one_node(asked: Asked, runtime: str, why: str) -> list[ToolkitError]:
     """A finding where more than one node may be asked for, and why that is one too many."""
     _, most = asked.job.node_range

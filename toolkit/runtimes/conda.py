@@ -15,6 +15,7 @@ def check(asked: Asked) -> Sequence[ToolkitError]:
     findings = [*common.no_image(asked, "conda"), *common.unsigned(asked, "conda")]
     if asked.job.conda_env is None:
         findings.append(UsageError("the runtime conda needs the name of an environment", place="--env", next_step="--env NAME"))
+    findings += common.on_path(asked.environment.prefix, "--env") if asked.environment else []
     return [*findings, *(no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else [])]
 
 

@@ -15,7 +15,13 @@ _VARIABLES = {"venv": "VIRTUAL_ENV", "conda": "CONDA_PREFIX"}
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """No image, no environment of conda; and torchrun, where that is to start the ranks."""
-    return [*common.no_image(asked, "none"), *common.unsigned(asked, "none"), *common.no_environment(asked, "none"), *_torchrun(asked)]
+    return [
+        *common.no_image(asked, "none"),
+        *common.unsigned(asked, "none"),
+        *common.no_environment(asked, "none"),
+        *_torchrun(asked),
+        *_path(asked),
+    ]
 
 
 def container(asked: Asked) -> Container:
@@ -46,6 +52,11 @@ def data(asked: Asked) -> tuple[str, ...]:
     return tuple(
         f"/data/{name} is there in containers only; here the data is {known[name]}" for name in asked.job.datasets if name in known
     )
+
+
+def _path(asked: Asked) -> list[ToolkitError]:
+    found = asked.environment
+    return common.on_path(found.prefix, "--runtime") if found and found.kind in _VARIABLES else []
 
 
 def _torchrun(asked: Asked) -> list[ToolkitError]:
