@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from toolkit.doctor import CHECKS, clocks, driver, findings, gpus, interface, names, node_states, rendezvous, space, together
+from toolkit.doctor.assemble import Wanted, probe_words
 from toolkit.doctor.case import Case
 from toolkit.images.space import Room
+from toolkit.images.store import FoundImage
 from toolkit.images.verify.case import Answer, Inside, Met
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.jobs import Ended
@@ -128,3 +130,11 @@ def test_every_item_has_a_module_and_without_a_cluster_nodes_are_not_checked() -
 
 def test_the_probe_is_python_that_old_images_have() -> None:
     ast.parse((package_directory("doctor/scripts") / "probe.py").read_text(), feature_version=(3, 7))
+
+
+def test_what_would_be_run_on_nodes_can_be_seen_before() -> None:
+    image = FoundImage(path="/i/x.sif", name="x", manifest=None)
+    words = probe_words(Wanted("neuron", "x", 2, 4, "amd", ("--time", "5")), image)
+    line = " ".join(words)
+    assert "--image /i/x.sif --site neuron" in line
+    assert "--nodes 2 --ntasks-per-node 1 --gpus 4 --partition amd --time 5" in line

@@ -11,7 +11,8 @@ from toolkit.cli.options import _images, complete_sites
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.doctor.case import Finding
+    from toolkit.doctor.assemble import Wanted
+    from toolkit.doctor.case import Case, Finding
 
 
 _OUTCOME = len("not checked")
@@ -26,6 +27,7 @@ _OUTCOME = len("not checked")
 @click.option("--time", "limit", default="5", show_default=True, help="Time limit of these jobs.")
 @click.option("--comment", help="Slurm's comment, where the site wants one.")
 @click.option("--account", "-A", help="Account that is charged.")
+@click.option("--dry-run", is_flag=True, help="Show the job that would look at the nodes, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
     site: str,
@@ -36,6 +38,7 @@ def command(
     limit: str,
     comment: str | None,
     account: str | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Preflight: say what would keep jobs from running here, before they queue.
@@ -61,7 +64,11 @@ def command(
         raise UsageError("--gpus are of nodes", place="--gpus", next_step=f"--nodes 1 --gpus {gpus}")
     pairs = (("--time", limit), ("--comment", comment), ("--account", account))
     options = [word for option, value in pairs if value for word in (option, value)]
-    case = assemble(Wanted(site, image, nodes or 0, gpus or 0, partition, options), Path.cwd())
+    wanted = Wanted(site, image, nodes or 0, gpus or 0, partition, options)
+    case = assemble(wanted, Path.cwd())
+    if dry_run:
+        _dry_run(wanted, case)
+        return
     if nodes:
         console.note(console.subject("looking", f"at this machine, and by jobs at {nodes} node{'s' if nodes > 1 else ''}"))
     width = max(map(len, CHECKS))
@@ -79,6 +86,18 @@ def command(
     wrong = [one.name for one in found if one.outcome == "FAIL"]
     if wrong:
         raise PreflightError(f"{len(wrong)} of {len(found)} items would keep jobs from running", place=", ".join(wrong))
+
+
+def _dry_run(wanted: Wanted, case: Case) -> None:
+    from toolkit.cli import console
+    from toolkit.doctor.assemble import PROBE, probe_words
+    from toolkit.quoting import shell_words
+
+    if not case.nodes or case.image is None:
+        console.note("no job would be run: it takes --nodes and --image")
+        return
+    console.out(shell_words(("toolkit", "run", *probe_words(wanted, case.image), str(PROBE))))
+    console.note("then, where the image has what it takes, a job each for an all-reduce by Gloo, MPI and NCCL")
 
 
 def _print(one: Finding, width: int) -> None:

@@ -66,6 +66,7 @@ def command(
       toolkit run runs/train-0007                   the same again
       toolkit run --nodes 1:4 jobs/digits-ddp-elastic
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
+      toolkit run --secret HF_TOKEN --wait-for-slurm 600 --image pytorch_cpu train.py
       toolkit run --dry-run --explain jobs/digits-ddp
       toolkit run --runtime conda --env torch --module cuda/11.4 --nodes 2 --gpus 4 train.py
       toolkit run --runtime docker --image pytorch/pytorch:2.7.1 --gpus 2 train.py
@@ -82,11 +83,11 @@ def command(
     wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
     prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
     prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
-    if prepared.inputs.job.interactive:
-        return _interactive(prepared, dry_run=dry_run, detach=detach, as_json=as_json)
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)
         return 0
+    if prepared.inputs.job.interactive:
+        return _interactive(prepared, detach=detach, as_json=as_json)
     paths, decided = write(prepared.inputs)
     if explain:
         console.note(explanation(decided))
@@ -124,15 +125,12 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
-def _interactive(prepared: Prepared, *, dry_run: bool, detach: bool, as_json: bool) -> int:
-    from toolkit.cli import interactive
+def _interactive(prepared: Prepared, *, detach: bool, as_json: bool) -> int:
+    from toolkit.cli.interactive import run_interactively
 
     if detach:
         raise UsageError("a run that somebody waits for cannot be left alone", place="--detach", next_step="leave out --interactive")
-    if dry_run:
-        console.out(interactive.dry_run(prepared.inputs))
-        return 0
-    return interactive.run_interactively(prepared, as_json=as_json)
+    return run_interactively(prepared, as_json=as_json)
 
 
 def _reason(force: str | None) -> str | None:

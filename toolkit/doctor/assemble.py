@@ -85,12 +85,18 @@ def _common(wanted: Wanted) -> tuple[str, ...]:
     return ("--partition", wanted.partition, *wanted.options) if wanted.partition else tuple(wanted.options)
 
 
-def _probe(wanted: Wanted, image: FoundImage, site: Site | None) -> jobs.Ended:
-    script = package_directory("doctor/scripts") / "probe.py"
+PROBE = package_directory("doctor/scripts") / "probe.py"
+
+
+def probe_words(wanted: Wanted, image: FoundImage) -> tuple[str, ...]:
+    """Options of the `toolkit run` that looks at nodes: a task on each."""
     shape = ("--nodes", str(wanted.nodes), "--ntasks-per-node", "1", *(("--gpus", str(wanted.gpus)) if wanted.gpus else ()))
-    words = ("--image", image.path, "--site", wanted.site, "--launcher", "none", "--job-name", "doctor", *shape, *_common(wanted))
+    return ("--image", image.path, "--site", wanted.site, "--launcher", "none", "--job-name", "doctor", *shape, *_common(wanted))
+
+
+def _probe(wanted: Wanted, image: FoundImage, site: Site | None) -> jobs.Ended:
     interface = (site.interface,) if site and site.interface else ()
-    return jobs.run(script, words, interface, within=jobs.parent(site))
+    return jobs.run(PROBE, probe_words(wanted, image), interface, within=jobs.parent(site))
 
 
 def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None:
