@@ -23,6 +23,13 @@ if sys.argv[1:] and config["task"]["index"] == 1:
     sys.exit(int(sys.argv[1]))
 time.sleep(300 if sys.argv[1:] else 0)
 """
+# Listens where the next job's worker would, by the number that it will have.
+SQUATTER = """\
+import os, socket, time
+server = socket.create_server(("", 61000 + (int(os.environ["SLURM_JOB_ID"]) + 1) % 4536))
+print("listens", flush=True)
+time.sleep(300)
+"""
 # Uses Ray on both nodes, and then fails, or waits to be ended.
 USING = """\
 import os, socket, sys, time
@@ -93,6 +100,23 @@ def test_the_exit_code_of_a_worker_that_failed_is_the_runs(toolkit: Any, tensorf
     failure = outcome(shared_dir, "tell-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (1, "nid002")
     none_left(shared_dir)
+
+
+def test_a_port_that_another_job_has_on_any_node_is_passed_over(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+    (shared_dir / "squat.py").write_text(SQUATTER)
+    (shared_dir / "tell.py").write_text(TELLING)
+    squat = ("--launcher", "none", "--nodelist", "nid002", "squat.py")
+    assert toolkit("run", "--detach", "--image", str(tensorflow_image), *squat, cwd=shared_dir).returncode == 0
+    until_said(shared_dir, "squat-0001", "listens")
+    try:
+        shape = ("--launcher", "tensorflow", "--nodes", 2, "--nodelist", "nid[001-002]")
+        run(toolkit, shared_dir, "--image", tensorflow_image, *shape, "tell.py")
+    finally:
+        toolkit("cancel", "squat-0001", cwd=shared_dir)
+    log = next((shared_dir / "runs/tell-0001/logs").glob("*-0-nid001.log"))
+    job = int(log.name.split("-")[0])
+    addresses = json.loads(log.read_text().splitlines()[-1])["config"]["cluster"]["worker"]
+    assert addresses == [f"nid00{node}:{61000 + (job + 1) % 4536}" for node in (1, 2)]
 
 
 def test_tasks_and_actors_of_ray_work_on_both_nodes(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
