@@ -15,15 +15,19 @@ from toolkit.runs import store
 from toolkit.slurm.client import Client
 
 
+_MISSES = 3  # looks in a row that do not find a job, until it counts as lost
+
+
 class Watcher(core.InfoWatcher):
     """Asks for the states of all jobs of one cluster at once; works without accounting, which submitit's own needs."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(delay_s=30)
         self._client = client
+        self._missed: dict[str, int] = {}
 
     def update(self) -> None:
-        """Look, unless all have ended; a job that Slurm does not know any more has."""
+        """Look, unless all have ended; a job that Slurm does not know any more has, since nobody can tell how."""
         asked = sorted(self._registered - self._finished, key=int)
         self._last_status_check = time.time()
         if not asked:
@@ -35,7 +39,11 @@ class Watcher(core.InfoWatcher):
             return  # a controller that restarts is asked again; until then all is as it was
         for number in asked:
             found = states.get(int(number))
-            self._info_dict[number] = {"State": found.state, "NodeList": found.nodes} if found else {"State": "LOST"}
+            self._missed[number] = 0 if found else self._missed.get(number, 0) + 1
+            if found:
+                self._info_dict[number] = {"State": found.state, "NodeList": found.nodes}
+            elif self._missed[number] >= _MISSES:
+                self._info_dict[number] = {"State": "LOST"}
             if self.is_done(number, mode="cache"):
                 self._finished.add(number)
 

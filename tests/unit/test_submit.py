@@ -125,6 +125,9 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:
     assert watcher.is_done("7", mode="cache")
     watcher.register_job("8")
     watcher.update()
+    assert not watcher.is_done("8", mode="cache"), "it may be found at the next look"
+    watcher.update()
+    watcher.update()
     assert (watcher.get_state("8", mode="cache"), watcher.is_done("8", mode="cache")) == ("LOST", True), "nobody waits for ever"
 
 
