@@ -14,7 +14,6 @@ from toolkit.launchers.submitit import FOLDER, SIGNAL
 from toolkit.runs import store
 from toolkit.slurm.client import Client
 
-
 _MISSES = 3  # looks in a row that do not find a job, until it counts as lost
 
 
