@@ -75,7 +75,7 @@ def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
 def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     run = "digits-ddp-elastic-0001"
     options = ("--image", str(pytorch_image), "--nodes", "1", "--ntasks-per-node", "1", "--time", "10", "--requeue", "--signal", "B:USR1@4")
-    arguments = ("--epochs", "8", "--pause", "1")
+    arguments = ("--epochs", "6", "--pause", "0.7")
     started = toolkit("run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir)
     assert started.returncode == 0, started.stderr
     wait_for(lambda: "epoch  2" in logs(toolkit, shared_dir, run), "two epochs", seconds=180)

@@ -8,22 +8,11 @@ import sys
 from toolkit.cli import console
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import default_name
-from toolkit.plan import Inputs, plan
 from toolkit.prepare import Prepared
-from toolkit.quoting import shell_words
 from toolkit.runs import interactive
 from toolkit.runs.submit import write
 
 CANCELLED = 130
-
-
-def dry_run(inputs: Inputs) -> str:
-    """What would be typed, and the script that it runs."""
-    from toolkit import scripts
-
-    decided = plan(inputs)
-    typed = shell_words(interactive.words(decided, f"{decided.run_directory}/job.sbatch"))
-    return f"# {typed}\n{scripts.script(decided)}".rstrip("\n")
 
 
 def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:

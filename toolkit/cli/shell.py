@@ -14,7 +14,7 @@ from toolkit.errors import UsageError
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
 @job_options
-@click.option("--dry-run", is_flag=True, help="Print the command that would be typed and the script that it runs, and stop.")
+@click.option("--dry-run", is_flag=True, help="Print the script that would be run, and with which command, and stop.")
 @click.argument("program", default="bash", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
@@ -29,7 +29,6 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
       toolkit shell --image pytorch_22.03 --gpus 4 --time 2:00:00
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
-    from toolkit.cli.interactive import dry_run as show
     from toolkit.cli.interactive import run_interactively
     from toolkit.prepare import prepare
 
@@ -39,6 +38,9 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     given["job_name"] = options.get("job_name") or "shell"
     prepared = prepare(program, flags(given, arguments), Path.cwd())
     if dry_run:
-        console.out(show(prepared.inputs))
+        from toolkit import scripts
+        from toolkit.plan import plan
+
+        console.out(scripts.script(plan(prepared.inputs)).rstrip("\n"))
         return 0
     return run_interactively(prepared)
