@@ -180,8 +180,8 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_and_says_so(toolkit: Any, ra
     options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     until_said(shared_dir, "use-0001", "tasks on")
-    on = {pid: processes_of(shared_dir)[pid].get("SLURMD_NODENAME") for pid, name in servers(shared_dir).items() if name == "raylet"}
-    os.kill(next(pid for pid, node in on.items() if node == "nid002"), signal.SIGKILL)
+    on = {pid: processes_of(shared_dir)[pid].get("SLURM_NODEID") for pid, name in servers(shared_dir).items() if name == "raylet"}
+    os.kill(next(pid for pid, node in on.items() if node == "1"), signal.SIGKILL)
     followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
     assert followed.returncode == 1, followed.stdout + followed.stderr
     assert "raylet of Ray ended on nid002" in said(shared_dir, "use-0001")

@@ -22,7 +22,7 @@ PATIENCE = 300  # seconds for all nodes to arrive
 TOKEN = os.environ["RAY_AUTH_TOKEN"]  # known to the processes of this job only; Ray itself asks for it, too
 SERVERS = ("raylet", "gcs_server")  # Ray is on a node as long as these are
 first, port, nodes, cpus, gpus, interface, *command = sys.argv[1:]
-head, name = os.environ["SLURM_PROCID"] == "0", os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+head, name = os.environ["SLURM_PROCID"] == "0", socket.gethostname()
 # The same on all nodes, as old versions of Ray want it, and short: the names of sockets in it have room for 107 characters.
 directory = f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-{hashlib.sha256(TOKEN.encode()).hexdigest()[:8]}"
 
