@@ -110,7 +110,7 @@ def test_the_definition_is_one_that_apptainer_builds_without_us(tiny: Tiny) -> N
     definition.write_text(said.stdout)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tiny.place), "APPTAINER_TMPDIR": str(tiny.place)}
     # As the definition's own head says for who is not root of all of the machine.
-    argv = ["apptainer", "build", "--fakeroot", image, definition]
+    argv = ["apptainer", "build", "--fakeroot", str(image), str(definition)]
     built = subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert "toolkit-check: greeting passed: two  words" in within(image, "sh /opt/toolkit/checks/run").splitlines()
