@@ -145,6 +145,23 @@ def test_a_shell_needs_a_terminal_and_a_node(toolkit: Any, toolkit_env: dict[str
     assert not list((shared_dir / "runs").iterdir())
 
 
+def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "wait.py").write_text("import time; time.sleep(300)\n")
+    options = ("--image", str(pytorch_image), "--launcher", "none", "--exclusive", "--nodes", "3")
+    assert toolkit("run", "--detach", *options, "wait.py", cwd=shared_dir).returncode == 0
+    wait_for(lambda: row(toolkit, shared_dir, "wait-0001")["state"] == "RUNNING", "all nodes to be taken")
+    terminal = Terminal((sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image)), env=toolkit_env, cwd=shared_dir)
+    terminal.until("queued and waiting")
+    terminal.press("\x03")
+    assert terminal.code() == 130
+    assert [path.name for path in (shared_dir / "runs").iterdir()] == ["wait-0001"]
+    assert toolkit("cluster", "exec", "--", "squeue", "--noheader", "--name=shell").stdout == ""
+    toolkit("cancel", "wait-0001", cwd=shared_dir)
+    none_left(shared_dir)
+
+
 def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_back(
     toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:

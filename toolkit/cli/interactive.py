@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 from toolkit.cli import console
@@ -45,7 +46,12 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
             return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
-        console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
-        if paths.submission.is_file():
+        begun = paths.allocation.is_file()
+        if begun:
+            console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
+        else:
+            shutil.rmtree(paths.directory)
+            console.note(console.subject("cancelled", "it waits no more; nothing was started"))
+        if begun and paths.submission.is_file():
             interactive.finish(prepared.client, paths, decided, CANCELLED)
         return CANCELLED
