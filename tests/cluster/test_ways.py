@@ -106,11 +106,9 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert followed.returncode == 75, "it saved, and may not go back again"
     came_out = json.loads((shared_dir / "runs" / run / "outcome.json").read_text())
     assert [stint["how"] for stint in came_out["stints"]][-1] == "exit code 75"
-    assert int((shared_dir / "saved").read_text()) >= 10
-    assert (
-        "starts at 0"
-        not in (shared_dir / "runs" / run / "logs").joinpath(f"{row(toolkit, shared_dir, run)['job_id']}.1-0-nid001.log").read_text()
-    )
+    (second,) = (shared_dir / "runs" / run / "logs").glob("*.1-0-*.log")
+    assert "starts at" in second.read_text()
+    assert "starts at 0" not in second.read_text()
 
 
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
@@ -122,7 +120,7 @@ def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code
     assert terminal.ask("stty size", 1) == "33 101"
     terminal.resize(40, 120)
     wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
-    assert terminal.ask("hostname", 3) == "nid001"
+    assert terminal.ask("hostname", 3).startswith("nid00")
     assert terminal.ask("echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES", 4) == "gpus 0 nodes 2"
     terminal.press("echo is waiting; sleep 300\n")
     terminal.until("is waiting\r\n")
@@ -268,7 +266,8 @@ def test_top_shows_what_ranks_use_on_their_nodes(toolkit: Any, pytorch_image: Pa
     wait_for(lambda: logs(toolkit, shared_dir, "busy-0001").count("here") == 2, "both ranks")
     seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]
     ranks = {one["rank"]: one for one in seen if "busy.py" in one["command"] and one["memory"] > 100_000_000}
-    assert {rank: one["host"] for rank, one in ranks.items()} == {0: "nid001", 1: "nid002"}
+    assert set(ranks) == {0, 1}
+    assert ranks[0]["host"] != ranks[1]["host"]
     assert any(one["cpu"] > 0 for one in ranks.values())
     assert "busy.py" in toolkit("top", "busy-0001", cwd=shared_dir).stdout
     toolkit("cancel", "busy-0001", cwd=shared_dir)
