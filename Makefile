@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
+.PHONY: help test-long test-jobs images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -36,6 +36,10 @@ test: .venv/.ready-dev ## set up, lint, and run every test
 test-long: .venv/.ready-dev ## what takes many minutes: every image for CPUs, by both engines
 	@$(TOOLKIT) setup --with tests
 	$(PYTEST) -v -m long tests/cluster
+
+test-jobs: setup ## every exercise and every way to run, on a local cluster of two nodes; renews what the README says they took
+	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
+	@$(TOOLKIT) bench coverage --write
 
 lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 	.venv/bin/ruff check -q .

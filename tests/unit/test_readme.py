@@ -14,7 +14,9 @@ import click
 import pytest
 
 from toolkit import errors
+from toolkit.bench.coverage import table
 from toolkit.cli import main as cli
+from toolkit.cli.bench.coverage import read
 from toolkit.errors import ToolkitError
 from toolkit.files import read_toml
 from toolkit.images import library
@@ -49,6 +51,10 @@ def recipes() -> str:
     return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in recipe_names())
 
 
+def guides() -> str:
+    return table(*read())
+
+
 def script() -> str:
     return (README.parent / "tests/golden/scripts/horovod.sbatch").read_text()
 
@@ -61,6 +67,7 @@ def script() -> str:
         ("| Launcher | Starts |\n|---|---|\n", starters()),
         ("| Recipe | Contains |\n|---|---|\n", recipes()),
         ("| Exercise | Shows |\n|---|---|\n", exercises()),
+        ("| Here | A step of the guides | By hand | Took | Said |\n|---|---|---|---|---|\n", guides()),
         ("```bash\n", script()),
     ],
 )
@@ -92,5 +99,7 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
             break
         command, words = inner, words[1:]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
-    own = words[: next((index for index, word in enumerate(words) if word.endswith(".py") or word == "--"), len(words))]
+    own = words[
+        : next((index for index, word in enumerate(words) if word.endswith(".py") or word.startswith("jobs/") or word == "--"), len(words))
+    ]
     assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line
