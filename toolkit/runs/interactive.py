@@ -52,8 +52,8 @@ def granted(process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster
     Raises:
         SubmissionError: there was no allocation; the run's directory is gone again.
     """
-    while not paths.allocation.is_file():
-        if process.poll() is not None and not paths.allocation.is_file():
+    while (number := _allocated(paths)) is None:
+        if process.poll() is not None and _allocated(paths) is None:
             shutil.rmtree(paths.directory)
             raise SubmissionError(
                 f"Slurm gave no allocation: salloc ended with {process.returncode}; nothing was started",
@@ -62,13 +62,22 @@ def granted(process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster
             )
         time.sleep(_LOOK)
     submission = Submission(
-        job_id=int(paths.allocation.read_text()),
+        job_id=number,
         site=decided.site,
         submitted=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         cluster=cluster,
     )
     write_atomically(paths.submission, to_json(submission))
     return submission
+
+
+def _allocated(paths: Paths) -> int | None:
+    """The number that the script wrote down, if it has; the file is there a moment before its content."""
+    try:
+        text = paths.allocation.read_text()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.endswith("\n") else None
 
 
 def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
@@ -103,8 +112,8 @@ def _release(client: Client, process: subprocess.Popen[str], paths: Paths) -> No
     submission = paths.read_submission()
     if submission is not None:
         status.client_of(submission).cancel(submission.job_id)
-    elif paths.allocation.is_file():
-        client.cancel(int(paths.allocation.read_text()))
+    elif (number := _allocated(paths)) is not None:
+        client.cancel(number)
     else:
         process.terminate()  # salloc takes its request back
     try:
