@@ -123,7 +123,8 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
         r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name|variable"
-        r'|container\.(action|command|home_inside|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
+        r'|container\.(action|command|home_inside|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*'
+        r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
         r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell|point\.number|plan\.requeue\.(signal|times|times \+ 1|wait)"
     )
     unquoted = [
