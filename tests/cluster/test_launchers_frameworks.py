@@ -175,17 +175,31 @@ def name_of(pid: int) -> str:
 
 
 @pytest.mark.long
-def test_a_run_whose_ray_is_killed_on_one_node_ends_and_says_so(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "node", "code", "why"),
+    [
+        ("raylet", "1", 1, "raylet of Ray ended on nid002"),
+        ("python3", "0", 137, "nid001: task 0: Exited with exit code 137"),  # the program that starts Ray, and the script
+    ],
+)
+def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
+    name: str, node: str, code: int, why: str, toolkit: Any, ray_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "use.py").write_text(USING)
     options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     until_said(shared_dir, "use-0001", "tasks on")
-    on = {pid: processes_of(shared_dir)[pid].get("SLURM_NODEID") for pid, name in servers(shared_dir).items() if name == "raylet"}
-    os.kill(next(pid for pid, node in on.items() if node == "1"), signal.SIGKILL)
+    there = {pid for pid, environment in processes_of(shared_dir).items() if environment.get("SLURM_NODEID") == node}
+    raylet = next(pid for pid in there if name_of(pid) == "raylet")
+    os.kill(raylet if name == "raylet" else parent_of(raylet), signal.SIGKILL)
     followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
-    assert followed.returncode == 1, followed.stdout + followed.stderr
-    assert "raylet of Ray ended on nid002" in said(shared_dir, "use-0001")
+    assert followed.returncode == code, followed.stdout + followed.stderr
+    assert why in said(shared_dir, "use-0001")
     none_left(shared_dir, seconds=60)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.long

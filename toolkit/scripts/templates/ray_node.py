@@ -44,6 +44,23 @@ def end(code: int, why: str = "") -> NoReturn:
     os._exit(code)
 
 
+def code_of(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def keep() -> None:
+    """Go on in a child: if it is killed, this process clears up, and if this one is, the child does."""
+    adopt = ctypes.CDLL(None).prctl
+    adopt(36, 1)  # PR_SET_CHILD_SUBREAPER: Ray's servers, which leave whoever started them, stay below this process
+    pid = os.fork()
+    if pid:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the child has it, too, and acts on it
+        end(code_of(os.waitpid(pid, 0)[1]))
+    signal.signal(signal.SIGTERM, lambda *_: end(143))
+    adopt(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    adopt(36, 1)
+
+
 def children() -> dict[int, str]:
     """Processes whose parent this is, with their names."""
     found = {}
@@ -105,7 +122,7 @@ def watch(script: int | None = None, link: socket.socket | None = None) -> NoRet
     while True:
         pid, status = os.waitpid(-1, 0 if link is None else os.WNOHANG)
         if pid and pid == script:
-            end(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            end(code_of(status))
         if pid in servers:
             end(1, f"{servers[pid]} of Ray ended on {name}")
         if link is not None and select.select([link], [], [], 0 if pid else 0.5)[0]:
@@ -205,8 +222,7 @@ def join() -> NoReturn:
     watch(link=link)
 
 
-ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: Ray's servers, which leave whoever started them, stay below this process
-signal.signal(signal.SIGTERM, lambda *_: end(143))
+keep()
 try:
     lead() if head else join()
 except Exception as error:
