@@ -32,7 +32,6 @@ args = parser.parse_args()
 
 def work(config):
     """What each worker does; torch.distributed is set up already, and each worker knows its device."""
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it would tell of every report
     images, labels = load_digits(return_X_y=True)
     digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
     part, test = random_split(digits, [1437, 360], generator=torch.Generator().manual_seed(2022))
@@ -70,8 +69,10 @@ def work(config):
             train.report(told, checkpoint=train.Checkpoint.from_directory(directory) if rank == 0 else None)
 
 
-os.environ["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # else what workers print comes twice
-ray.init(logging_config=ray.LoggingConfig(log_level="ERROR"))  # and of what Ray does, only what goes wrong
+# Of what Ray does, only what goes wrong is told; else each report comes with a page, and what workers print comes twice.
+os.environ |= {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+quiet = {"worker_process_setup_hook": lambda: logging.disable(logging.WARNING)}
+ray.init(runtime_env=quiet, logging_config=ray.LoggingConfig(log_level="ERROR"))
 workers = train.ScalingConfig(num_workers=args.workers, use_gpu=torch.cuda.is_available(), placement_strategy="SPREAD")
 keep = train.RunConfig(storage_path=str(Path(args.storage).resolve()), checkpoint_config=train.CheckpointConfig(num_to_keep=1))
 config = {"epochs": args.epochs, "batch_size": args.batch_size, "lr": args.lr}
