@@ -17,11 +17,12 @@ class Row(Model, frozen=True, kw_only=True):
     Attributes:
         step: what the guide is about there.
         by_hand: what it asks people to type.
-        command: that does it here; without ``toolkit`` in front.
+        command: that does it here; without the program.
+        program: that the command is of.
         expect: a regular expression that the command's output has to match, else it has failed. Its named groups are the result that the
             table shows, a group ``a_b`` as "a b".
         before: commands that have to run first; only their exit code counts.
-        interactive: takes a terminal and is shown, not run here; its own test runs it.
+        own_test: it takes a terminal, or more than the command line's own packages: a test of its own runs it.
     """
 
     step: str
@@ -29,7 +30,8 @@ class Row(Model, frozen=True, kw_only=True):
     command: str
     expect: str = ""
     before: tuple[str, ...] = ()
-    interactive: bool = False
+    program: str = "toolkit"
+    own_test: bool = False
 
 
 class Guide(Model, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class Coverage(Model, frozen=True, kw_only=True):
     @property
     def commands(self) -> dict[str, Row]:
         """What has to be run, each command once: rows that share one must agree about it."""
-        return {row.command: row for guide in self.guides for row in guide.rows if not row.interactive}
+        return {row.command: row for guide in self.guides for row in guide.rows if not row.own_test}
 
 
 class Measured(Model, frozen=True, kw_only=True):
@@ -91,10 +93,10 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
     for guide in coverage.guides:
         for row in guide.rows:
             known = measured.get(row.command)
-            time = f"{known.seconds:.0f} s" if known else "its test" if row.interactive else "not yet"
+            time = f"{known.seconds:.0f} s" if known else "its test" if row.own_test else "not yet"
             said = ", ".join(f"{name} {value}" if name != "said" else value for name, value in known.result.items()) if known else ""
             yield (
-                f"`toolkit {row.command}`".replace("|", r"\|"),
+                f"`{row.program} {row.command}`".replace("|", r"\|"),
                 row.step,
                 row.by_hand.replace("|", r"\|"),
                 time,
