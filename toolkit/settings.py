@@ -46,6 +46,7 @@ def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers on top of each other, the first at the bottom.
 
     A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are joined, ``env`` is joined key by key.
+    A layer with a number of GPUs for each node has said how many ranks each starts, whatever an earlier one says of all nodes.
 
     Raises:
         BadDataError: a layer's value does not fit.
@@ -53,6 +54,8 @@ def merge(layers: Sequence[Layer]) -> Settings:
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, values in layers:
+        if "," in str(values.get("gpus", "")) and merged.pop("ntasks_per_node", None) is not None:
+            del origins["ntasks_per_node"]
         for key, value in values.items():
             if key in ("arguments", "secret", "bind", "modules"):
                 merged[key] = (*merged.get(key, ()), *value)

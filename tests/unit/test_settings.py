@@ -40,6 +40,13 @@ def test_arguments_and_binds_are_joined_and_variables_by_name() -> None:
     assert merged.job.env == {"A": "1", "B": "2"}
 
 
+@pytest.mark.parametrize(("said", "ranks"), [({"gpus": "2,1"}, None), ({"gpus": "2"}, 2), ({"gpus": "2,1", "ntasks_per_node": 3}, 3)])
+def test_gpus_of_each_node_say_how_many_ranks_it_starts_whatever_the_job_says_of_all(said: dict[str, object], ranks: int | None) -> None:
+    merged = merge([layer("job.toml", Job(ntasks_per_node=2)), Layer("flag", said)])
+    assert merged.job.ntasks_per_node == ranks
+    assert ("ntasks_per_node" in merged.origins) == (ranks is not None)
+
+
 def test_variables_of_the_environment_are_settings() -> None:
     found = from_environment({"TOOLKIT_NODES": "3", "TOOLKIT_PARTITION": "7", "TOOLKIT_IMAGES": "/x", "HOME": "/root"})
     assert found.values == {"nodes": 3, "partition": "7"}

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.model.base import Model
 
+_LONG = re.compile(r"(\.\d{4})\d+")  # digits that no reader wants
+
 
 class Row(Model, frozen=True, kw_only=True):
     """A step of a guide.
@@ -95,6 +97,7 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
             known = measured.get(row.command)
             time = f"{known.seconds:.0f} s" if known else "its test" if row.own_test else "not yet"
             said = ", ".join(f"{name} {value}" if name != "said" else value for name, value in known.result.items()) if known else ""
+            said = _LONG.sub(r"\1", said)
             yield (
                 f"`{row.program} {row.command}`".replace("|", r"\|"),
                 row.step,
