@@ -75,6 +75,8 @@ TESTS = Part(
         Need(program="/etc/profile.d/modules.sh", package="environment-modules"),
         Need(program="git", package="git"),
         Need(program="make", package="make"),
+        # A port between nodes is closed, for the doctor to find.
+        Need(program="iptables", package="iptables"),
         # Images are copied to a site by ssh: an sshd of the tests' own, on the loopback address.
         Need(program="/usr/sbin/sshd", package="openssh-server"),
         Need(program="ssh", package="openssh-client"),
