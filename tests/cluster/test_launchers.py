@@ -181,7 +181,8 @@ def test_an_image_without_the_framework_is_refused_before_anything_queues(
 def test_a_script_for_horovod_under_torchrun_is_warned_of(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     (shared_dir / "train.py").write_text("import horovod.torch as hvd\n")
     words = ("run", "--dry-run", "--image", str(pytorch_image))
-    assert "warning    train.py uses horovod, which torchrun says nothing to" in toolkit(*words, "--launcher", "torchrun", "train.py", cwd=shared_dir).stderr
+    done = toolkit(*words, "--launcher", "torchrun", "train.py", cwd=shared_dir)
+    assert "warning    train.py uses horovod, which torchrun says nothing to" in done.stderr
     assert "warning" not in toolkit(*words, "train.py", cwd=shared_dir).stderr, "it would be started by Horovod's launcher"
 
 
