@@ -132,6 +132,7 @@ def plan(inputs: Inputs) -> Plan:
             *runtimes.get(container.runtime).warnings(asked),
         ),
         forced=judged.forced,
+        ports=inputs.site.ports,
     )
     return _with_origins(draft, inputs, partition)
 

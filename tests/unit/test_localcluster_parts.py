@@ -64,6 +64,9 @@ def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
     other = subprocess.Popen((*words, str(paths.directory) + "2"))
     ours = subprocess.Popen((*words, str(paths.directory)))
     try:
+        until = time.monotonic() + 30  # a process that has just begun has no words for a moment
+        while not processes.supervisors(paths) and time.monotonic() < until:
+            time.sleep(0.01)
         assert processes.supervisors(paths) == (ours.pid,)
         assert processes.stop(paths) is True
         assert ours.wait(timeout=10) == -9

@@ -20,7 +20,7 @@ from toolkit.images import sif
 from toolkit.images.store import FoundImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Limits, Site, Use
+from toolkit.model.site import PORTS, Facts, Limits, Site, Use
 from toolkit.plan import plan
 from toolkit.refusals import asked_minutes
 from toolkit.rules.model import Case, Missing, Seen, Unread
@@ -207,15 +207,19 @@ def test_an_image_of_another_lock_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("job", "ports", "found"),
     [
-        ({}, (60000, 65535), []),
-        ({"launcher": "torchrun"}, (20000, 30000), [("port", True)]),
-        ({"launcher": "horovod"}, (20000, 30000), []),
-        ({"env": {"MASTER_PORT": "29500"}}, None, [("--env", False)]),
-        ({"env": {"MASTER_PORT": "80"}}, None, [("--env", True)]),
-        ({"env": {"MASTER_PORTS": "80"}}, None, []),
+        ({}, (20000, 20063), []),
+        ({}, (20000, 20062), [("ports", True)]),
+        ({}, (30000, 20000), [("ports", True)]),
+        ({}, (1000, 20000), [("ports", True)]),
+        ({}, (20000, 70000), [("ports", True)]),
+        ({"env": {"MASTER_PORT": "29500"}}, PORTS, [("--env", False)]),
+        ({"env": {"MASTER_PORT": "29500"}}, (29000, 30000), [("--env", False)]),
+        ({"env": {"MASTER_PORT": "29500"}}, (20000, 29499), [("--env", True)]),
+        ({"env": {"MASTER_PORT": "80"}}, PORTS, [("--env", True)]),
+        ({"env": {"MASTER_PORTS": "80"}}, PORTS, []),
     ],
 )
-def test_ports(job: dict[str, Any], ports: tuple[int, int] | None, found: list[tuple[str, bool]]) -> None:
+def test_ports(job: dict[str, Any], ports: tuple[int, int], found: list[tuple[str, bool]]) -> None:
     assert [one[:2] for one in said(case(job, site=replace(NEURON, ports=ports)))] == found
 
 

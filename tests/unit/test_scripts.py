@@ -122,7 +122,8 @@ def test_every_launcher_has_a_golden_script() -> None:
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
-        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern)|launch\.(launcher|cpus_per_task)|name|variable"
+        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count)|launch\.(launcher|cpus_per_task)|name|variable"
+        r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
         r'|container\.(action|command|home_inside|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*'
         r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
         r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell|point\.number|plan\.requeue\.(signal|times|times \+ 1|wait)"

@@ -36,10 +36,10 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
     default=int(PATIENCE),
     show_default=True,
     envvar="TOOLKIT_WAIT_FOR_SLURM",
-    help="How long a controller that does not answer is asked again.",
+    help="How long a controller that does not answer is asked again; a dry run does not wait.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
-@click.argument("script", type=click.Path())
+@click.argument("script", type=click.Path(readable=False))  # a rule says it better
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @console.json_too
 def command(
@@ -80,7 +80,7 @@ def command(
     """
     if failed:
         options |= _failed_points(script)
-    wait = Wait(wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
+    wait = Wait(0 if dry_run else wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
     prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
     prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
     if dry_run:

@@ -17,7 +17,7 @@ from toolkit.images.verify import jobs
 from toolkit.images.verify.case import Asked, Inside, Offer, container_program
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.nodes import local_drivers, on_nodes
-from toolkit.model.site import Site
+from toolkit.model.site import PORTS, Site
 from toolkit.prepare import Place, find_place
 from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
@@ -95,8 +95,9 @@ def probe_words(wanted: Wanted, image: FoundImage) -> tuple[str, ...]:
 
 
 def _probe(wanted: Wanted, image: FoundImage, site: Site | None) -> jobs.Ended:
+    ports = site.ports if site else PORTS
     interface = (site.interface,) if site and site.interface else ()
-    return jobs.run(PROBE, probe_words(wanted, image), interface, within=jobs.parent(site))
+    return jobs.run(PROBE, probe_words(wanted, image), (*map(str, ports), *interface), within=jobs.parent(site))
 
 
 def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolkit.doctor.case import Answer, Case, failed, passed
+from toolkit.model.site import PORTS
 
 
 def check(case: Case) -> Answer:
@@ -11,8 +12,10 @@ def check(case: Case) -> Answer:
     first, *others = case.told
     wrong = [f"{one.host}: {one.meeting['error']}" for one in others if "error" in one.meeting]
     port = (case.ended.files.get("here-0.json") or {}).get("meeting")
+    low, high = case.site.ports if case.site else PORTS
     if not port:
-        return failed(f"{first.host} has no free port from 61000 to 65535", "look what listens there: ss -ltn")
+        return failed(f"{first.host} has no free port from {low} to {high}", "look what listens there: ss -ltn")
     if wrong:
-        return failed(f"{first.host}:{port} cannot be reached from {'; '.join(wrong)}", "ports 61000 to 65535 must be open between nodes")
+        step = f"ports {low} to {high} must be open between nodes, or say which are: ports = [FIRST, LAST] in the site's file"
+        return failed(f"{first.host}:{port} cannot be reached from {'; '.join(wrong)}", step)
     return passed(f"{first.host}:{port} is reached from {', '.join(one.host for one in others)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.site import PORTS
 from toolkit.model.ways import Point, Requeue
 
 
@@ -156,6 +157,7 @@ class Plan(Model, frozen=True, kw_only=True):
         points: of a sweep, all of them, also where only some are run.
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
+        ports: the first and the last at which ranks may meet.
     """
 
     toolkit: str
@@ -183,6 +185,12 @@ class Plan(Model, frozen=True, kw_only=True):
     points: tuple[Point, ...] = ()
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
+    ports: tuple[int, int] = PORTS
+
+    @property
+    def port_count(self) -> int:
+        """How many ports there are to meet at."""
+        return self.ports[1] - self.ports[0] + 1
 
     @property
     def job_pattern(self) -> str:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from toolkit.model.base import Model
 
+PORTS = (61000, 65535)  # above those that Linux gives to whoever asks for any (ip_local_port_range), so that nobody has them by chance
+
 
 class Note(Model, frozen=True, kw_only=True):
     """Something that is known of a site and fits nowhere else.
@@ -104,7 +106,7 @@ class Site(Model, frozen=True, kw_only=True):
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
         purge_days: files of ``submit_directory`` that nobody read for so long are deleted.
         private_directories: directories that each node has for itself, where no job can be run from.
-        ports: the first and the last port at which ranks may meet; None: any.
+        ports: the first and the last port at which ranks may meet. The data go over ports that the nodes' kernel gives.
         cpus_per_task: CPUs of one rank where nobody says.
         max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun --pty``.
         partitions: by name, as the site's documents describe them.
@@ -134,7 +136,7 @@ class Site(Model, frozen=True, kw_only=True):
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
-    ports: tuple[int, int] | None = None
+    ports: tuple[int, int] = PORTS
     cpus_per_task: int = 1
     max_minutes: int | None = None
     interactive_minutes: int | None = None

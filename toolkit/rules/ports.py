@@ -1,33 +1,41 @@
-"""Ports that ranks meet at: a fixed one is taken by the next job on a shared node, and some may not be used at all."""
+"""Ports that ranks meet at: a fixed one is taken by the next job on a shared node, and not all may be used."""
 
 from __future__ import annotations
 
 from toolkit.errors import UsageError
+from toolkit.model.site import PORTS
 from toolkit.rules.model import Case, Finding
 
-OURS = (61000, 65535)  # what templates/meeting.j2 takes by the job's number
-_PRIVILEGED = 1024
-# Launchers whose ranks meet at a port that the script chooses; MPI's choose by themselves.
-_WITHOUT = ("none", "mpi", "mpirun", "horovod")
+_LOWEST, _HIGHEST = 1024, 65535  # that a user can listen at
+_LEAST = 64  # with fewer, jobs on one node meet at the same ones
+_LEAVE = "leave it out: the script takes a free one by the job's number"
 
 
 def look(case: Case) -> list[Finding]:
-    found = []
+    found = _range(case)
     text = case.job.env.get("MASTER_PORT")
     if text is not None:
-        found.append(_fixed(text))
-    allowed = case.site.ports
-    if allowed is not None and case.job.launcher not in _WITHOUT and not (allowed[0] <= OURS[0] and OURS[1] <= allowed[1]):
-        cause = f"ranks meet at a port from {OURS[0]} to {OURS[1]}, the site lets nodes use {allowed[0]} to {allowed[1]}"
-        error = UsageError(cause, place="port", next_step="a launcher of MPI's: horovod, mpi")
-        found.append(Finding(error, case.source))
+        found.append(_fixed(case, text))
     return found
 
 
-def _fixed(text: str) -> Finding:
-    leave = "leave it out: the script takes a free one by the job's number"
-    if not text.isdecimal() or not _PRIVILEGED <= int(text) <= OURS[1]:
-        cause = f"MASTER_PORT={text} is no port that a user can listen at: {_PRIVILEGED} to {OURS[1]}"
-        return Finding(UsageError(cause, place="--env", next_step=leave), "ip(7)")
+def _range(case: Case) -> list[Finding]:
+    """What is wrong with the ports that are written of the site."""
+    first, last = case.site.ports
+    if first >= _LOWEST and last <= _HIGHEST and last - first + 1 >= _LEAST:
+        return []
+    cause = f"ranks cannot meet at ports {first} to {last}: it takes {_LEAST} of those from {_LOWEST} to {_HIGHEST}"
+    error = UsageError(cause, place="ports", next_step=f"mend ports of site {case.site.name}, or leave it out: {PORTS[0]} to {PORTS[1]}")
+    return [Finding(error, case.source)]
+
+
+def _fixed(case: Case, text: str) -> Finding:
+    if not text.isdecimal() or not _LOWEST <= int(text) <= _HIGHEST:
+        cause = f"MASTER_PORT={text} is no port that a user can listen at: {_LOWEST} to {_HIGHEST}"
+        return Finding(UsageError(cause, place="--env", next_step=_LEAVE), "ip(7)")
+    first, last = case.site.ports
+    if case.site.ports != PORTS and not first <= int(text) <= last:
+        cause = f"MASTER_PORT={text} is none of the ports at which ranks may meet: {first} to {last}"
+        return Finding(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
     cause = f"MASTER_PORT={text} is the same for every job, and taken where two of them share a node"
-    return Finding(UsageError(cause, place="--env", next_step=leave), "pytorch#116974", stops=False)
+    return Finding(UsageError(cause, place="--env", next_step=_LEAVE), "pytorch#116974", stops=False)

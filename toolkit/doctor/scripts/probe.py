@@ -1,7 +1,7 @@
 """One task on each node: looks at its node from inside the image, and at the ways to the others; leaves what it found in told-<task>.json.
 
 The directory that it runs in is the notice board: every node sees it. No framework is imported. Runs on every Python since 3.6.
-Argument: the network interface between the nodes, where the site knows one.
+Arguments: the first and the last port at which ranks meet; the network interface between the nodes, where the site knows one.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ PATIENCE = 60.0  # seconds for the other nodes to come
 ANSWER = 4.0  # seconds for a connection
 AMOUNT = 8 * 1024 * 1024  # bytes that are sent to measure the way between two nodes
 TASK, TASKS = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
-INTERFACE = sys.argv[1] if len(sys.argv) > 1 else ""
+FIRST_PORT, LAST_PORT = int(sys.argv[1]), int(sys.argv[2])
+INTERFACE = sys.argv[3] if len(sys.argv) > 3 else ""
 ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
@@ -112,11 +113,11 @@ def listen(port: int) -> socket.socket:
 
 def meeting_port() -> int:
     """Of the first node: the first free one from the port that the toolkit's scripts have their ranks meet at."""
-    port = 61000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 4536
-    for number in range(200):
+    start = FIRST_PORT + int(os.environ.get("SLURM_JOB_ID", "0")) % (LAST_PORT - FIRST_PORT + 1)
+    for port in [*range(start, LAST_PORT + 1), *range(FIRST_PORT, start)]:
         with contextlib.suppress(OSError):
-            listen(port + number)
-            return port + number
+            listen(port)
+            return int(port)
     return 0
 
 

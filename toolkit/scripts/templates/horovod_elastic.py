@@ -186,7 +186,7 @@ class Agents:
         return self.codes.get(number, 1), stopped
 
 
-def drive(first_node: str, port: int, least: int, most: int, resets: int | None, nodes: int) -> int:
+def drive(first_node: str, port: int, ports: tuple[int, int], least: int, most: int, resets: int | None, nodes: int) -> int:
     """Horovod's elastic driver: it puts the ranks together anew when one fails, or nodes come and go."""
     from horovod.runner.elastic.discovery import HostManager
     from horovod.runner.elastic.driver import ElasticDriver
@@ -199,9 +199,8 @@ def drive(first_node: str, port: int, least: int, most: int, resets: int | None,
 
     def listening(start: Callable[[int], Any]) -> tuple[Any, int]:
         """What ``start`` gives for the first free port from the one that the job's number gave, and that port."""
-        for attempt in range(4536):
+        for free in (*range(port, ports[1] + 1), *range(ports[0], port)):
             with contextlib.suppress(OSError):
-                free = 61000 + (port - 61000 + attempt) % 4536
                 return start(free), free
         raise SystemExit("elastic: no port is free")
 
@@ -260,7 +259,8 @@ def drive(first_node: str, port: int, least: int, most: int, resets: int | None,
 mode, first_node, port, *rest = sys.argv[1:]
 if mode == "attend":
     sys.exit(attend(first_node, int(port), rest[0], int(rest[1]), rest[2:]))
-least, most, resets, nodes = rest
-code = drive(first_node, int(port), int(least), int(most), int(resets) if resets else None, int(nodes))
+ports, least, most, resets, nodes = rest
+low, _, high = ports.partition("-")
+code = drive(first_node, int(port), (int(low), int(high)), int(least), int(most), int(resets) if resets else None, int(nodes))
 sys.stdout.flush()
 os._exit(code)  # threads of Horovod's driver may still wait for ranks that are lost

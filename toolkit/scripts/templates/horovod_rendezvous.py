@@ -6,12 +6,12 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 # Here the ranks tell each other their addresses: a port of this node, the first free one from the one that is given.
-name, first, hosts = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+name, start, ports, hosts = sys.argv[1:]
+first, last = map(int, ports.split("-"))
 address = socket.gethostbyname(name)
 if address.startswith("127."):
     address = ""  # the node calls itself so, the others do not
-for attempt in range(4536):
-    port = 61000 + (first - 61000 + attempt) % 4536
+for port in (*range(int(start), last + 1), *range(first, int(start))):
     try:
         server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
         break

@@ -1,5 +1,5 @@
 # Ray under Slurm: this runs once on each node of a job and starts Ray there; on the first node also the script, when Ray is on all of them.
-# Called as: FIRST-NODE PORT NODES CPUS GPUS INTERFACE COMMAND...
+# Called as: FIRST-NODE PORT PORTS NODES CPUS GPUS INTERFACE COMMAND...
 from __future__ import annotations
 
 import ctypes
@@ -21,7 +21,7 @@ from typing import NoReturn
 PATIENCE = 300  # seconds for all nodes to arrive
 TOKEN = os.environ["RAY_AUTH_TOKEN"]  # known to the processes of this job only; Ray itself asks for it, too
 SERVERS = ("raylet", "gcs_server")  # Ray is on a node as long as these are
-first, port, nodes, cpus, gpus, interface, *command = sys.argv[1:]
+first, port, ports, nodes, cpus, gpus, interface, *command = sys.argv[1:]
 head, name = os.environ["SLURM_PROCID"] == "0", socket.gethostname()
 # The same on all nodes, as old versions of Ray want it, and short: the names of sockets in it have room for 107 characters.
 directory = f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-{hashlib.sha256(TOKEN.encode()).hexdigest()[:8]}"
@@ -76,8 +76,10 @@ def children() -> dict[int, str]:
 
 def free(place: int) -> int:
     """A port of this node that nobody has, from one that the job's number gives; each ``place`` is far from the others."""
-    for attempt in range(4536):
-        found = 61000 + (int(port) - 61000 + 907 * place + attempt) % 4536
+    low, high = map(int, ports.split("-"))
+    count = high - low + 1
+    for attempt in range(count):
+        found = low + (int(port) - low + count * place // 5 + attempt) % count
         with socket.socket() as probe:
             try:
                 probe.bind(("", found))
@@ -105,8 +107,8 @@ def start_ray(*words: str) -> None:
     """Start Ray on this node; it is there when this returns."""
     Path(directory).mkdir(mode=0o700, parents=True)
     # Ports that have a fixed number where nobody names one; all others Ray takes as they are free.
-    ports = {"--ray-client-server-port": 2, "--dashboard-port": 3, "--dashboard-agent-listen-port": 4}
-    options = [f"{option}={free(place)}" for option, place in ports.items() if head or option == "--dashboard-agent-listen-port"]
+    named = {"--ray-client-server-port": 2, "--dashboard-port": 3, "--dashboard-agent-listen-port": 4}
+    options = [f"{option}={free(place)}" for option, place in named.items() if head or option == "--dashboard-agent-listen-port"]
     options += ["--min-worker-port=0", "--max-worker-port=0", f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--disable-usage-stats"]
     memory = int(os.environ.get("SLURM_MEM_PER_NODE", 0))  # of the job, in MiB; Ray itself looks at the whole node
     options += [f"--object-store-memory={memory * 3 // 10 << 20}"] if memory >= 512 else []
