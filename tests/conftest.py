@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 pytest_plugins = [
     "tests.cluster.image_fixtures",
     "tests.cluster.engine_fixtures",
@@ -9,3 +11,6 @@ pytest_plugins = [
     "tests.cluster.runtime_fixtures",
     "tests.cluster.standins",
 ]
+
+# A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the tests start and send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
