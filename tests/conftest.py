@@ -8,6 +8,7 @@ pytest_plugins = [
     "tests.cluster.image_fixtures",
     "tests.cluster.engine_fixtures",
     "tests.cluster.docked_fixtures",
+    "tests.cluster.podman_fixtures",
     "tests.cluster.runtime_fixtures",
     "tests.cluster.standins",
 ]

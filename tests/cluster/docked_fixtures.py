@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,16 +37,23 @@ class Docked(Tiny):
         return found
 
 
-@pytest.fixture
-def docked(docker_engine: TestEngine, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
-    """A store of its own beside the tests' engine, in which no image of the store is left."""
+@contextmanager
+def store_of(environment: dict[str, str], registry: TestRegistry, reference: str) -> Iterator[Docked]:
+    """A store of its own for an engine."""
     place = Path(
         subprocess.run(["mktemp", "-d", "/var/tmp/toolkit-test-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip()
     )
-    store = Docked(place, tiny_reference)
-    store.extra = {**docker_engine.environment, "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
+    store = Docked(place, reference)
+    store.extra = {**environment, "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
     for made in tidied(store):
         assert isinstance(made, Docked)
         yield made
-    docker_engine.client("rmi", "-f", "toolkit/tiny:latest", check=False)
     subprocess.run(["rm", "-rf", place], check=True)
+
+
+@pytest.fixture
+def docked(docker_engine: TestEngine, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
+    """A store of its own beside the tests' engine, in which no image of the store is left."""
+    with store_of(docker_engine.environment, registry, tiny_reference) as made:
+        yield made
+    docker_engine.client("rmi", "-f", "toolkit/tiny:latest", check=False)

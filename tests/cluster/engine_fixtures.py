@@ -72,7 +72,7 @@ class TestEngine:
     def end(self) -> None:
         """End it, and the steps that it leaves behind: engines of 20.10 end without them."""
         self.daemon.end()
-        for pid in _of(self.directory):
+        for pid in processes_in(self.directory):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -130,26 +130,27 @@ def start_engine(directory: Path) -> TestEngine:
     sock.unlink(missing_ok=True)
     (directory / "docker.pid").unlink(missing_ok=True)
     options = ["--data-root", str(directory / "data"), "--exec-root", str(directory / "exec"), "--pidfile", str(directory / "docker.pid")]
-    options += ["-H", f"unix://{sock}", "--storage-driver", _driver(directory), "--exec-opt", "native.cgroupdriver=cgroupfs"]
+    options += ["-H", f"unix://{sock}", "--storage-driver", "overlay2" if overlays(directory) else "vfs"]
+    options += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
     options += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--log-level", "warn"]
     # The data is mounted on itself, privately: what containers mount there is gone with the last process of it.
     daemon = start(["unshare", "--mount", "--propagation", "private", "dockerd", *options], directory, "dockerd")
-    wait_for(lambda: daemon.process.poll() is not None or _answers(sock), "the engine to answer")
+    wait_for(lambda: daemon.process.poll() is not None or answers(sock), "the engine to answer")
     assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
     return TestEngine(f"unix://{sock}", directory, daemon)
 
 
-def _driver(directory: Path) -> str:
-    """``overlay2`` where an overlay can be mounted, else what works everywhere."""
+def overlays(directory: Path) -> bool:
+    """Whether an overlay can be mounted there; where not, there is ``vfs``, which works everywhere."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         for part in ("lower", "upper", "work", "at"):
             Path(name, part).mkdir()
         script = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/at"'
         tried = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", name], capture_output=True, check=False)
-    return "overlay2" if tried.returncode == 0 else "vfs"
+    return tried.returncode == 0
 
 
-def _answers(sock: Path) -> bool:
+def answers(sock: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
         connection.settimeout(3)
         connection.connect(str(sock))
@@ -253,8 +254,8 @@ def engine_in(directory: Path) -> Iterator[TestEngine]:
         engine.end()
 
 
-def _of(directory: Path) -> Iterator[int]:
-    """The processes whose root is below a directory: steps of builds, which outlive the engine that began them."""
+def processes_in(directory: Path) -> Iterator[int]:
+    """The processes whose root is below a directory: steps of builds and containers, which outlive the engine that began them."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if str(directory) in (entry / "mountinfo").read_text().split("\n", 1)[0]:

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
+from unittest.mock import ANY
 
 import pytest
 
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builders import choice
-from toolkit.images.builders.docker_engine import builder, engine
+from toolkit.images.builders import choice, docker, docker_client, podman_client
+from toolkit.images.builders.docker_engine import engine
 from toolkit.progress import Silent
 
 
@@ -130,7 +131,19 @@ def test_the_first_client_that_can_build_is_taken(
     for number, (version, buildx) in enumerate(clients):
         client(tmp_path / str(number), version, buildx=buildx)
     monkeypatch.setenv("PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin")
-    assert builder().program == str(tmp_path / str(chosen) / "docker")
+    assert docker_client.find().program == str(tmp_path / str(chosen) / "docker")
+
+
+def test_podman_is_asked_by_its_own_client(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(alone / "podman.sock", "Podman Engine", "4.3.1"):
+        found = engine()
+        assert found.own("toolkit/tiny") == "localhost/toolkit/tiny"
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr("toolkit.shell.which", lambda _: None)
+        with pytest.raises(NeedsInstallError, match="its client is not installed"):
+            docker.client_of(found)
+        monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
+        assert docker.client_of(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
 
 
 def test_where_neither_engine_can_build_both_reasons_are_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,5 +157,5 @@ def test_where_neither_engine_can_build_both_reasons_are_told(alone: Path, monke
     assert raised.value.details[:2] == ("Apptainer: the user has no ids", "Docker: no Docker engine answers")
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
-        monkeypatch.setattr("toolkit.images.builders.docker_engine.builder", lambda: None)
+        monkeypatch.setattr(docker_client, "find", lambda: None)
         assert choice.engine("auto", Silent()) == "docker"

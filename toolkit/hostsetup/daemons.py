@@ -24,6 +24,9 @@ _SERVICES = {
     "slurmd": "slurmd",
     "slurmdbd": "slurmdbd",
 }
+# The same where a package knows systemd only.
+_AUTO = ("podman-auto-update.service", "podman-auto-update.timer")
+_UNITS = {"podman": ("podman.service", "podman.socket", "podman-restart.service", *_AUTO)}
 _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
@@ -56,6 +59,8 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
     for package in packages:
         if package in _SERVICES and shell.which("update-rc.d"):
             shell.run(["update-rc.d", _SERVICES[package], "disable"], check=False)
+        if package in _UNITS and shell.which("systemctl"):
+            shell.run(["systemctl", "disable", *_UNITS[package]], check=False)
 
 
 def _aside(policy: Path) -> Path:

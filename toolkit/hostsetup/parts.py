@@ -60,9 +60,12 @@ DATASETS = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
 
 TESTS = Part(
     name="tests",
-    purpose="run the test-suite, with a Docker engine and a registry of its own",
+    purpose="run the test-suite, with a Docker engine, a podman and a registry of its own",
     needs=(
         Need(program="dockerd", package="docker.io"),
+        # podman takes the runtime that comes with the engine; for `--init` it needs a program of its own.
+        Need(program="podman", package="podman"),
+        Need(program="catatonit", package="catatonit"),
         Need(program="docker-registry", package="docker-registry"),
         *(Need(program=path, package=package) for path, package in DATASETS.items()),
         # A program of MPI is compiled on the host, and started by the host's mpirun around the image.
@@ -93,6 +96,7 @@ SLURM_PURPOSE = "a real Slurm on this machine"
 
 # The same things by the names of other distributions, for what we tell administrators. Debian's name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
+    "catatonit": (),
     "docker-registry": ("docker-distribution",),
     "docker.io": ("docker-ce", "docker-buildx-plugin"),
     "libc6-dev": ("glibc-devel",),

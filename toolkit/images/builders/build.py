@@ -21,6 +21,7 @@ from toolkit.images.builders import apptainer, choice, docker, layered, locking
 from toolkit.images.builders.apptainer import Outcome
 from toolkit.images.builders.cache import WHEELS, Cache
 from toolkit.images.builders.collect import contents
+from toolkit.images.builders.docker_engine import VERSIONS
 from toolkit.images.builders.fetched import Fetched, fetched
 from toolkit.images.builders.lock import held
 from toolkit.images.builders.materials import complete
@@ -152,7 +153,7 @@ class _Task:
 
 def _by(engine: Engine, manifest: Manifest) -> bool:
     """Whether it was built by the engine that is wished for now."""
-    return engine == "auto" or manifest.builder.startswith("docker ") == (engine == "docker")
+    return engine == "auto" or manifest.builder.startswith(VERSIONS) == (engine == "docker")
 
 
 def _make(directory: Path) -> None:
@@ -256,7 +257,7 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
         partition=partition_digest(place.sif) if lock else "",
     )
     base = lock.base if lock else fetched_base.image if fetched_base else base_image(task.resolved.base)
-    form = "docker" if outcome.builder.startswith("docker ") else "apptainer"
+    form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
     manifest = described(manifest, found, library.rendered(task.resolved, form), base, _command(task))
     path = store.publish(place.sif, manifest, task.log.parent)
     write_atomically(path.with_name(f"{name}{sbom.ENDING}"), sbom.cyclonedx(manifest, found, __version__))

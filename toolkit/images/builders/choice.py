@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.errors import ForbiddenError, NeedsInstallError, ToolkitError
-from toolkit.images.builders import docker_engine
+from toolkit.images.builders import docker, docker_engine
 from toolkit.images.builders.privilege import way
 from toolkit.progress import Progress
 
@@ -34,7 +34,7 @@ def _or_docker(refused: ToolkitError, progress: Progress) -> None:
     """Docker can, or the reasons of both are told."""
     try:
         found = docker_engine.engine()
-        docker_engine.builder()
+        docker.client_of(found)
     except ToolkitError as error:
         reasons = (f"Apptainer: {refused.cause}", *refused.details, f"Docker: {error.cause}", *error.details)
         raise type(refused)("no image can be built here", details=reasons, next_step=refused.next_step) from None

@@ -1,8 +1,8 @@
-"""Building by Docker: a Dockerfile becomes an image in the engine, and that a SIF.
+"""Building by Docker or podman: a Dockerfile becomes an image in the engine, and that a SIF.
 
 The docker SDK is the door to the engine: it finds it, brings the base there, names and saves images. It does not build: it speaks with
 the engine's old builder only, which can lend nothing to a step (``docker_lend``), and has no session for BuildKit's secrets. So the build
-itself goes through Docker's own client, which is given files by name and nothing secret in an argument.
+itself goes through the engine's own client (``clients``), which is given files by name and nothing secret in an argument.
 
 The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that fails or is stopped names nothing.
 """
@@ -13,19 +13,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, NeedsInstallError, NoSpaceError, ToolkitError
 from toolkit.images import host
 from toolkit.images.bases import Debootstrap
-from toolkit.images.builders import docker_base
+from toolkit.images.builders import docker_base, docker_client, docker_stages, podman_client
 from toolkit.images.builders.apptainer import Outcome
+from toolkit.images.builders.clients import Client, Log, Order
 from toolkit.images.builders.convert import convert
-from toolkit.images.builders.docker_engine import Builder, Engine, builder, engine
-from toolkit.images.builders.docker_lend import WHEELS, Lending, lending, lent
-from toolkit.images.builders.docker_log import Reader
+from toolkit.images.builders.docker_engine import Engine, engine
+from toolkit.images.builders.docker_lend import WHEELS, lending
 from toolkit.images.builders.fetched import Fetched
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
@@ -69,20 +69,20 @@ def build(
         ConfigError, UnknownImageError, CommandFailedError: of the base.
     """
     _require_apptainer()
-    found, client = engine(), builder()
-    if found.is_podman:
-        raise _podman(found, resolved.name)
-    _require_space(found, resolved)
+    found = engine()
+    client = client_of(found)
+    _require_space(found, client, resolved)
+    _say_what_cannot_be_ended(found, client, progress)
     loan = host.loan()
-    with lending(loan, _private(place.output / "lent"), **_mirror(resolved)) as lends:
+    with lending(loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)) as lends:
         details = {"base": resolved.base.detail(), "convert": "a SIF of it", "checks": "the image proves itself", "pack": "into one file"}
         hidden = (*lends.hidden, *secrets((*loan.files.values(), *host.proxies().values())))
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")
         name = docker_base.provide(found, resolved.base, base, place, follower)
-        context = _context(place, definition, wheels)
-        run = _Build(resolved.name, found, client, place, follower, details)
-        image = run.image(name, lends, context, fresh=fresh)
+        run = _Build(resolved.name, found, client, place, follower, details, client.reader())
+        order = Order(_context(place, wheels), client.base(found, name), place.output / "image.id", lends, fresh=fresh)
+        image = run.image(client.lent(definition), order)
     follower.begin("convert")
     packer = convert(found, image, resolved.name, place, follower)
     follower.end()
@@ -96,15 +96,22 @@ def _require_apptainer() -> None:
         raise NeedsInstallError("Apptainer is not installed here, which makes a SIF of what Docker built", next_step="toolkit setup")
 
 
-def _podman(found: Engine, name: str) -> BuildError:
-    return BuildError(
-        f"what answers is {found}, whose socket has no BuildKit: it can lend a build nothing without keeping it",
-        place=found.address,
-        next_step=f"set DOCKER_HOST to a Docker engine; or --engine apptainer; or, with nothing lent: podman build -f {name}.Dockerfile",
-    )
+def client_of(found: Engine) -> Client:
+    """The program that asks this engine to build.
+
+    Raises:
+        NeedsInstallError: it is not installed here.
+    """
+    return podman_client.find() if found.is_podman else docker_client.find()
 
 
-def _require_space(found: Engine, resolved: Resolved) -> None:
+def _say_what_cannot_be_ended(found: Engine, client: Client, progress: Progress) -> None:
+    """Where an engine does not end its steps with their client, and they are not this user's processes."""
+    if client.mark and not found.is_ours:
+        progress.say("warning", f"{found} runs elsewhere or as another user: a step that this build is stopped in goes on to its end")
+
+
+def _require_space(found: Engine, client: Client, resolved: Resolved) -> None:
     if found.root is None:
         return
     try:
@@ -115,7 +122,7 @@ def _require_space(found: Engine, resolved: Resolved) -> None:
         raise NoSpaceError(
             f"the build needs {human_size(resolved.space.build * _MEGABYTE)} where the engine keeps images; {human_size(free)} are free",
             place=str(found.root),
-            next_step="docker system df; docker builder prune",
+            next_step=client.room,
         )
 
 
@@ -129,14 +136,13 @@ def _private(directory: Path) -> Path:
     return directory
 
 
-def _context(place: Workspace, definition: str, wheels: Path | None) -> Path:
-    """What is handed to the engine: the Dockerfile, and wheels where there are some."""
+def _context(place: Workspace, wheels: Path | None) -> Path:
+    """What is handed to the engine besides the Dockerfile: wheels where there are some."""
     context = _private(place.scratch / "context")
     if wheels:
         shutil.copytree(wheels, context / WHEELS, copy_function=_linked)
     else:
         (context / WHEELS).mkdir()
-    (context / "Dockerfile").write_text(lent(definition), encoding="utf-8")
     return context
 
 
@@ -149,66 +155,58 @@ def _linked(source: str, target: str) -> None:
 
 @dataclass(frozen=True)
 class _Build:
-    """One run of Docker's client."""
+    """One build, for which the client may have to run several times."""
 
     name: str
     engine: Engine
-    client: Builder
+    client: Client
     place: Workspace
     follower: Follower
     details: dict[str, str]
+    reader: Log
     kept: list[str] = field(default_factory=list)
 
-    def image(self, base: str, lends: Lending, context: Path, *, fresh: bool) -> str:
-        """Let the engine build on ``base``; the id of the image."""
-        result = self.place.output / "image.id"
-        proxies = [word for name in host.proxies() for word in ("--build-arg", name)]  # the values are taken from the environment
-        command = [self.client.program, "build", "--progress=plain", "--network=host", "--iidfile", str(result)]
-        command += ["--build-arg", f"BASE={base}", *proxies, *(("--no-cache",) if fresh else ()), *lends.arguments(), str(context)]
-        reader = Reader()
+    def image(self, dockerfile: str, order: Order) -> str:
+        """Let the engine build what is ordered; the id of the image."""
+        while self.client.apart and (stage := docker_stages.mounted(dockerfile)):
+            image = self._run(dockerfile, replace(order, target=stage))
+            dockerfile = docker_stages.instead(dockerfile, stage, image.removeprefix("sha256:"))
+        return self._run(dockerfile, order)
 
-        def take(line: str) -> None:
-            event = reader.feed(line.rstrip("\n"))
-            if event:
-                self.details[reader.step] = reader.detail
-            if event == "kept":
-                self.kept.append(reader.step)
-                self.follower.kept(reader.step)
-            elif event:
-                self.follower.begin(reader.step)
+    def _run(self, dockerfile: str, order: Order) -> str:
+        (order.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+        order.result.unlink(missing_ok=True)
+        command, environment = self.client.command(self.engine, order), self.client.environment(self.engine, order)
+        code = self.follower.follow(command, environment, self.place, on_line=self._take, mark=self.client.mark)
+        if code == 0 and order.result.exists():
+            return order.result.read_text().strip()
+        raise self.error(code)
 
-        code = self.follower.follow(command, _environment(self.engine, lends), self.place, on_line=take)
-        if code == 0 and result.exists():
-            return result.read_text().strip()
-        raise self.error(reader, code)
+    def _take(self, line: str) -> None:
+        reader = self.reader
+        event = reader.feed(line.rstrip("\n"))
+        if event:
+            self.details[reader.step] = reader.detail
+        if event == "kept":
+            self.kept.append(reader.step)
+            self.follower.kept(reader.step)
+        elif event:
+            self.follower.begin(reader.step)
 
-    def error(self, reader: Reader, code: int) -> ToolkitError:
+    def error(self, code: int) -> ToolkitError:
         """What to raise: the client ended with ``code``."""
-        said = self.follower.reader
+        reader, said = self.reader, self.follower.reader
         said.step, said.command, said.tail = reader.step or "base", reader.command, reader.tail
         said.no_space = said.no_space or reader.no_space
         error = self.follower.error(code if reader.code is None else reader.code)
         if said.no_space or not (reader.gone or not _answers(self.engine)):
             return error
         return BuildError(
-            f"the Docker engine stopped in the step {said.step} of {self.name}; nothing of the image was kept",
+            f"the {self.engine.name} engine stopped in the step {said.step} of {self.name}; nothing of the image was kept",
             place=self.engine.address,
             details=error.details,
             next_step=f"start it, and build again: it goes on after the last step that was whole; the log: {self.follower.log}",
         )
-
-
-def _environment(found: Engine, lends: Lending) -> dict[str, str]:
-    """Of the client: the user's, for contexts, certificates and plugins, but for what could send the build to another engine."""
-    proxies = host.proxies()
-    if lends.hidden:  # what is served here is not fetched through a proxy
-        for name in [name for name in ("no_proxy", "NO_PROXY") if name in proxies] or ["no_proxy"]:
-            proxies[name] = ",".join(filter(None, (proxies.get(name, ""), "127.0.0.1")))
-    kept = {
-        name: os.environ[name] for name in ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH") if name in os.environ
-    }
-    settings = {"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "LC_ALL": "C.UTF-8"}
-    return {**kept, **proxies, **settings, "DOCKER_HOST": found.address}
 
 
 def _answers(found: Engine) -> bool:
@@ -229,6 +227,6 @@ def _name(found: Engine, image: str, recipe: str) -> None:
     from docker.errors import DockerException
 
     try:
-        found.client.images.get(image).tag(image_name(recipe), "latest")
+        found.client.images.get(image).tag(found.own(image_name(recipe)), "latest")
     except (DockerException, OSError) as error:
         raise CommandFailedError(f"{found} did not give the image its name: {error}", place=found.address) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,12 +65,14 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
     """The same Debian that Apptainer would begin with; made once for each release and set of packages, and kept in the engine."""
     made_from = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
     tag = f"{base.release}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
-    name = f"toolkit/debian:{tag}"
+    name = engine.own(f"toolkit/debian:{tag}")
     if not _there(engine, name):
         tree = place.scratch / "debian.tar"
         _bootstrap(base, place, tree, follower)
         changes = [f"ENV PATH={_PATH}", 'CMD ["/bin/bash"]', f'LABEL toolkit.base="debian {base.release}"']
-        engine.client.api.import_image_from_file(str(tree), repository="toolkit/debian", tag=tag, changes=changes)
+        said = engine.client.api.import_image_from_file(str(tree), changes=changes)
+        # Under no name at first: podman's socket would leave out the tag.
+        engine.client.images.get(json.loads(said.splitlines()[-1])["status"]).tag(*name.rsplit(":", 1))
         tree.unlink()
     return name
 
@@ -144,8 +147,8 @@ def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
         raise BuildError("the archive of the base is none that the engine can load", place=str(path), details=(str(error)[:300],)) from None
     if len(images) != 1:
         raise BuildError(f"the archive of the base holds {len(images)} images, not one", place=str(path))
-    name = f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}"
-    images[0].tag(name)  # an image without a name cannot be built from
+    name = engine.own(f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}")
+    images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be built from
     return name
 
 

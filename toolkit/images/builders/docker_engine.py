@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 _SYSTEM_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+VERSIONS = ("docker ", "podman ")  # how `str` of every engine begins
 _PATIENCE = 600  # seconds for one answer: saving a large image takes long
 _TLS_FILES = ("ca.pem", "cert.pem", "key.pem")
 
@@ -41,8 +41,22 @@ class Engine:
     def is_podman(self) -> bool:
         return self.name == "Podman"
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether what it runs are processes of this machine that this user may end."""
+        if not self.address.startswith("unix://"):
+            return False
+        try:
+            return os.geteuid() in (0, Path(self.address.removeprefix("unix://")).stat().st_uid)
+        except OSError:
+            return False
+
     def __str__(self) -> str:
         return f"{self.name.lower()} {self.version}"
+
+    def own(self, name: str) -> str:
+        """The whole name of an image that was made here: podman keeps these apart from those of registries."""
+        return f"localhost/{name}" if self.is_podman else name
 
 
 def engine() -> Engine:
@@ -137,8 +151,15 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
         raise _not_there(error) from None
     components = [str(component.get("Name", "")) for component in said.get("Components") or ()]
     name = "Podman" if any("podman" in component.lower() for component in components) else "Docker"
-    local = address.startswith("unix://") and root.is_dir()
+    local = address.startswith("unix://") and _is_here(root)
     return Engine(client, address, name, str(said.get("Version", "?")), root if local else None)
+
+
+def _is_here(directory: Path) -> bool:
+    try:
+        return directory.is_dir()
+    except OSError:  # where only root may look
+        return False
 
 
 def _not_there(error: Exception) -> _NotThereError:
@@ -147,37 +168,3 @@ def _not_there(error: Exception) -> _NotThereError:
         return _NotThereError("permission denied", forbidden=True)
     known = {"FileNotFoundError": "no such socket", "ConnectionRefusedError": "nothing listens there"}
     return _NotThereError(next((reason for mark, reason in known.items() if mark in text), text[:200]))
-
-
-@dataclass(frozen=True)
-class Builder:
-    """A Docker client that can ask an engine to build by BuildKit."""
-
-    program: str
-    version: str
-
-
-def builder() -> Builder:
-    """The client on the PATH that speaks BuildKit's protocol; the SDK does not.
-
-    Up to 20.10 the client itself does, since 23 its plugin ``buildx``: a machine may have a newer client without the plugin before an older
-    one on its PATH, so all are tried.
-
-    Raises:
-        NeedsInstallError: there is none.
-    """
-    seen: list[str] = []
-    directories = [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/bin"]
-    for program in dict.fromkeys(str(Path(directory) / "docker") for directory in directories if directory):
-        if not os.access(program, os.X_OK):
-            continue
-        version = shell.run([program, "version", "--format", "{{.Client.Version}}"], check=False, timeout=30).stdout.strip()
-        number = version.split(".")[0]
-        if number.isdigit() and (18 < int(number) < 23 or shell.run([program, "buildx", "version"], check=False, timeout=30).ok):
-            return Builder(program, version)
-        seen.append(f"{program} {version}: without its plugin buildx")
-    raise NeedsInstallError(
-        "no Docker client that can build is installed here",
-        details=seen,
-        next_step="install Docker's plugin buildx (Debian: apt-get install docker.io, or docker-buildx), or build with: --engine apptainer",
-    )

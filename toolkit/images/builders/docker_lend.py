@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +27,13 @@ from pathlib import Path
 
 from toolkit.images.loan import CERTIFICATES, ROOT, Loan
 from toolkit.images.lock import PREFERENCES, QUESTION
+from toolkit.quoting import shell
 
 WHEELS = "wheels"  # within the directory that is given to the engine, and below ROOT in the build
 SOURCES = "sources.list"
 # Named in every step whether they are lent or not, so that a step's key does not depend on it.
-_SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", PREFERENCES, QUESTION, SOURCES)
+SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", PREFERENCES, QUESTION, SOURCES)
+VARIABLES = "variables"  # a secret of clients that have no other way for them; a shell reads it
 _STAGE = "toolkit-wheels"
 _LENT_WHEELS = f"{ROOT}/{WHEELS}"
 # With the lines that it goes on in: those that end with a backslash, and comments among them.
@@ -39,22 +41,43 @@ _RUN = re.compile(r"^RUN (?P<flags>(?:--\S+\s+(?:\\\n\s*)?)*)(?P<body>(?:.*\\\n|
 _FROM = re.compile(r"^FROM ", re.MULTILINE)
 
 
-def lent(dockerfile: str) -> str:
+@dataclass(frozen=True)
+class Form:
+    """How steps are given what is lent.
+
+    Attributes:
+        mounts: of each step.
+        first: the first words of its shell.
+    """
+
+    mounts: tuple[str, ...]
+    first: str = "exec 2>&1"
+
+
+def secret_mount(name: str) -> str:
+    """The mount of a secret."""
+    return f"type=secret,id={name},target={ROOT}/{name},mode=0444"
+
+
+BUILDKIT = Form((f"type=tmpfs,target={ROOT}", *map(secret_mount, SECRETS)))
+
+
+def lent(dockerfile: str, form: Form = BUILDKIT) -> str:
     """A Dockerfile whose steps see what is lent, and say everything on one stream, so that commands and what they print keep their order.
 
     Args:
         dockerfile: with one ``RUN`` at the beginning of a line for each step. The context that it is built with has a directory ``WHEELS``,
             which steps see that name it, and only these.
+        form: of who builds it.
     """
-    mounts = [f"type=tmpfs,target={ROOT}", *(f"type=secret,id={name},target={ROOT}/{name},mode=0444" for name in _SECRETS)]
-    flags = " ".join(f"--mount={mount}" for mount in mounts)
+    flags = " ".join(f"--mount={mount}" for mount in form.mounts)
     wheels = f" --mount=type=bind,from={_STAGE},target={_LENT_WHEELS}"
     if _LENT_WHEELS in dockerfile:
         dockerfile = _FROM.sub(f"FROM scratch AS {_STAGE}\nCOPY {WHEELS}/ /\n\nFROM ", dockerfile, count=1)
 
     def changed(found: re.Match[str]) -> str:
         own, body = found["flags"], found["body"]
-        return f"RUN {flags}{wheels if _LENT_WHEELS in body else ''} {own}exec 2>&1; {body}"
+        return f"RUN {flags}{wheels if _LENT_WHEELS in body else ''} {own}{form.first}; {body}"
 
     return _RUN.sub(changed, dockerfile)
 
@@ -77,7 +100,9 @@ class Lending:
 
 
 @contextmanager
-def lending(loan: Loan, directory: Path, *, mirror: str = "", release: str = "") -> Iterator[Lending]:
+def lending(
+    loan: Loan, directory: Path, *, mirror: str = "", release: str = "", variables: Mapping[str, str] | None = None
+) -> Iterator[Lending]:
     """Put what the host lends where the engine's client takes it from, and serve its directories meanwhile.
 
     Args:
@@ -85,6 +110,7 @@ def lending(loan: Loan, directory: Path, *, mirror: str = "", release: str = "")
         directory: an empty one that only its owner can enter, for the files.
         mirror: of Debian, for a base whose own list of sources names none.
         release: the code name that is asked of the mirror.
+        variables: that steps get as a file.
     """
     directories = {bind.target: Path(bind.source) for bind in loan.binds if Path(bind.source).is_dir()}
     files = {bind.target: Path(bind.source) for bind in loan.binds if Path(bind.source).is_file()}
@@ -96,10 +122,13 @@ def lending(loan: Loan, directory: Path, *, mirror: str = "", release: str = "")
             place = f"{address}/debian" if mirror.startswith("file:") else mirror
             texts[SOURCES] = f"deb {place} {release} main\n"
             texts["apt.conf"] = texts.get("apt.conf", "") + f'Dir::Etc::sourcelist "{ROOT}/{SOURCES}";\n'
+        if variables:
+            texts[VARIABLES] = "".join(f"export {name}={shell(value)}\n" for name, value in variables.items())
         for name, text in texts.items():
             files[name] = directory / name
             files[name].write_text(text, encoding="utf-8")
-        yield Lending({name: path for name, path in files.items() if name in _SECRETS}, (address.rpartition("/")[2],) if address else ())
+        known = {name: path for name, path in files.items() if name in (*SECRETS, VARIABLES)}
+        yield Lending(known, (address.rpartition("/")[2],) if address else ())
 
 
 def _served_text(text: str, directories: dict[str, Path], address: str) -> str:

@@ -14,11 +14,11 @@ _LINE = re.compile(r"#(?P<number>\d+) (?P<rest>.*)")
 _OUTPUT = re.compile(r"\d+\.\d+ ?(?P<text>.*)")
 _RUN = re.compile(r"\[[^\]]+\] RUN ")
 _SAID = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
-_WRITTEN = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>[^'\";]*)")
+WRITTEN = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>[^'\";]*)")
 # Of "executor failed running [/bin/sh -c ...]: exit code: 1", and as engines say it since 23, only the end is news.
 _REASON = re.compile(r"ERROR: (?:(?:executor failed running \[.*\]|process \".*\" did not complete successfully): )?")
 _CODE = re.compile(r"exit code: (\d+)")
-_NO_SPACE = "no space left on device"
+NO_SPACE = "no space left on device"
 _ENGINE_GONE = (
     "error reading from server: eof",
     "cannot connect to the docker daemon",
@@ -33,7 +33,7 @@ _ENGINE_GONE = (
 
 
 @dataclass
-class _Vertex:
+class Vertex:
     """One thing that BuildKit does: a step, if its command says so."""
 
     name: str = ""
@@ -65,21 +65,21 @@ class Reader:
     code: int | None = None
     gone: bool = False
     line: str = ""
-    _vertices: dict[str, _Vertex] = field(default_factory=dict)
+    _vertices: dict[str, Vertex] = field(default_factory=dict)
     _failed: bool = False
 
     def feed(self, line: str) -> Literal["step", "kept"] | None:
         """Take a line without its end; says whether a step began, or was found in the engine's cache."""
         found = _LINE.fullmatch(line)
         lowered = line.lower()
-        self.no_space = self.no_space or _NO_SPACE in lowered
+        self.no_space = self.no_space or NO_SPACE in lowered
         if not found:
             self.line = line
             self.gone = self.gone or any(mark in lowered for mark in _ENGINE_GONE)
             if line.strip() and not self.step:
                 self.tail.append(line)
             return None
-        vertex = self._vertices.setdefault(found["number"], _Vertex())
+        vertex = self._vertices.setdefault(found["number"], Vertex())
         rest = found["rest"]
         output = _OUTPUT.fullmatch(rest)
         if output:
@@ -87,7 +87,7 @@ class Reader:
         self.line = line
         return self._changed(vertex, rest)
 
-    def _printed(self, vertex: _Vertex, text: str) -> Literal["step"] | None:
+    def _printed(self, vertex: Vertex, text: str) -> Literal["step"] | None:
         self.line = text
         said = _SAID.fullmatch(text)
         if text.startswith("+ "):
@@ -103,9 +103,9 @@ class Reader:
             self._show(vertex)
         return None
 
-    def _changed(self, vertex: _Vertex, rest: str) -> Literal["kept"] | None:
+    def _changed(self, vertex: Vertex, rest: str) -> Literal["kept"] | None:
         """A line about the vertex: its command, that it was kept, or that it failed."""
-        written = _WRITTEN.search(rest)
+        written = WRITTEN.search(rest)
         if _RUN.match(rest) and written:
             vertex.name, vertex.detail = written["name"], written["detail"].strip()
         elif rest == "CACHED" and vertex.name:
@@ -122,6 +122,6 @@ class Reader:
             self._show(vertex)
         return None
 
-    def _show(self, vertex: _Vertex) -> None:
+    def _show(self, vertex: Vertex) -> None:
         self.step, self.detail = vertex.name or self.step, vertex.detail
         self.command, self.tail = vertex.command, vertex.tail

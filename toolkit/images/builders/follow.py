@@ -55,6 +55,7 @@ class Follower:
         on_step: Callable[[str, int], object] | None = None,
         on_line: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
+        mark: str = "",
     ) -> int:
         """Run a program under the guard to its end; its exit code.
 
@@ -65,11 +66,12 @@ class Follower:
             on_step: is told when a step begins: its name, and the process id of the guard.
             on_line: gets every line of the output.
             cwd: where it runs.
+            mark: a word in the environment of what others start for the program, which ends when it is stopped; empty: nobody does.
         """
         self.reader.steps = list(steps)
         directories = [str(directory) for directory in place.directories]
         process = shell.start(
-            [sys.executable, "-m", "toolkit.images.builders.guard", *directories, "--", *command],
+            [sys.executable, "-m", "toolkit.images.builders.guard", *(("--mark", mark) if mark else ()), *directories, "--", *command],
             env=environment,
             cwd=cwd,
             stdin=subprocess.PIPE,

@@ -1,9 +1,13 @@
-"""Runs a program so that nothing of it outlives the tool: ``python -m toolkit.images.builders.guard DIRECTORY... -- PROGRAM ARGUMENT...``
+"""Runs a program so that nothing of it outlives the tool.
+
+``python -m toolkit.images.builders.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
 
 Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when somebody kills the tool with -9. This process
 stands between: its standard input is a pipe that nobody writes to, whose other end the tool holds. When the tool is gone, for whatever
 reason, the pipe ends, and then everything below this process is killed and the directories are removed. It is a "subreaper": descendants
 whose parents end become its children, so none can get away.
+
+What a service does for the program is not below this process. It is found by a word in its environment, where there is one.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PATIENCE = 30.0  # seconds until it gives up on a process that does not die: one that hangs in the kernel
+_QUIET = 1.0  # seconds without any process of a service, until it will start none any more: it may have been about to
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,6 +59,36 @@ def _kill_descendants() -> None:
         time.sleep(0.01)
 
 
+def _kill_marked(mark: str, quiet: float) -> None:
+    """Everything that has the word in its environment, until nothing had it for a while."""
+    until = time.monotonic() + _PATIENCE
+    calm = time.monotonic() + quiet
+    while True:
+        found = [pid for pid in _marked(mark.encode()) if pid != os.getpid()]
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        now = time.monotonic()
+        calm = now + quiet if found else calm
+        if now >= until or (now >= calm and not found):
+            return
+        time.sleep(0.02)
+
+
+def _marked(mark: bytes) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # of another user, or it has ended
+    return found
+
+
 def _reap() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -79,6 +114,8 @@ def _wait(process: subprocess.Popen[bytes], woken: int) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Run the program after ``--``; its exit code, or 137 where it was killed."""
+    mark = arguments[1] if arguments[0] == "--mark" else ""
+    arguments = arguments[2:] if mark else arguments
     split = arguments.index("--")
     directories, command = arguments[:split], arguments[split + 1 :]
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -92,6 +129,8 @@ def main(arguments: list[str]) -> int:
     ended = _wait(process, woken)
     code = process.returncode if ended else 137
     _kill_descendants()
+    if mark and code != 0:
+        _kill_marked(mark, 0.0 if ended else _QUIET)
     if not ended:
         from toolkit.images.builders.remove import remove
 

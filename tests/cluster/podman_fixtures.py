@@ -1,0 +1,118 @@
+"""A real podman for tests: its service on a socket of their own, with images, containers and settings of their own.
+
+As the engine of Docker beside it (``engine_fixtures``): below one directory, with mounts that end with it, without networks.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.docked_fixtures import Docked, store_of
+from tests.cluster.engine_fixtures import Daemon, TestEngine, TestRegistry, answers, overlays, processes_in, start
+from tests.cluster.image_fixtures import wait_for
+
+# The machine may not let root raise a limit, and podman's own are above those of most machines.
+_SETTINGS = """\
+[containers]
+default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
+[engine]
+lock_type = "file"
+"""
+_NPROC = 32768  # the most that a build by podman leaves its service
+
+
+@dataclass(frozen=True)
+class TestPodman:
+    """A service of podman.
+
+    Attributes:
+        address: for ``DOCKER_HOST``.
+        directory: where it keeps everything.
+        daemon: the process.
+    """
+
+    __test__ = False
+
+    address: str
+    directory: Path
+    daemon: Daemon
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"DOCKER_HOST": self.address}
+
+    def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
+        """What podman's client says."""
+        argv = ["podman", "--remote", "--url", self.address, *words]
+        done = subprocess.run(argv, input=input, capture_output=True, check=False)
+        assert not check or done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+    def containers(self) -> list[str]:
+        """The names of all, also of those in which something is built."""
+        return self.client("ps", "--all", "--external", "--format", "{{.Names}}").split()
+
+    def end(self) -> None:
+        """End it, and what its containers run, which goes on without it."""
+        self.daemon.end()
+        for pid in processes_in(self.directory):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestPodman:
+    """A service with its data in ``directory``."""
+    directory.mkdir(exist_ok=True)
+    files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    (directory / "containers.conf").write_text(_SETTINGS.format(files=files, processes=min(processes, _NPROC) if processes > 0 else _NPROC))
+    insecure = f'[[registry]]\nlocation = "{registry.name}"\ninsecure = true\n' if registry else ""
+    (directory / "registries.conf").write_text(insecure)
+    sock = directory / "podman.sock"
+    settings = [f"CONTAINERS_CONF={directory}/containers.conf", f"CONTAINERS_REGISTRIES_CONF={directory}/registries.conf"]
+    places = {"root": "data", "runroot": "run", "tmpdir": "tmp", "network-config-dir": "net"}
+    options = [word for option, name in places.items() for word in (f"--{option}", str(directory / name))]
+    options += ["--storage-driver", "overlay" if overlays(directory) else "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
+    options += ["--log-level", "info"]  # as systemd starts it: requests are logged
+    command = ["podman", *options, "system", "service", "--time", "0", f"unix://{sock}"]
+    daemon = start(["env", *settings, "unshare", "--mount", "--propagation", "private", *command], directory, "podman")
+    wait_for(lambda: daemon.process.poll() is not None or answers(sock), "podman to answer")
+    assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
+    return TestPodman(f"unix://{sock}", directory, daemon)
+
+
+@pytest.fixture(scope="session")
+def podman(engine_directory: Path, cgroups: None, registry: TestRegistry) -> Iterator[TestPodman]:
+    """A podman of the tests' own, empty at first."""
+    del cgroups
+    if os.geteuid() != 0:
+        pytest.skip("the tests' podman is started by root")
+    service = start_podman(engine_directory / "podman", registry)
+    yield service
+    service.end()
+
+
+@pytest.fixture
+def podded(podman: TestPodman, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
+    """A store of its own beside the tests' podman, in which no image of the store is left."""
+    with store_of(podman.environment, registry, tiny_reference) as made:
+        yield made
+    podman.client("rmi", "-f", "localhost/toolkit/tiny:latest", check=False)
+
+
+@pytest.fixture(scope="session")
+def podman_python(podman: TestPodman, docker_engine: TestEngine, python_tag: str, engine_directory: Path) -> str:
+    """The same image as ``python_tag``, in podman."""
+    saved = engine_directory / "python.tar"
+    docker_engine.client("save", "-o", str(saved), python_tag)
+    podman.client("load", "-i", str(saved))
+    saved.unlink()
+    return python_tag

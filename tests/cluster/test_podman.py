@@ -1,0 +1,205 @@
+"""podman in the place of Docker, a real one: what its socket and its client build, and what ranks run in its containers."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.docked_fixtures import Docked
+from tests.cluster.image_fixtures import wait_for
+from tests.cluster.podman_fixtures import TestPodman
+from tests.cluster.ranks import none_left
+from tests.cluster.test_image_docker import BUILT
+from tests.cluster.test_runtimes import STAYS, TELL, hostile, options_of, told
+from toolkit.images.builders.labels import labels
+
+FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
+
+
+def files_of(saved: Path) -> Iterator[str]:
+    """Every file of every layer, and what a layer takes away."""
+    with tarfile.open(saved) as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.isreg() and member.name.endswith(".tar") else None
+            if stream:
+                with tarfile.open(fileobj=stream) as layer:
+                    yield from (name.removeprefix("./") for name in layer.getnames())
+
+
+def named(podman: TestPodman) -> str:
+    return podman.client("images", "-q", "localhost/toolkit/tiny")
+
+
+def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_changed(podded: Docked, podman: TestPodman) -> None:
+    recipe = podded.recipe("echo one > /greeting", checks='greeting = "cat /greeting"', more=FIRST)
+    done = podded.build(recipe)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(podded.images / "tiny.sif")
+    assert podded.left() == BUILT
+    known = podded.manifest
+    assert str(known["builder"]).startswith("podman ")
+    assert known["checks"] == [{"name": "greeting", "passed": True, "detail": "one"}]
+    assert isinstance(known["base"], dict)
+    assert known["base"]["reference"] == podded.base
+    for step in ("base", "first", "act", "clean", "convert", "checks", "pack"):
+        assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
+    said = labels(str(podded.images / "tiny.sif"))
+    assert said["toolkit.recipe"] == "tiny"
+    assert said["org.opencontainers.image.description"].startswith("stand-in")
+    assert podman.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting") == "one"
+    assert json.loads(podded.build(recipe, "--json").stdout)["kept"] is True
+
+    changed = podded.build(podded.recipe("echo two > /greeting", checks='greeting = "cat /greeting"', more=FIRST))
+    assert changed.returncode == 0, changed.stderr
+    assert re.search(r"^first .* kept ", changed.stderr, re.MULTILINE), changed.stderr
+    assert re.search(r"^act .* done ", changed.stderr, re.MULTILINE), changed.stderr
+    assert podded.inside("/bin/cat", "/greeting", "/first") == "two\nfirst\n"
+    anew = podded.build(recipe, "--force")
+    assert anew.returncode == 0, anew.stderr
+    assert " kept " not in anew.stderr
+    assert podman.containers() == []
+
+
+def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwards(podded: Docked, podman: TestPodman) -> None:
+    wheels = podded.place / "wheels, and more"
+    wheels.mkdir()
+    (wheels / "x.whl").touch()
+    podded.extra |= {
+        "PIP_FIND_LINKS": f"file://{str(wheels).replace(' ', '%20')}",
+        "PIP_INDEX_URL": "https://reader:t0psecret@packages.example.org/simple",
+        "http_proxy": "http://proxied:t1p$(x);secret@proxy.example.org:3128",
+        "LEAKED": "yes",
+    }
+    shows = ("cat /mnt/pip.conf", "echo $http_proxy $no_proxy", "env", "ls /mnt")
+    process = podded.start("build", podded.recipe(*shows, "while test ! -e /mnt/never; do sleep 1; done"), "--engine", "docker")
+    log = podded.images / "tiny.failed.log"
+    wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert any(b"--secret" in line for line in lines)
+    assert not any(b"t0psecret" in line or b"t1p$(x);secret" in line for line in lines)
+    done = podded.build(podded.recipe(*shows))
+    assert done.returncode == 0, done.stderr
+    text = (podded.images / "tiny.log").read_text()
+    assert "https://reader:****@packages.example.org/simple" in text
+    assert re.search(r"find-links = http://127\.0\.0\.1:\d+/\*\*\*\*/find-links/\d+", text)
+    assert re.search(r"^http://proxied:\*\*\*\*@proxy\.example\.org:3128 \S*127\.0\.0\.1$", text, re.MULTILINE)
+    assert "LEAKED" not in text
+    assert podded.inside("/bin/find", "/mnt") == "/mnt\n"
+    everything = text.encode() + (podded.images / "tiny.json").read_bytes() + (podded.images / "tiny.sif").read_bytes()
+    everything += (podman.client("history", "--no-trunc", "toolkit/tiny") + podman.client("inspect", "toolkit/tiny")).encode()
+    everything += podman.daemon.log.read_bytes()
+    saved = podded.place / "saved.tar"
+    podman.client("save", "-o", str(saved), "toolkit/tiny")
+    names = list(files_of(saved))
+    assert "bin/cat" in names
+    assert not [name for name in names if name.startswith(("mnt/", ".wh."))]
+    everything += saved.read_bytes()
+    for secret in (b"t0psecret", b"t1p$(x);secret", b"t1p%24", b"t1p$", str(wheels).encode()):
+        assert secret not in everything
+    assert b"packages.example.org" not in everything.replace(text.encode(), b"")
+    kept = [path for path in podman.directory.rglob("*") if path.is_file() and b"t0psecret" in path.read_bytes()]
+    assert kept == [], "what podman keeps for itself"
+
+
+def test_a_step_that_podman_fails_in_is_named_with_its_command_and_the_tail(podded: Docked, podman: TestPodman) -> None:
+    done = podded.build(podded.recipe("echo before", "cat /missing/file", "echo after"))
+    assert done.returncode == 74, done.stderr
+    assert "the step act failed" in done.stderr
+    assert "(exit code 1)" in done.stderr
+    assert "command: cat /missing/file" in done.stderr
+    assert "| cat: /missing/file: No such file or directory" in done.stderr
+    assert podded.left() == ["tiny.failed.log"]
+    assert (named(podman), podman.containers()) == ("", [])
+
+
+def steps_of(word: str) -> list[int]:
+    """The processes with a word in their command line, wherever they are."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
+    podded: Docked, podman: TestPodman, number: signal.Signals
+) -> None:
+    duration = f"3{podded.place.name.encode().hex()[-6:]}".translate(str.maketrans("abcdef", "123456"))
+    process = podded.start("build", podded.recipe(f"sleep {duration}", more=FIRST), "--engine", "docker")
+    log = podded.images / "tiny.failed.log"
+    wait_for(lambda: log.exists() and "+ sleep" in log.read_text() and steps_of(duration), "the step that sleeps")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    wait_for(lambda: not (podded.processes() or steps_of(duration)), "the end of everything")
+    wait_for(lambda: podded.left() == ["tiny.failed.log"], "the work directory to go")
+    wait_for(lambda: podman.containers() == [], "podman to take its containers away")
+    assert named(podman) == ""
+    done = podded.build(podded.recipe("true", more=FIRST))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^first .* kept ", done.stderr, re.MULTILINE), done.stderr
+    assert podded.left() == BUILT
+
+
+@pytest.fixture
+def podman_env(toolkit_env: dict[str, str], podman: TestPodman) -> dict[str, str]:
+    """For a user whose Docker is set to the tests' podman."""
+    return {**toolkit_env, **podman.environment}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_hostile_strings_reach_ranks_in_podman(
+    toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
+) -> None:
+    directory = shared_dir / 'it\'s $(touch pwned) "q" 한글'
+    directory.mkdir()
+    (directory / "tell.py").write_text(TELL)
+    words, variables = hostile()
+    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
+    done = toolkit("run", "--runtime", "docker", "--image", podman_python, *options, "tell.py", *words, cwd=directory, env=podman_env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = told(directory, "tell-0001")
+    assert len(ranks) == 2
+    for rank in ranks:
+        inside = rank["environment"]
+        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
+        assert {name: inside[name] for name in variables} == variables
+        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
+        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER", "CONTAINER_"))]
+    assert podman.containers() == []
+    assert not list(directory.rglob("pwned"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_containers_of_podman_end_with_their_job(
+    toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
+) -> None:
+    """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
+    (shared_dir / "stays.py").write_text(STAYS)
+    options = ("--detach", "--runtime", "docker", "--image", podman_python, "--launcher", "none")
+    done = toolkit("run", *options, "--ntasks-per-node", "2", "stays.py", cwd=shared_dir, env=podman_env)
+    assert done.returncode == 0, done.stderr
+    number = json.loads((shared_dir / "runs/stays-0001/run.json").read_text())["job_id"]
+
+    def said() -> str:
+        return "".join(log.read_text() for log in (shared_dir / "runs/stays-0001/logs").glob("*"))
+
+    wait_for(lambda: said().count("is there") == 2, "both ranks")
+    assert sorted(podman.containers()) == [f"toolkit-test-{number}.0.{task}" for task in (0, 1)]
+    cancelled = toolkit("cancel", "stays-0001", cwd=shared_dir)
+    assert cancelled.returncode == 0, cancelled.stderr
+    wait_for(lambda: podman.containers() == [], "no container to be left")
+    assert said().count("told to end") == 2
+    none_left(shared_dir)
