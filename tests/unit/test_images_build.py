@@ -238,8 +238,8 @@ sleep 1000
 """
 
 
-def guarded(script: str, tmp_path: Path, *directories: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "toolkit.images.builders.guard", *map(str, directories), "--", "sh", "-c", script]
+def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "toolkit.images.builders.guard", *map(str, arguments), "--", "sh", "-c", script]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, text=True, start_new_session=True)
 
 
@@ -275,6 +275,22 @@ def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(tmp_path: Pa
     assert process.wait(20) == code
     assert work.exists()
     process.communicate()
+
+
+@pytest.mark.parametrize(("script", "ends"), [("exit 0", False), ("exit 125", True), ("sleep 1000", True)])
+def test_the_guard_ends_what_a_service_does_for_a_program_that_is_gone(tmp_path: Path, script: str, ends: bool) -> None:
+    mark = f"mark-{tmp_path.name}"
+    service = subprocess.Popen(["sleep", "1000"], env={**os.environ, "no_proxy": f"a,{mark}"})
+    other = subprocess.Popen(["sleep", "1000"])
+    process = guarded(script, tmp_path, "--mark", mark)
+    if script.startswith("exit"):
+        process.wait(20)
+    process.communicate(timeout=20)  # from now on the tool is gone
+    assert process.returncode in (0, 125, 137)
+    assert (service.poll() is not None, other.poll()) == (ends, None)
+    for one in (service, other):
+        one.kill()
+        one.wait()
 
 
 def test_the_guard_misses_nobody_who_begins_while_it_looks(tmp_path: Path) -> None:

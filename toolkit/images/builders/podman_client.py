@@ -50,7 +50,9 @@ class PodmanClient:
 
     def variables(self) -> dict[str, str]:
         """The proxies; what is served here is not fetched through one."""
-        return proxies("127.0.0.1") if proxies("") else {}
+        found = proxies("127.0.0.1") if proxies("") else {}
+        # In the place of the mark, which programs would look at first.
+        return {**found, "no_proxy": found.get("no_proxy", found.get("NO_PROXY", ""))} if found else {}
 
     def lent(self, dockerfile: str) -> str:
         return lent(dockerfile, _FORM)

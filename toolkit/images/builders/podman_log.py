@@ -16,7 +16,8 @@ from toolkit.images.builders.docker_log import NO_SPACE, WRITTEN, Vertex
 _WORDS = "ADD|ARG|CMD|COPY|ENTRYPOINT|ENV|FROM|LABEL|RUN|SHELL|USER|WORKDIR"
 _STEP = re.compile(rf"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<text>(?:{_WORDS}) .*)")
 _KEPT = re.compile(r"--> Using cache [0-9a-f]{64}")
-_SAVED = re.compile(r"(?:--> )?[0-9a-f]{11,64}|(?:\[\d+/\d+\] )?COMMIT.*")
+_SAVED = re.compile(r"--> [0-9a-f]{11}$")
+_RESULT = re.compile(r"[0-9a-f]{64}|(?:\[\d+/\d+\] )?COMMIT.*")
 _FAILED = re.compile(r"Error: (?:error )?building at STEP \"(?P<text>.*)\": (?P<reason>.*)")
 _CODE = re.compile(r"exit status (\d+)$")
 _GONE = (
@@ -46,8 +47,8 @@ class Reader(docker_log.Reader):
             self._enter(step["text"])
         elif _KEPT.search(line):
             return self._keep()
-        elif not _SAVED.fullmatch(line):
-            return self._say(line)
+        elif not _RESULT.fullmatch(line):
+            return self._say(_SAVED.sub("", line))
         return None
 
     def _enter(self, text: str) -> None:
