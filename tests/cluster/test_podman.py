@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,14 @@ from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.ranks import none_left
 from tests.cluster.test_image_docker import BUILT
 from tests.cluster.test_runtimes import STAYS, TELL, hostile, options_of, told
+from toolkit.images.builders import docker
+from toolkit.images.builders.clients import Order
+from toolkit.images.builders.docker_engine import engine
+from toolkit.images.builders.docker_lend import Lending
+from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.labels import labels
+from toolkit.images.builders.workspace import Workspace
+from toolkit.progress import Silent
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
 
@@ -64,6 +72,50 @@ def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_ch
     anew = podded.build(recipe, "--force")
     assert anew.returncode == 0, anew.stderr
     assert " kept " not in anew.stderr
+    assert podman.containers() == []
+
+
+STAGES = """\
+ARG BASE=nothing
+FROM ${BASE} AS common
+
+FROM common AS build
+RUN set -ex; \\
+    echo '==> compile: part'; \\
+    mkdir -p /opt/wheels /opt/empty; \\
+    echo made of $(cat /mnt/wheels/x.whl) > /opt/wheels/made
+
+FROM common
+RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \\
+    echo '==> install: part'; \\
+    cat /opt/wheels/made > /made
+"""
+
+
+def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_what_podman_keeps(
+    podman: TestPodman, podded: Docked, tiny_base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", podman.address)
+    packed = subprocess.run(["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True).stdout
+    podman.client("import", "--change", "ENV PATH=/bin", "-", "localhost/stand-in/plain", input=packed)
+    found = engine()
+    kept = []
+    for number, wheel in enumerate(("x", "y", "y")):
+        place = Workspace(podded.place / f"output-{number}", podded.place / f"scratch-{number}", ())
+        for directory in (place.output, place.scratch, place.scratch / "wheels"):
+            directory.mkdir()
+        (place.scratch / "wheels/x.whl").write_text(wheel)
+        client = docker.client_of(found)
+        follower = Follower("tiny", {}, place.output / "log", Silent())
+        run = docker.Build("tiny", found, client, place, follower, {}, client.reader())
+        order = Order(place.scratch, client.base(found, "localhost/stand-in/plain"), place.output / "id", Lending({}))
+        image = run.image(client.lent(STAGES), order)
+        follower.end()
+        kept.append(run.kept)
+        inside = podman.client("run", "--rm", "--network=none", image, "/bin/sh", "-c", "cat /made; ls /opt; ls -d /mnt")
+        assert inside.splitlines() == [f"made of {wheel}", "/mnt"]
+    assert kept == [[], [], ["compile", "install"]]
+    podman.client("rmi", "-f", "localhost/stand-in/plain")
     assert podman.containers() == []
 
 

@@ -80,7 +80,7 @@ def build(
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")
         name = docker_base.provide(found, resolved.base, base, place, follower)
-        run = _Build(resolved.name, found, client, place, follower, details, client.reader())
+        run = Build(resolved.name, found, client, place, follower, details, client.reader())
         order = Order(_context(place, wheels), client.base(found, name), place.output / "image.id", lends, fresh=fresh)
         image = run.image(client.lent(definition), order)
     follower.begin("convert")
@@ -154,7 +154,7 @@ def _linked(source: str, target: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Build:
+class Build:
     """One build, for which the client may have to run several times."""
 
     name: str
