@@ -17,6 +17,7 @@ import pytest
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.builders import choice, docker, docker_client, podman_client
 from toolkit.images.builders.docker_engine import engine
+from toolkit.inside import engines
 from toolkit.progress import Silent
 
 
@@ -144,6 +145,19 @@ def test_podman_is_asked_by_its_own_client(alone: Path, tmp_path: Path, monkeypa
             docker.client_of(found)
         monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
         assert docker.client_of(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
+
+
+def test_podmans_client_is_told_the_socket_of_another_user(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(alone / "podman.sock", "Podman Engine", "4.3.1") as address:
+        found = engine()
+        assert (found.is_ours, engines.address_for_client(found)) == (True, "")
+        monkeypatch.setattr("os.geteuid", lambda: 4242)
+        assert (found.is_ours, engines.address_for_client(found)) == (False, address)
+        monkeypatch.setenv("DOCKER_HOST", "unix:///chosen")
+        assert engines.address_for_client(found) == "unix:///chosen"
+    with answering(alone / "docker.sock", "Engine", "27.1"):
+        monkeypatch.delenv("DOCKER_HOST")
+        assert engines.address_for_client(engine()) == ""
 
 
 def test_where_neither_engine_can_build_both_reasons_are_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

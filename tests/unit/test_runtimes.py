@@ -238,6 +238,16 @@ def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
     assert "--launcher srun" in said["--launcher"]
 
 
+@pytest.mark.parametrize(
+    ("address", "rootless", "keeps", "warns"), [("", True, True, 0), ("unix:///p", True, False, 1), ("unix:///p", False, False, 0)]
+)
+def test_groups_go_along_into_podman_where_it_takes_them(address: str, rootless: bool, keeps: bool, warns: int) -> None:
+    engine = Engine(program="podman", address=address, rootless=rootless)
+    planned = plan(on("docker", {"launcher": "none"}, engine=engine))
+    assert ("keep-groups" in planned.container.options) is keeps
+    assert len([warning for warning in planned.warnings if "first group only" in warning]) == warns
+
+
 @pytest.mark.parametrize("runtime", ["docker", "pyxis", "conda", "none"])
 def test_where_only_signed_images_may_run_nothing_else_does(runtime: str) -> None:
     assert "--runtime apptainer" in refused(on(runtime, {"require_signed": True}))["--runtime"]

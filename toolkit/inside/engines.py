@@ -39,7 +39,7 @@ def look(image: str) -> tuple[Engine, Manifest | None]:
         raise NeedsInstallError(f"an engine answers at {found.address}, and its client {program} is not on PATH", place="--runtime docker")
     _there(found, image, program)
     info = found.client.info()
-    chosen = os.environ.get("DOCKER_HOST", "")
+    chosen = address_for_client(found)
     known = Engine(
         program=program,
         address=chosen,
@@ -47,6 +47,12 @@ def look(image: str) -> tuple[Engine, Manifest | None]:
         nvidia="nvidia" in (info.get("Runtimes") or {}) or (found.is_podman and any(Path(place).is_dir() for place in _CDI)),
     )
     return known, _contents(image, program, chosen)
+
+
+def address_for_client(found: Answering) -> str:
+    """What the client has to be told: Docker's finds by itself whatever answered here; podman's works for its own user, by no socket."""
+    chosen = os.environ.get("DOCKER_HOST", "")
+    return chosen if chosen or not found.is_podman or found.is_ours else found.address
 
 
 def _podman_rootless(info: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
+from toolkit.model.environment import Engine
 from toolkit.model.plan import Container
 from toolkit.runtimes import Asked, common
 
@@ -39,7 +40,7 @@ def container(asked: Asked) -> Container:
     """The image by its reference, started by the engine's client, as the user who owns the files."""
     engine = asked.engine
     program = engine.program if engine else "docker"
-    keeps_user = ("--userns", "keep-id", "--group-add", "keep-groups") if program == "podman" else ("--user", "0:0")
+    keeps_user = ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
     return Container(
         runtime="docker",
         command=program,
@@ -55,6 +56,14 @@ def container(asked: Asked) -> Container:
     )
 
 
+def _groups(engine: Engine | None) -> tuple[str, ...]:
+    """All of the user's groups go along, but not through a socket: podman refuses that."""
+    return () if engine and engine.address else ("--group-add", "keep-groups")
+
+
 def warnings(asked: Asked) -> tuple[str, ...]:
-    """Frameworks that are not in the image."""
-    return common.unheld(asked, asked.image)
+    """Frameworks that are not in the image, and groups that do not go along."""
+    engine = asked.engine
+    alone = engine and engine.program == "podman" and engine.rootless and not _groups(engine)
+    lacks = ("ranks have your first group only: podman takes no others along through the socket that DOCKER_HOST names",) if alone else ()
+    return (*common.unheld(asked, asked.image), *lacks)
