@@ -7,6 +7,7 @@ directory of its own below ``runs/``, so that what cannot work is refused before
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -27,6 +28,7 @@ from toolkit.refusals import asked_minutes
 from toolkit.runs import submit as runs
 from toolkit.runs.store import Paths
 from toolkit.settings import Layer
+from toolkit.slurm.patience import asked, patiently
 
 if TYPE_CHECKING:
     from toolkit.functionjobs import Job
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues"}
 _OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
 _DAY = 24 * 60
+_LOG = logging.getLogger("toolkit")
 _TIMEOUTS = 3  # how often a function may run into its time limit and go on, as submitit has it
 
 
@@ -56,10 +59,12 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
         NeedsInstallError: submitit is not installed here.
         UsageError: there is no such option, or the function cannot be carried.
         PlanError: the job could not run; nothing was submitted.
+        SlurmSilentError: Slurm's controller gave no answer for as long as ``TOOLKIT_WAIT_FOR_SLURM`` says, or five minutes.
     """
     submitit = _submitit()
-    here = Path.cwd()
-    prepared = prepare(TARGET, _layer(function, options, here), here)
+    here, wait = Path.cwd(), asked(_LOG.warning)
+    layer = _layer(function, options, here)
+    prepared = patiently(lambda: prepare(TARGET, layer, here), wait)
     inputs = _with_folder(prepared.inputs, here)
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])
@@ -76,7 +81,7 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
             raise
         raise UsageError(f"{_name(function)} cannot be carried to the job: {error}", place="toolkit.submit") from error
     cluster = default_name() if inputs.site.access == "local-cluster" else None
-    number = runs.submit(paths, decided, prepared.client, cluster).job_id
+    number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
     from toolkit.functionjobs import job

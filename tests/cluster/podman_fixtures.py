@@ -26,6 +26,7 @@ _SETTINGS = """\
 default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 [engine]
 lock_type = "file"
+runtime = "runc"
 """
 _NPROC = 32768  # the most that a build by podman leaves its service
 

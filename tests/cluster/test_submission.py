@@ -20,6 +20,13 @@ from tests.cluster.image_fixtures import wait_for
 pytestmark = pytest.mark.usefixtures("cluster")
 
 RUN = ("run", "--detach", "--launcher", "none", "--job-name", "once")
+CALL = """\
+import os, sys
+import toolkit
+job = toolkit.submit(os.getpid, image=sys.argv[1], job_name="call")
+print(f"job {job.job_id} has one task")
+job.cancel()
+"""
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 
 
@@ -139,6 +146,25 @@ def test_a_controller_that_is_away_is_waited_for(controller: Controller, pytorch
     controller.start()
     assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
     assert lossy.jobs() == [lossy.job_id()]
+
+
+def test_a_function_waits_for_the_controller_as_well(controller: Controller, pytorch_image: Path, shared_dir: Path) -> None:
+    """It is refused after a second of patience, and called when the controller is back."""
+    (shared_dir / "call.py").write_text(CALL)
+    words = (sys.executable, "call.py", str(pytorch_image))
+    controller.kill()
+    done = subprocess.run(
+        words, cwd=shared_dir, env={**controller.env, "TOOLKIT_WAIT_FOR_SLURM": "1"}, text=True, capture_output=True, check=False
+    )
+    assert done.returncode != 0
+    assert "it was asked for 0:01" in done.stderr
+    assert not (shared_dir / "runs").exists()
+    with (shared_dir / "said").open("w") as said:
+        process = subprocess.Popen(words, cwd=shared_dir, env=controller.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    wait_for(lambda: "asking again for 5:00" in (shared_dir / "said").read_text(), "the message that Slurm is waited for")
+    controller.start()
+    assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
+    assert (shared_dir / "said").read_text().splitlines()[-1] == "job 1 has one task"
 
 
 def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back(

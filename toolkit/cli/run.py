@@ -18,7 +18,7 @@ from toolkit.plan import Inputs, plan
 from toolkit.prepare import Prepared, prepare
 from toolkit.redaction import HIDDEN
 from toolkit.runs.submit import submit, write
-from toolkit.slurm.patience import PATIENCE, Wait, patiently
+from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -35,7 +35,7 @@ from toolkit.slurm.patience import PATIENCE, Wait, patiently
     type=click.IntRange(0),
     default=int(PATIENCE),
     show_default=True,
-    envvar="TOOLKIT_WAIT_FOR_SLURM",
+    envvar=VARIABLE,
     help="How long a controller that does not answer is asked again; a dry run does not wait.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from toolkit.errors import SlurmSilentError
+from toolkit.errors import SlurmSilentError, UsageError
 from toolkit.units import human_time
 
 PATIENCE = 300.0  # seconds; a controller that is restarted or taken over by its backup is there again by then
+VARIABLE = "TOOLKIT_WAIT_FOR_SLURM"
 PAUSE = 2.0  # seconds between two questions
 
 Tell = Callable[[str], object]
@@ -47,6 +49,20 @@ class Wait:
         if now >= self._until:
             raise given_up(error, self.seconds) from None
         time.sleep(min(PAUSE, self._until - now))
+
+
+def asked(tell: Tell) -> Wait:
+    """For who cannot be given an option: as patient as the environment says, and as `toolkit run` is where it says nothing.
+
+    Raises:
+        UsageError: the environment says no number of seconds.
+    """
+    said = os.environ.get(VARIABLE)
+    if said is None:
+        return Wait(PATIENCE, tell)
+    if not said.isdecimal():
+        raise UsageError(f"{said!r} is no number of seconds", place=VARIABLE, next_step=f"{VARIABLE}={PATIENCE:g}")
+    return Wait(int(said), tell)
 
 
 def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:

@@ -1,7 +1,11 @@
-"""Archives of images that `docker load` can read: engines before 25 know none of the layout that OCI describes, so it is written anew."""
+"""Archives of images that `docker load` can read: engines before 25 know none of the layout that OCI describes, so it is written anew.
+
+A directory tree becomes such an archive as well. Engines could import it as it is, but through podman's socket that leaves a copy behind.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -54,10 +58,39 @@ def _rewrite(source: tarfile.TarFile, members: _Members, target: Path) -> None:
             stream = source.extractfile(members[name])
             members[name].name = name
             archive.addfile(members[name], stream)
-        data = json.dumps(described).encode()
-        member = tarfile.TarInfo("manifest.json")
-        member.size = len(data)
-        archive.addfile(member, io.BytesIO(data))
+        _add(archive, "manifest.json", described)
+
+
+def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str) -> None:
+    """Write an archive with one image of one layer.
+
+    Args:
+        tree: a tar file with everything that is in it.
+        target: a new file.
+        name: of the image, with its tag.
+        config: ``Env``, ``Cmd``, ``Labels``.
+        architecture: as Go calls it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    digest = hashlib.sha256()
+    with tree.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    layers = {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]}
+    described = {"architecture": architecture, "os": "linux", "config": config, "rootfs": layers, "history": [{"comment": "toolkit"}]}
+    with tarfile.open(target, "w") as archive:
+        archive.add(tree, "layer.tar")
+        _add(archive, "config.json", described)
+        _add(archive, "manifest.json", [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}])
+
+
+def _add(archive: tarfile.TarFile, name: str, value: object) -> None:
+    data = json.dumps(value).encode()
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
 
 
 def _blob(descriptor: dict[str, Any]) -> str:

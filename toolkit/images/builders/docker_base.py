@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from toolkit import shell
 from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, NeedsInstallError
 from toolkit.images import host
 from toolkit.images.bases import Base, Debootstrap
-from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_archive import archive_of, as_docker_archive
 from toolkit.images.builders.docker_engine import Engine
 from toolkit.images.builders.fetched import Fetched
 from toolkit.images.builders.follow import Follower
@@ -67,14 +66,19 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
     tag = f"{base.release}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
     name = engine.own(f"toolkit/debian:{tag}")
     if not _there(engine, name):
-        tree = place.scratch / "debian.tar"
+        tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
         _bootstrap(base, place, tree, follower)
-        changes = [f"ENV PATH={_PATH}", 'CMD ["/bin/bash"]', f'LABEL toolkit.base="debian {base.release}"']
-        said = engine.client.api.import_image_from_file(str(tree), changes=changes)
-        # Under no name at first: podman's socket would leave out the tag.
-        engine.client.images.get(json.loads(said.splitlines()[-1])["status"]).tag(*name.rsplit(":", 1))
+        config = {"Env": [f"PATH={_PATH}"], "Cmd": ["/bin/bash"], "Labels": {"toolkit.base": f"debian {base.release}"}}
+        archive_of(tree, archive, name, config, _architecture())
         tree.unlink()
+        with archive.open("rb") as stream:
+            engine.client.images.load(_chunks(stream))
+        archive.unlink()
     return name
+
+
+def _architecture() -> str:
+    return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
 
 
 def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
@@ -87,8 +91,7 @@ def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follow
             next_step="let root build one image with --engine docker, or build with: --engine apptainer",
         )
     root = place.scratch / "debian"
-    architecture = _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
-    options = [*_DEBOOTSTRAP, f"--include={','.join(('apt', *base.packages))}", f"--arch={architecture}"]
+    options = [*_DEBOOTSTRAP, f"--include={','.join(('apt', *base.packages))}", f"--arch={_architecture()}"]
     script = f'set -e; {program} "$@" && set -- "$root" && {{ {_CLEAN} }} && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
     command = ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *options, base.release, str(root), host.debian_mirror(base.release)]
     env = {"PATH": _PATH, "LC_ALL": "C.UTF-8", "root": str(root), "tree": str(tree), **host.proxies()}
