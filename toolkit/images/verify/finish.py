@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -37,7 +38,9 @@ def finish(image: FoundImage) -> tuple[Verdict, ...]:
         met={"here": Met(outcome="unchecked", detail="", drivers=drivers)} if drivers else {},
         mpi=manifest.mpi,
     )
-    found = (*own, *verdicts(case, only=[name for name, entry in CHECKS.items() if entry.at_end]))
+    with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
+        ahead.submit(lambda: case.looked)
+        found = (*own, *verdicts(case, only=[name for name, entry in CHECKS.items() if entry.at_end]))
     record(image, found)
     return found
 
