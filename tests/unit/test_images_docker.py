@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -14,7 +15,7 @@ import pytest
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.images.bases import Docker
 from toolkit.images.builders.docker import image_name
-from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_archive import archive_of, as_docker_archive
 from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.builders.docker_lend import lending, lent
 from toolkit.images.builders.docker_log import Reader
@@ -251,3 +252,19 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
         fetched(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
     with pytest.raises(ConfigError):
         fetched(Docker(image="a.site/x:1", archive="dir:/x"))
+
+
+def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
+    (tmp_path / "tree.tar").write_bytes(tar(etc__hostname=b"x"))
+    config = {"Env": ["PATH=/bin"], "Cmd": ["/bin/bash"], "Labels": {"toolkit.base": "debian bookworm"}}
+    archive_of(tmp_path / "tree.tar", tmp_path / "image.tar", "toolkit/debian:x", config, "amd64", "2026-01-02T03:04:05+00:00")
+    with as_docker_archive(tmp_path / "image.tar", tmp_path) as found:
+        assert found == tmp_path / "image.tar"
+    write_layout([found.read_bytes()], tmp_path / "image")
+    with tarfile.open(found) as archive:
+        told = {name: json.load(stream) for name in ("manifest.json", "config.json") if (stream := archive.extractfile(name))}
+    assert told["manifest.json"] == [{"Config": "config.json", "RepoTags": ["toolkit/debian:x"], "Layers": ["layer.tar"]}]
+    assert told["config.json"]["config"] == config
+    layer = hashlib.sha256((tmp_path / "tree.tar").read_bytes()).hexdigest()
+    assert told["config.json"]["rootfs"] == {"type": "layers", "diff_ids": [f"sha256:{layer}"]}
+    assert (tmp_path / "image/blobs/sha256" / layer).exists()

@@ -61,7 +61,7 @@ def _rewrite(source: tarfile.TarFile, members: _Members, target: Path) -> None:
         _add(archive, "manifest.json", described)
 
 
-def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str) -> None:
+def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str, created: str) -> None:
     """Write an archive with one image of one layer.
 
     Args:
@@ -70,6 +70,7 @@ def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], arch
         name: of the image, with its tag.
         config: ``Env``, ``Cmd``, ``Labels``.
         architecture: as Go calls it.
+        created: when, as of RFC 3339.
 
     Raises:
         OSError: it cannot be written.
@@ -79,7 +80,8 @@ def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], arch
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     layers = {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]}
-    described = {"architecture": architecture, "os": "linux", "config": config, "rootfs": layers, "history": [{"comment": "toolkit"}]}
+    made = {"created": created, "comment": "toolkit"}
+    described = {"created": created, "architecture": architecture, "os": "linux", "config": config, "rootfs": layers, "history": [made]}
     with tarfile.open(target, "w") as archive:
         archive.add(tree, "layer.tar")
         _add(archive, "config.json", described)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,27 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
         tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
         _bootstrap(base, place, tree, follower)
         config = {"Env": [f"PATH={_PATH}"], "Cmd": ["/bin/bash"], "Labels": {"toolkit.base": f"debian {base.release}"}}
-        archive_of(tree, archive, name, config, _architecture())
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        archive_of(tree, archive, name, config, _architecture(), now)
         tree.unlink()
-        with archive.open("rb") as stream:
-            engine.client.images.load(_chunks(stream))
+        _load(engine, archive)
         archive.unlink()
     return name
+
+
+def _load(engine: Engine, archive: Path) -> None:
+    from docker.errors import DockerException
+
+    try:
+        with archive.open("rb") as stream:
+            engine.client.images.load(_chunks(stream))
+    except (DockerException, OSError) as error:
+        raise BuildError(
+            f"{engine} did not take the base in",
+            place="step base",
+            details=(str(error)[:300],),
+            next_step="look at the engine's own log, and whether its disk has room",
+        ) from None
 
 
 def _architecture() -> str:
