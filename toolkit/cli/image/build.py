@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),
     default="auto",
-    help="What builds it. Docker's image becomes a SIF. auto: Apptainer; where it may not build, Docker.",
+    help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; where it may not build, docker.",
 )
 @click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
 @click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock); flat, and from nothing kept.")

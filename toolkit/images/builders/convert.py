@@ -1,4 +1,4 @@
-"""From an image of Docker's to a SIF, which carries the same labels, starts the same way and proves itself as one that Apptainer built."""
+"""From an image of an engine to a SIF, which carries the same labels, starts the same way and proves itself as one that Apptainer built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layout(Base, frozen=True, kw_only=True):
         return ("Bootstrap: oci", f"From: {_LAYOUT}")
 
     def detail(self) -> str:
-        return "the image that Docker built"
+        return "the image that the engine built"
 
 
 def convert(engine: Engine, image: str, name: str, place: Workspace, follower: Follower) -> str:
@@ -40,15 +40,15 @@ def convert(engine: Engine, image: str, name: str, place: Workspace, follower: F
     """
     save(engine, image, place.scratch / _LAYOUT)
     try:
-        return apptainer.pack_archive(Layout(), definition(name), place, follower, place.scratch)
+        return apptainer.pack_archive(Layout(), definition(name, engine.name), place, follower, place.scratch)
     finally:
         shutil.rmtree(place.scratch / _LAYOUT, ignore_errors=True)
 
 
-def definition(name: str) -> str:
+def definition(name: str, engine: str) -> str:
     """By which the SIF gets what an image of Docker's has no place for. Environment and labels come along by themselves."""
     return (
-        f"# {name}: built by Docker, and put into a SIF by toolkit.\n"
+        f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().header())
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
