@@ -71,7 +71,7 @@ class TestPodman:
 
 
 def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestPodman:
-    """A service with its data in ``directory``."""
+    """A service with its data in ``directory``, which must be short: podman takes 50 characters for what it keeps while it runs."""
     directory.mkdir(exist_ok=True)
     files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
     (directory / "containers.conf").write_text(_SETTINGS.format(files=files, processes=min(processes, _NPROC) if processes > 0 else _NPROC))
@@ -79,7 +79,7 @@ def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestP
     (directory / "registries.conf").write_text(insecure)
     sock = directory / "podman.sock"
     settings = [f"CONTAINERS_CONF={directory}/containers.conf", f"CONTAINERS_REGISTRIES_CONF={directory}/registries.conf"]
-    places = {"root": "data", "runroot": "run", "tmpdir": "tmp", "network-config-dir": "net"}
+    places = {"root": "data", "runroot": "r", "tmpdir": "tmp", "network-config-dir": "net"}
     options = [word for option, name in places.items() for word in (f"--{option}", str(directory / name))]
     options += ["--storage-driver", "overlay" if overlays(directory) else "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
     options += ["--log-level", "info"]  # as systemd starts it: requests are logged
@@ -96,7 +96,7 @@ def podman(engine_directory: Path, cgroups: None, registry: TestRegistry) -> Ite
     del cgroups
     if os.geteuid() != 0:
         pytest.skip("the tests' podman is started by root")
-    service = start_podman(engine_directory / "podman", registry)
+    service = start_podman(engine_directory / "p", registry)
     yield service
     service.end()
 
