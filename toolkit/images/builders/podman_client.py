@@ -14,7 +14,7 @@ What it does otherwise than BuildKit, found with 4.3.1 (buildah 1.28), and what 
 - It builds from an id, without asking a registry what a name means.
 
 The secrets are sent to the service, which keeps them in a directory of its own for as long as it builds. Where it is killed meanwhile,
-they stay there.
+they stay there, and the container of the step stays in its store (``podman ps --all --external``).
 """
 
 from __future__ import annotations
