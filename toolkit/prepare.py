@@ -27,7 +27,6 @@ from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
-from toolkit.runs.after import dependencies
 from toolkit.runtimes import able, worded
 from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
@@ -89,8 +88,12 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         from toolkit.images.demand import signature
 
         findings += signature(job, found.path, (here, Path(target.folder), *here.parents))
-    waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place)) if job.after else ((), [])
-    findings += unmet
+    waits_for: tuple[str, ...] = ()
+    if job.after:
+        from toolkit.runs.after import dependencies
+
+        waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place))
+        findings += unmet
     inputs = Inputs(
         job=job,
         after=waits_for,

@@ -32,6 +32,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.verbs:
             return None
         command: click.Command = importlib.import_module(self.verbs[cmd_name][0]).command
+        gc.freeze()  # what was imported stays: no collection need look at it
         gc.enable()
         return command
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from toolkit import quoting
 from toolkit.model.plan import Plan
 from toolkit.resources import package_directory
+from toolkit.scripts.compiled import cache
 
 
 @lru_cache(maxsize=1)
@@ -24,6 +25,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=cache(),
         autoescape=False,  # not HTML: the filters below are what quotes here
     )
     environment.filters |= {

@@ -1,0 +1,41 @@
+"""Templates that were compiled before: compiling those of one script is a tenth of what `toolkit run --dry-run` takes.
+
+They are kept where only this user writes, since they are code. Who wants no byte code of Python (PYTHONDONTWRITEBYTECODE) gets none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from jinja2 import FileSystemBytecodeCache
+from jinja2.bccache import Bucket
+
+_OTHERS_WRITE = 0o022
+
+
+class _Cache(FileSystemBytecodeCache):
+    """Jinja2's own, which a full disk does not stop."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError, EOFError, ValueError, TypeError):  # one that was cut off is compiled again
+            super().load_bytecode(bucket)
+
+
+def cache() -> FileSystemBytecodeCache | None:
+    """Where they are; None: nowhere."""
+    if sys.dont_write_bytecode:
+        return None
+    try:
+        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolkit" / "templates"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.lstat()
+    except (OSError, RuntimeError):
+        return None
+    return _Cache(str(directory)) if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE else None
