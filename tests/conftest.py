@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.cluster.podman_fixtures",
     "tests.cluster.runtime_fixtures",
     "tests.cluster.standins",
+    "tests.cluster.contained",
 ]
 
 # A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the tests start and send it to.

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,16 +51,14 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class TestEngine:
-    """An engine.
+class Service:
+    """What builds images and runs containers, Docker's engine or podman's service.
 
     Attributes:
         address: for ``DOCKER_HOST``.
         directory: where it keeps everything.
         daemon: the process.
     """
-
-    __test__ = False
 
     address: str
     directory: Path
@@ -70,19 +69,39 @@ class TestEngine:
         return {"DOCKER_HOST": self.address}
 
     def end(self) -> None:
-        """End it, and the steps that it leaves behind: engines of 20.10 end without them."""
+        """End it, and what it leaves behind: steps of builds, and containers, which go on without it."""
         self.daemon.end()
         for pid in processes_in(self.directory):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    @abstractmethod
+    def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
+        """What its own client says."""
+
+    @abstractmethod
+    def containers(self) -> list[str]:
+        """The names of all containers that there are."""
+
+
+class TestEngine(Service):
+    """An engine of Docker's."""
+
+    __test__ = False
+
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         """What Debian's own client says."""
-        argv = [docker_program(), *words]
-        environment = {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"}
-        done = subprocess.run(argv, env=environment, input=input, capture_output=True, check=False)
-        assert not check or done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode().strip()
+        return said_by([docker_program(), *words], {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"}, input, check=check)
+
+    def containers(self) -> list[str]:
+        return self.client("ps", "--all", "--format", "{{.Names}}").split()
+
+
+def said_by(argv: list[str], environment: dict[str, str], input: bytes | None, *, check: bool) -> str:
+    """What a client says."""
+    done = subprocess.run(argv, env=environment, input=input, capture_output=True, check=False)
+    assert not check or done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
 
 
 @dataclass(frozen=True)

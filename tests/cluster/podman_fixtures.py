@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.docked_fixtures import Docked, store_of
-from tests.cluster.engine_fixtures import Daemon, TestEngine, TestRegistry, answers, overlays, processes_in, start
+from tests.cluster.engine_fixtures import Service, TestEngine, TestRegistry, answers, overlays, said_by, start
 from tests.cluster.image_fixtures import wait_for
 
 # The machine may not let root raise a limit, and podman's own are above those of most machines.
@@ -31,43 +27,18 @@ runtime = "runc"
 _NPROC = 32768  # the most that a build by podman leaves its service
 
 
-@dataclass(frozen=True)
-class TestPodman:
-    """A service of podman.
-
-    Attributes:
-        address: for ``DOCKER_HOST``.
-        directory: where it keeps everything.
-        daemon: the process.
-    """
+class TestPodman(Service):
+    """A service of podman."""
 
     __test__ = False
 
-    address: str
-    directory: Path
-    daemon: Daemon
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"DOCKER_HOST": self.address}
-
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         """What podman's client says."""
-        argv = ["podman", "--remote", "--url", self.address, *words]
-        done = subprocess.run(argv, input=input, capture_output=True, check=False)
-        assert not check or done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode().strip()
+        return said_by(["podman", "--remote", "--url", self.address, *words], dict(os.environ), input, check=check)
 
     def containers(self) -> list[str]:
         """The names of all, also of those in which something is built."""
         return self.client("ps", "--all", "--external", "--format", "{{.Names}}").split()
-
-    def end(self) -> None:
-        """End it, and what its containers run, which goes on without it."""
-        self.daemon.end()
-        for pid in processes_in(self.directory):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestPodman:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.contained import containers_end_with_their_job, hostile_strings_arrive
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.image_fixtures import wait_for
 from tests.cluster.podman_fixtures import TestPodman
-from tests.cluster.ranks import none_left
 from tests.cluster.test_image_docker import BUILT
-from tests.cluster.test_runtimes import STAYS, TELL, hostile, options_of, told
 from toolkit.images.builders import docker
 from toolkit.images.builders.clients import Order
 from toolkit.images.builders.docker_engine import engine
@@ -215,43 +214,11 @@ def podman_env(toolkit_env: dict[str, str], podman: TestPodman) -> dict[str, str
 def test_hostile_strings_reach_ranks_in_podman(
     toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
 ) -> None:
-    directory = shared_dir / 'it\'s $(touch pwned) "q" 한글'
-    directory.mkdir()
-    (directory / "tell.py").write_text(TELL)
-    words, variables = hostile()
-    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
-    done = toolkit("run", "--runtime", "docker", "--image", podman_python, *options, "tell.py", *words, cwd=directory, env=podman_env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ranks = told(directory, "tell-0001")
-    assert len(ranks) == 2
-    for rank in ranks:
-        inside = rank["environment"]
-        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
-        assert {name: inside[name] for name in variables} == variables
-        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
-        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER", "CONTAINER_"))]
-    assert podman.containers() == []
-    assert not list(directory.rglob("pwned"))
+    hostile_strings_arrive(toolkit, podman_env, podman, podman_python, shared_dir)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_containers_of_podman_end_with_their_job(
     toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
 ) -> None:
-    """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
-    (shared_dir / "stays.py").write_text(STAYS)
-    options = ("--detach", "--runtime", "docker", "--image", podman_python, "--launcher", "none")
-    done = toolkit("run", *options, "--ntasks-per-node", "2", "stays.py", cwd=shared_dir, env=podman_env)
-    assert done.returncode == 0, done.stderr
-    number = json.loads((shared_dir / "runs/stays-0001/run.json").read_text())["job_id"]
-
-    def said() -> str:
-        return "".join(log.read_text() for log in (shared_dir / "runs/stays-0001/logs").glob("*"))
-
-    wait_for(lambda: said().count("is there") == 2, "both ranks")
-    assert sorted(podman.containers()) == [f"toolkit-test-{number}.0.{task}" for task in (0, 1)]
-    cancelled = toolkit("cancel", "stays-0001", cwd=shared_dir)
-    assert cancelled.returncode == 0, cancelled.stderr
-    wait_for(lambda: podman.containers() == [], "no container to be left")
-    assert said().count("told to end") == 2
-    none_left(shared_dir)
+    containers_end_with_their_job(toolkit, podman_env, podman, podman_python, shared_dir)

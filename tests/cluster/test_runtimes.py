@@ -15,43 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.contained import TELL, containers_end_with_their_job, hostile, hostile_strings_arrive, options_of, told
 from tests.cluster.engine_fixtures import TestEngine
 from tests.cluster.ordinary_user import User
-from tests.cluster.ranks import none_left, wait_for
-from tests.hostile import HOSTILE, MULTILINE
+from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 JOBS = Path(__file__).parents[2] / "jobs"
-
-TELL = """\
-import json, os, sys
-sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "python": sys.executable,
-                             "directory": os.getcwd(), "user": os.getuid(), "host": os.uname().nodename}) + "\\n")
-"""
-# Does not end when it is told to.
-STAYS = """\
-import os, signal, time
-signal.signal(signal.SIGTERM, lambda *_: print("told to end", flush=True))
-print("is there", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
-def told(directory: Path, name: str) -> list[dict[str, Any]]:
-    """What each rank of a run said with TELL."""
-    logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
-    return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
-
-
-def hostile() -> tuple[list[str], dict[str, str]]:
-    """Words, and variables, each with one of the hostile strings."""
-    words = [*HOSTILE, *MULTILINE, ""]
-    return words, {f"V{index}": word for index, word in enumerate(words)}
-
-
-def options_of(variables: dict[str, str]) -> list[str]:
-    return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
 def test_hostile_strings_reach_ranks_without_a_container(
@@ -139,29 +109,10 @@ def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[s
     return {**toolkit_env, **docker_engine.environment}
 
 
-def containers(engine: TestEngine) -> list[str]:
-    return engine.client("ps", "--all", "--format", "{{.Names}}").split()
-
-
 def test_hostile_strings_reach_ranks_in_docker(
     toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
 ) -> None:
-    directory = shared_dir / 'it\'s $(touch pwned) "q" 한글'
-    directory.mkdir()
-    (directory / "tell.py").write_text(TELL)
-    words, variables = hostile()
-    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
-    done = toolkit("run", "--runtime", "docker", "--image", python_tag, *options, "tell.py", *words, cwd=directory, env=engine_env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for rank in told(directory, "tell-0001"):
-        inside = rank["environment"]
-        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
-        assert {name: inside[name] for name in variables} == variables
-        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
-        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER"))]
-    assert len(told(directory, "tell-0001")) == 2
-    assert containers(docker_engine) == []
-    assert not list(directory.rglob("pwned"))
+    hostile_strings_arrive(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
 def test_files_of_ranks_in_docker_are_the_users(
@@ -190,7 +141,7 @@ def test_files_of_ranks_in_docker_are_the_users(
         done = toolkit(*words, cwd=shared_dir, env=environment)
         assert done.returncode == 0, done.stderr
         wait_for(lambda: told(shared_dir, "write-0001"), "the rank", says=lambda: "".join(log.read_text() for log in logs.glob("*")))
-        wait_for(lambda: containers(docker_engine) == [], "no container")
+        wait_for(lambda: docker_engine.containers() == [], "no container")
     finally:
         socket.chmod(0o660)
         for path, mode in modes.items():
@@ -204,23 +155,7 @@ def test_files_of_ranks_in_docker_are_the_users(
 def test_containers_of_docker_end_with_their_job_however_it_ends(
     toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
 ) -> None:
-    """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
-    (shared_dir / "stays.py").write_text(STAYS)
-    options = ("--detach", "--runtime", "docker", "--image", python_tag, "--launcher", "none")
-    done = toolkit("run", *options, "--ntasks-per-node", "2", "stays.py", cwd=shared_dir, env=engine_env)
-    assert done.returncode == 0, done.stderr
-    number = json.loads((shared_dir / "runs/stays-0001/run.json").read_text())["job_id"]
-
-    def said() -> str:
-        return "".join(log.read_text() for log in (shared_dir / "runs/stays-0001/logs").glob("*"))
-
-    wait_for(lambda: said().count("is there") == 2, "both ranks", says=said)
-    assert sorted(containers(docker_engine)) == [f"toolkit-test-{number}.0.{task}" for task in (0, 1)]
-    cancelled = toolkit("cancel", "stays-0001", cwd=shared_dir)
-    assert cancelled.returncode == 0, cancelled.stderr
-    wait_for(lambda: containers(docker_engine) == [], "no container to be left", says=said)
-    assert said().count("told to end") == 2
-    none_left(shared_dir)
+    containers_end_with_their_job(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
 def test_what_docker_cannot_run_is_refused_before_it_queues(

@@ -17,7 +17,7 @@ from toolkit.images.verify import jobs
 from toolkit.images.verify.case import Asked, Inside, Offer, container_program
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.nodes import local_drivers, on_nodes
-from toolkit.model.site import PORTS, Site
+from toolkit.model.site import Site
 from toolkit.prepare import Place, find_place
 from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
@@ -52,7 +52,7 @@ def assemble(wanted: Wanted, here: Path) -> Case:
     found = _image(wanted.image, case)
     if found is not None:
         case.image = found
-        case.probe = lambda: _probe(wanted, found, case.site)
+        case.probe = lambda: _probe(wanted, found, case)
         case.verified = _verified(wanted, found, case)
     return case
 
@@ -94,10 +94,10 @@ def probe_words(wanted: Wanted, image: FoundImage) -> tuple[str, ...]:
     return ("--image", image.path, "--site", wanted.site, "--launcher", "none", "--job-name", "doctor", *shape, *_common(wanted))
 
 
-def _probe(wanted: Wanted, image: FoundImage, site: Site | None) -> jobs.Ended:
-    ports = site.ports if site else PORTS
+def _probe(wanted: Wanted, image: FoundImage, case: Case) -> jobs.Ended:
+    site = case.site
     interface = (site.interface,) if site and site.interface else ()
-    return jobs.run(PROBE, probe_words(wanted, image), (*map(str, ports), *interface), within=jobs.parent(site))
+    return jobs.run(PROBE, probe_words(wanted, image), (*map(str, case.ports), *interface), within=jobs.parent(site))
 
 
 def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None:

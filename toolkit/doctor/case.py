@@ -13,7 +13,7 @@ import msgspec
 from toolkit.images.store import FoundImage
 from toolkit.images.verify.jobs import Ended
 from toolkit.model.base import Model
-from toolkit.model.site import Site
+from toolkit.model.site import PORTS, Site
 from toolkit.slurm.client import Client
 
 if TYPE_CHECKING:
@@ -123,6 +123,11 @@ class Case:
     probe: Callable[[], Ended] = Ended
     verified: ImageCase | None = None
     directories: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """The first and the last at which ranks may meet."""
+        return self.site.ports if self.site else PORTS
 
     @cached_property
     def ended(self) -> Ended:

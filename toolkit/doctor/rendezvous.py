@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from toolkit.doctor.case import Answer, Case, failed, passed
-from toolkit.model.site import PORTS
 
 
 def check(case: Case) -> Answer:
@@ -12,7 +11,7 @@ def check(case: Case) -> Answer:
     first, *others = case.told
     wrong = [f"{one.host}: {one.meeting['error']}" for one in others if "error" in one.meeting]
     port = (case.ended.files.get("here-0.json") or {}).get("meeting")
-    low, high = case.site.ports if case.site else PORTS
+    low, high = case.ports
     if not port:
         return failed(f"{first.host} has no free port from {low} to {high}", "look what listens there: ss -ltn")
     if wrong:

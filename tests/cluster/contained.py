@@ -1,0 +1,82 @@
+"""What ranks in containers of an engine tell, and what holds of them whichever engine it is: Docker's, or podman."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.engine_fixtures import Service
+from tests.cluster.ranks import none_left, wait_for
+from tests.hostile import HOSTILE, MULTILINE
+
+TELL = """\
+import json, os, sys
+sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "python": sys.executable,
+                             "directory": os.getcwd(), "user": os.getuid(), "host": os.uname().nodename}) + "\\n")
+"""
+# Does not end when it is told to.
+STAYS = """\
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("told to end", flush=True))
+print("is there", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def told(directory: Path, name: str) -> list[dict[str, Any]]:
+    """What each rank of a run said with TELL."""
+    logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
+    return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def hostile() -> tuple[list[str], dict[str, str]]:
+    """Words, and variables, each with one of the hostile strings."""
+    words = [*HOSTILE, *MULTILINE, ""]
+    return words, {f"V{index}": word for index, word in enumerate(words)}
+
+
+def options_of(variables: dict[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+
+
+def hostile_strings_arrive(toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path) -> None:
+    """Whatever a user types reaches two ranks byte for byte, and nothing is left of their containers."""
+    directory = place / 'it\'s $(touch pwned) "q" 한글'
+    directory.mkdir()
+    (directory / "tell.py").write_text(TELL)
+    words, variables = hostile()
+    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
+    done = toolkit("run", "--runtime", "docker", "--image", image, *options, "tell.py", *words, cwd=directory, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = told(directory, "tell-0001")
+    assert len(ranks) == 2
+    for rank in ranks:
+        inside = rank["environment"]
+        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
+        assert {name: inside[name] for name in variables} == variables
+        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
+        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER", "CONTAINER_"))]
+    assert service.containers() == []
+    assert not list(directory.rglob("pwned"))
+
+
+def containers_end_with_their_job(toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path) -> None:
+    """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
+    (place / "stays.py").write_text(STAYS)
+    options = ("--detach", "--runtime", "docker", "--image", image, "--launcher", "none")
+    done = toolkit("run", *options, "--ntasks-per-node", "2", "stays.py", cwd=place, env=env)
+    assert done.returncode == 0, done.stderr
+    number = json.loads((place / "runs/stays-0001/run.json").read_text())["job_id"]
+
+    def said() -> str:
+        return "".join(log.read_text() for log in (place / "runs/stays-0001/logs").glob("*"))
+
+    wait_for(lambda: said().count("is there") == 2, "both ranks", says=said)
+    assert sorted(service.containers()) == [f"toolkit-test-{number}.0.{task}" for task in (0, 1)]
+    cancelled = toolkit("cancel", "stays-0001", cwd=place)
+    assert cancelled.returncode == 0, cancelled.stderr
+    wait_for(lambda: service.containers() == [], "no container to be left", says=said)
+    assert said().count("told to end") == 2
+    none_left(place)
