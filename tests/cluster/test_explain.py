@@ -55,6 +55,13 @@ FAILURES = {
     "one rank raises under torchrun": Failure(
         "python-exception", "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)", "torchrun", "the label 12", rank=1
     ),
+    "one rank raises while another waits for it": Failure(
+        "python-exception",
+        GROUP + "dist.init_process_group('gloo')\nif rank == 1: raise ValueError('the label 12 is unknown')\ndist.barrier()",
+        "torchrun",
+        "the label 12",
+        rank=1,
+    ),
     "a rank is killed": Failure("killed", "import signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)", rank=None),
     "a rank crashes": Failure("crashed", "import ctypes\nif rank == 0: ctypes.string_at(0)\ntime.sleep(60)"),
     "a module is missing": Failure("module-missing", "import tensorflow", says="tensorflow is not in the image"),

@@ -182,11 +182,18 @@ def _looked_at(evidence: Evidence, rules: int) -> tuple[str, ...]:
     return tuple(seen)
 
 
+# As torch begins each line of an exception once a rank belongs to a group.
+_RAISED = re.compile(r"\[rank(?P<rank>\d+)\]: ?(?P<text>.*)")
+
+
 def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...]:
-    """Number the lines of each stream: from (text, host, rank)."""
+    """Number the lines of each stream: from (text, host, rank). What torch puts before a line names its rank, and is none of its text."""
     counts: dict[tuple[str, int | None], int] = {}
     entries: list[Entry] = []
     for text, host, rank in lines:
+        raised = _RAISED.match(text)
+        if raised:
+            text, rank = raised["text"], int(raised["rank"]) if rank is None else rank
         key = (host, rank)
         counts[key] = counts.get(key, -1) + 1
         entries.append(Entry(text, host, rank, counts[key]))
