@@ -14,9 +14,9 @@ from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 
 
-def by_apptainer(recipe: str) -> Path:
+def by_apptainer(recipe: str, *options: str) -> Path:
     """The image in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
-    argv = [sys.executable, "-m", "toolkit", "image", "build", recipe]
+    argv = [sys.executable, "-m", "toolkit", "image", "build", recipe, *options]
     built = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
     assert built.returncode == 0, built.stderr
     return Path(built.stdout.strip())
@@ -25,15 +25,18 @@ def by_apptainer(recipe: str) -> Path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow_cpu", "ray_cpu"))])
 def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, docked: Docked) -> None:
-    """What Apptainer compiled is lent to Docker's build, the rest of it is done anew."""
+    """What Apptainer compiled is lent to Docker's build, the rest of it is done anew. A recipe leaves versions open: where a package was
+    released after the image of the store was built, that is built again, every step of it, and compared once more."""
     image = by_apptainer(recipe)
-    known = json.loads(image.with_suffix(".json").read_text())
     (docked.images / ".cache").symlink_to(image.parent / ".cache")
     del docked.extra["TOOLKIT_REGISTRIES"]
     done = docked.run("build", recipe, "--engine", "docker", seconds=1500)
     assert done.returncode == 0, done.stderr
     by_docker = json.loads((docked.images / f"{recipe}.json").read_text())
     assert by_docker["builder"].startswith("docker ")
+    known = json.loads(image.with_suffix(".json").read_text())
+    if by_docker["packages"] != known["packages"]:
+        known = json.loads(by_apptainer(recipe, "--force").with_suffix(".json").read_text())
     assert by_docker["packages"]["apt"] == known["packages"]["apt"]
     assert by_docker["packages"]["pip"] == known["packages"]["pip"]
     proven = {verdict.name for verdict in from_json(json.dumps(known), Manifest).verdicts}

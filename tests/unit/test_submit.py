@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import submitit
 from msgspec.structs import replace
 
 import toolkit
@@ -99,6 +102,39 @@ def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: 
     else:
         with pytest.raises(PlanError, match="could not run"):
             plan(given)
+
+
+TWICE = """\
+import os, signal
+from submitit.helpers import DelayedSubmission
+
+class Twice:
+    saved = 0
+
+    def __call__(self):
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    def checkpoint(self):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        self.saved += 1
+        return DelayedSubmission(self)
+"""
+
+
+def test_a_signal_that_comes_twice_saves_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm signals every process of a task, and Apptainer passes its own signal on to the same rank."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    monkeypatch.syspath_prepend(tmp_path)
+    saved = tmp_path / "7_submitted.pkl"
+    called = submitit.core.utils.DelayedSubmission(importlib.import_module("twice").Twice())
+    called.set_timeout(60, max_num_timeout=3)
+    called.dump(saved)
+    job = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SUBMITIT_EXECUTOR": "slurm"}
+    task = [sys.executable, "-c", launcher._TASK, str(tmp_path)]
+    done = subprocess.run(task, cwd=tmp_path, env={**os.environ, **job}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 255, done.stderr
+    assert (tmp_path / launcher.AGAIN).exists()
+    assert vars(submitit.core.utils.DelayedSubmission.load(saved).function) == {"saved": 1}
 
 
 def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:

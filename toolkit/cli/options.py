@@ -167,7 +167,10 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="A job array with an element for each value, given to the script as --NAME V; repeatable: each with each.",
     ),
     click.option(
-        "--requeue", is_flag=True, default=None, help="Go back into the queue before the time is over, and go on from what was saved."
+        "--requeue",
+        is_flag=True,
+        default=None,
+        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get a signal, perhaps twice.",
     ),
     click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
     click.option("--pty", is_flag=True, default=None, help="Give each rank a terminal; with --interactive the first has yours."),

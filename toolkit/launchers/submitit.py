@@ -23,11 +23,18 @@ AGAIN = "again"  # a file in it: the first task wants the job to be queued again
 _SECONDS = 90  # before the time limit, as submitit itself has it
 _WANTED = re.compile(rf"B:(SIG)?{SIGNAL}(@\d+)?\Z")
 
-# What a task runs: submitit's own beginning, but for the one call that needs Slurm's commands.
+# What a task runs: submitit's own beginning, but for the one call that needs Slurm's commands. The signal comes twice, from Slurm and from
+# the process that keeps the image mounted and passes on what it is told; the second would save into the middle of the first.
 _TASK = f"""\
-import pathlib, sys
+import pathlib, signal, sys
+from submitit.core.job_environment import SignalHandler
 from submitit.core.submission import submitit_main
 from submitit.slurm.slurm import SlurmJobEnvironment
+save = SignalHandler.checkpoint_and_try_requeue
+def save_once(self, signum, frame=None):
+    signal.signal(signum, signal.SIG_IGN)
+    save(self, signum, frame)
+SignalHandler.checkpoint_and_try_requeue = save_once
 SlurmJobEnvironment._requeue = lambda self, countdown: pathlib.Path(sys.argv[1], "{AGAIN}").touch()
 submitit_main()
 """
