@@ -209,6 +209,23 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
     nothing_runs(tiny)
 
 
+def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny) -> None:
+    """Its Python takes for ever to say from outside what is in it."""
+    recipe = tiny.recipe(r'''printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3''')
+    build = tiny.start("build", recipe)
+    wait_for(lambda: (tiny.images / "tiny.log").exists(), "the image", seconds=30)
+    build.send_signal(signal.SIGINT)
+    said = build.communicate(timeout=30)[1]
+    assert build.returncode == 130
+    assert "the image is there" in said
+    assert "toolkit image verify tiny" in said
+    again = tiny.run("build", recipe)
+    assert again.returncode == 0, again.stderr
+    assert "kept" in again.stderr
+    assert tiny.left() == BUILT
+    nothing_runs(tiny)
+
+
 def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
     recipe = tiny.recipe("echo begun", "sleep 2")
     first = tiny.started(recipe, until="+ sleep 2")

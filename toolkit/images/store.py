@@ -148,9 +148,14 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     _sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))
+    before = os.open(target, os.O_RDONLY) if target.is_file() else None
     built.replace(target)
     announced.replace(_manifest_path(target))
     _sync(directory)
+    if before is not None:  # the last that holds the image from before: to free gigabytes takes the disk a while
+        import threading
+
+        threading.Thread(target=os.close, args=(before,)).start()
     for stale in _announced(target):
         stale.unlink(missing_ok=True)
     return target

@@ -10,7 +10,6 @@ from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
     from toolkit.images.builders.build import Built, Engine
-    from toolkit.model.image import Verdict
     from toolkit.progress import Progress
 
 
@@ -49,33 +48,28 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
         lock_file = str(lock_path(name))
     with console.Steps() as progress:
         built = build_image(name, progress, Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file))
-        found = () if built.kept else _verified(built, progress)
+        if not built.kept:
+            _tell_verdicts(built, progress)
     _show_built(built, as_json)
-    _refuse_failed(built, found)
+    _refuse_failed(built)
 
 
-def _verified(built: Built, progress: Progress) -> tuple[Verdict, ...]:
-    """What can be said of the image from outside, too, in one line: its own checks were told as they passed."""
-    from toolkit.images.store import FoundImage
-    from toolkit.images.verify.finish import finish
-
-    name = built.manifest.name
-    found = finish(FoundImage(name=name, path=built.path, manifest=built.manifest))
-    told = [one for one in found if one.name not in {check.name for check in built.manifest.checks}]
+def _tell_verdicts(built: Built, progress: Progress) -> None:
+    """What was found from outside, in one line: the image's own checks were told as they passed."""
+    told = [one for one in built.verdicts if one.name not in {check.name for check in built.manifest.checks}]
     groups = {outcome: [one.name for one in told if one.outcome == outcome] for outcome in ("passed", "failed", "unchecked")}
     words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
-    progress.say("verified", f"{'; '.join(words)} (toolkit image show {name})")
-    return found
+    progress.say("verified", f"{'; '.join(words)} (toolkit image show {built.manifest.name})")
 
 
-def _refuse_failed(built: Built, found: tuple[Verdict, ...]) -> None:
+def _refuse_failed(built: Built) -> None:
     """That the image does not suit the cluster at hand is no fault of the image."""
     from toolkit.errors import BuildError
 
-    failed = [one for one in found if one.outcome == "failed" and not one.site]
+    failed = [one for one in built.verdicts if one.outcome == "failed" and not one.site]
     if failed:
         raise BuildError(
-            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(found)} checks from outside",
+            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(built.verdicts)} checks from outside",
             place=", ".join(one.name for one in failed),
             details=[f"{one.name}: {one.detail}" for one in failed],
             next_step=f"toolkit image verify {built.manifest.name}",

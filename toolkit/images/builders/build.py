@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from toolkit import __version__
-from toolkit.errors import BuildError, ForbiddenError, ImageMissingError, UsageError
+from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images import host, library, sbom, store
 from toolkit.images.bases import LocalImage
@@ -27,13 +27,15 @@ from toolkit.images.builders.lock import held
 from toolkit.images.builders.materials import complete
 from toolkit.images.builders.provenance import base_image, described
 from toolkit.images.builders.sif_file import normalise, partition_digest
+from toolkit.images.builders.wanted import existing, hash_of, locked_hash, state_of
 from toolkit.images.builders.workspace import Workspace, require_space, scratch_parent, sweep, workspace
 from toolkit.images.chain import chain
 from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
+from toolkit.images.verify.finish import finish
 from toolkit.model.base import Model
-from toolkit.model.image import Manifest
-from toolkit.model.lock import Lock, to_toml
+from toolkit.model.image import Manifest, Verdict
+from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 
 
@@ -44,12 +46,14 @@ class Built(Model, frozen=True, kw_only=True):
         path: of the SIF.
         kept: it was there already, and nothing that it is made from has changed.
         seconds: that the build took; 0 where it was kept.
+        verdicts: every check that a build ends with; none where it was kept.
     """
 
     path: str
     manifest: Manifest
     kept: bool
     seconds: float = 0.0
+    verdicts: tuple[Verdict, ...] = ()
 
 
 Engine = Literal["auto", "apptainer", "docker"]
@@ -93,9 +97,9 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
     directory = store.images_directory()
     _make(directory)
     with held(directory, resolved.name, wait=wish.wait, progress=progress):
-        found = _existing(directory, resolved.name)
-        state = _state(resolved)
-        wanted = _hash(resolved, state)
+        found = existing(directory, resolved.name)
+        state = state_of(resolved)
+        wanted = hash_of(resolved, state)
         same = found is not None and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock)
         if found and same and _by(wish.engine, found[1]) and not wish.force:
             _settle(directory, *found)
@@ -118,8 +122,11 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
             return _build(task, progress)
         except KeyboardInterrupt:
             progress.end("stopped")
-            still = "is the one from before" if found else "is not there"
-            progress.say("stopped", f"nothing runs any more; the image {still}; left: {task.log}")
+            if task.log.exists():
+                still = "is the one from before" if found else "is not there"
+                progress.say("stopped", f"nothing runs any more; the image {still}; left: {task.log}")
+            else:
+                progress.say("stopped", f"the image is there, but not all checks were made: toolkit image verify {resolved.name}")
             raise
 
 
@@ -260,9 +267,13 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
     form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
     manifest = described(manifest, found, library.rendered(task.resolved, form), base, _command(task))
     path = store.publish(place.sif, manifest, task.log.parent)
-    write_atomically(path.with_name(f"{name}{sbom.ENDING}"), sbom.cyclonedx(manifest, found, __version__))
     task.log.replace(task.log.with_name(f"{name}.log"))
-    return Built(path=str(path), manifest=manifest, kept=False, seconds=round(sum(outcome.seconds.values()), 1))
+    with ThreadPoolExecutor(1) as beside:  # most of looking at the image is waiting for it
+        bill = beside.submit(sbom.cyclonedx, manifest, found, __version__)
+        verdicts = finish(store.FoundImage(name=name, path=str(path), manifest=manifest))
+        write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
+    seconds = round(sum(outcome.seconds.values()), 1)
+    return Built(path=str(path), manifest=manifest, kept=False, seconds=seconds, verdicts=verdicts)
 
 
 def _command(task: _Task) -> list[str]:
@@ -272,40 +283,3 @@ def _command(task: _Task) -> list[str]:
     options = locked if task.wish.lock else ["--flat"] if task.wish.flat else []
     options += ["--engine", task.wish.engine] if task.wish.engine != "auto" else []
     return ["toolkit", "image", "build", task.recipe, *options]
-
-
-def locked_hash(lock: Lock | None) -> str:
-    """What a manifest says of the lock that its image was built from."""
-    return hashlib.sha256(to_toml(lock).encode()).hexdigest() if lock else ""
-
-
-def wanted_hash(resolved: Resolved) -> str:
-    """What the manifest of an image says that is of this recipe, on this machine."""
-    return _hash(resolved, _state(resolved))
-
-
-def _existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
-    path = directory / f"{name}.sif"
-    try:
-        manifest = store.manifest_of(path, store.whole_header(path))
-    except ImageMissingError:
-        return None
-    return (path, manifest) if manifest else None
-
-
-def _state(resolved: Resolved) -> str:
-    """Of a base that lies on this machine, what tells it from another in the same place."""
-    if not isinstance(resolved.base, LocalImage):
-        return ""
-    path = Path(resolved.base.path)
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise ImageMissingError(f"the base of {resolved.name} cannot be read: {error.strerror}", place=str(path)) from None
-    return f"{state.st_ino} {state.st_size} {state.st_mtime_ns}"
-
-
-def _hash(resolved: Resolved, state: str) -> str:
-    """The recipe's hash, and for a base that lies on this machine also what that is now."""
-    recipe_hash = library.recipe_hash(resolved)
-    return hashlib.sha256(f"{recipe_hash} {state}".encode()).hexdigest() if state else recipe_hash

@@ -27,6 +27,7 @@ from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.namespaces import NotHereError as NotHereError
 from toolkit.images.builders.namespaces import done, prove
 from toolkit.images.builders.privilege import way
+from toolkit.images.builders.remove import remove
 from toolkit.images.builders.tasks import SCRIPTS, Plan, plan, takes_products
 from toolkit.images.builders.work import PACKED, WHOLE, Bind, Lower, Work
 from toolkit.images.builders.workspace import Workspace
@@ -36,6 +37,7 @@ from toolkit.images.loan import secrets
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.progress import Progress
 
+_STEPS = "steps"  # of the scratch directory: where the sandbox writes
 _PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
 
 
@@ -185,7 +187,7 @@ class _Layered:
             (scripts / name).write_text(text, encoding="utf-8")
         lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in self.layers)]
         return Work(
-            directory=str(self._directory("steps")),
+            directory=str(self._directory(_STEPS)),
             lowers=tuple(lowers),
             tasks=tuple(todo.tasks),
             binds=(*_machine_binds(), *self._temporary(), *lent),
@@ -196,7 +198,7 @@ class _Layered:
 
     def _temporary(self) -> Iterable[Bind]:
         for target in ("/tmp", "/var/tmp"):
-            directory = self._directory(f"steps{target.replace('/', '-')}")
+            directory = self._directory(f"{_STEPS}{target.replace('/', '-')}")
             directory.chmod(0o1777)
             yield Bind(source=str(directory), target=target, writable=True)
 
@@ -217,18 +219,24 @@ class _Layered:
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
 
     def check(self) -> None:
-        """What the image carries to prove itself, run in the finished image."""
+        """What the image carries to prove itself, run in the finished image; beside it, what else the end of a build needs."""
         self.follower.begin("checks")
-        asking = threading.Thread(target=self._ask, daemon=True)
-        asking.start()
+        beside = [threading.Thread(target=work, daemon=True) for work in (self._ask, self._tidy)]
+        for thread in beside:
+            thread.start()
         code = prove(self.way.program, self.place, self.follower)
-        asking.join()
+        for thread in beside:
+            thread.join()
         if code != 0:
             raise self.follower.error(code)
 
     def _ask(self) -> None:
         with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
             self.contents = contents(str(self.place.sif), self.place.output / "config")
+
+    def _tidy(self) -> None:
+        """What the steps wrote is in the image now."""
+        remove(self.place.scratch / _STEPS)
 
 
 def _import_what_is_slow() -> None:

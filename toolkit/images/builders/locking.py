@@ -20,6 +20,7 @@ from toolkit.images.builders.apptainer import lend
 from toolkit.images.builders.cache import BASES, Cache
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.provenance import base_image
+from toolkit.images.builders.wanted import wanted_hash
 from toolkit.images.builders.workspace import Workspace, workspace
 from toolkit.images.chain import chain
 from toolkit.images.collect import Contents, PythonPackage
@@ -109,8 +110,6 @@ def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
 
 def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
     """Whether an image is of another recipe than this."""
-    from toolkit.images.builders.build import wanted_hash
-
     return manifest.recipe_hash not in (library.recipe_hash(resolved), wanted_hash(resolved))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
 from toolkit.images.verify.case import Answer, Case, failed, passed
@@ -13,10 +15,11 @@ def verify(case: Case) -> Answer:
     """A foreign image is entered as jobs enter it, by ``exec``: nobody knows what its own runscript would start."""
     ours = case.image.manifest is not None and case.image.manifest.runscript
     actions: tuple[Literal["exec", "run"], ...] = ("exec", "run") if ours else ("exec",)
-    for action in actions:
-        wrong = _wrong(case, action)
-        if wrong:
-            return failed(f"by {action}: {wrong}")
+    with ThreadPoolExecutor() as both:
+        wrong = list(both.map(partial(_wrong, case), actions))
+    for action, what in zip(actions, wrong, strict=True):
+        if what:
+            return failed(f"by {action}: {what}")
     return passed("silent by exec and by run" if ours else "silent by exec; its own runscript is not used by jobs, and was not run")
 
 
