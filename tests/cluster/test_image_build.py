@@ -211,7 +211,7 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
 
 def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny) -> None:
     """Its Python takes for ever to say from outside what is in it."""
-    recipe = tiny.recipe(r'''printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3''')
+    recipe = tiny.recipe(r"""printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3""")
     build = tiny.start("build", recipe)
     wait_for(lambda: (tiny.images / "tiny.log").exists(), "the image", seconds=30)
     build.send_signal(signal.SIGINT)
