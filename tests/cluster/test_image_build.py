@@ -213,8 +213,8 @@ def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny)
     """Its Python takes for ever to say from outside what is in it."""
     recipe = tiny.recipe(r"""printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3""")
     build = tiny.start("build", recipe)
-    wait_for(lambda: (tiny.images / "tiny.log").exists(), "the image", seconds=30)
-    build.send_signal(signal.SIGINT)
+    wait_for(lambda: any(one.startswith("sleep 300") for one in tiny.processes()), "the look from outside", seconds=30)
+    os.killpg(build.pid, signal.SIGINT)  # as a terminal does
     said = build.communicate(timeout=30)[1]
     assert build.returncode == 130
     assert "the image is there" in said
