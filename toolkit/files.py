@@ -64,6 +64,15 @@ def _line_of(rows: Sequence[str], key: str) -> int | None:
     return found
 
 
+def sync(path: Path) -> None:
+    """Have the disk take a file, or the names in a directory, before anything else relies on it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old or the new one, never a part, also after a power cut."""
     import tempfile  # with random and its hashes; most commands write nothing

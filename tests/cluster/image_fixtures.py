@@ -28,11 +28,10 @@ _FAKES = {
 }
 
 
-def real_image(name: str) -> Path:
+def real_image(name: str, *options: str) -> Path:
     """A real image, in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
-    built = subprocess.run(
-        [sys.executable, "-m", "toolkit", "image", "build", name], capture_output=True, text=True, check=False, timeout=3600
-    )
+    argv = [sys.executable, "-m", "toolkit", "image", "build", name, *options]
+    built = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
     if built.returncode != 0:
         pytest.fail(f"toolkit image build {name} ended with {built.returncode}:\n{built.stderr}")
     return Path(built.stdout.strip())

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.docked_fixtures import Docked
+from tests.cluster.image_fixtures import real_image
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
-
-
-def by_apptainer(recipe: str, *options: str) -> Path:
-    """The image in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
-    argv = [sys.executable, "-m", "toolkit", "image", "build", recipe, *options]
-    built = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
-    assert built.returncode == 0, built.stderr
-    return Path(built.stdout.strip())
 
 
 @pytest.mark.timeout(3600)
@@ -27,7 +17,7 @@ def by_apptainer(recipe: str, *options: str) -> Path:
 def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, docked: Docked) -> None:
     """What Apptainer compiled is lent to Docker's build, the rest of it is done anew. A recipe leaves versions open: where a package was
     released after the image of the store was built, that is built again, every step of it, and compared once more."""
-    image = by_apptainer(recipe)
+    image = real_image(recipe)
     (docked.images / ".cache").symlink_to(image.parent / ".cache")
     del docked.extra["TOOLKIT_REGISTRIES"]
     done = docked.run("build", recipe, "--engine", "docker", seconds=1500)
@@ -36,7 +26,7 @@ def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, doc
     assert by_docker["builder"].startswith("docker ")
     known = json.loads(image.with_suffix(".json").read_text())
     if by_docker["packages"] != known["packages"]:
-        known = json.loads(by_apptainer(recipe, "--force").with_suffix(".json").read_text())
+        known = json.loads(real_image(recipe, "--force").with_suffix(".json").read_text())
     assert by_docker["packages"]["apt"] == known["packages"]["apt"]
     assert by_docker["packages"]["pip"] == known["packages"]["pip"]
     proven = {verdict.name for verdict in from_json(json.dumps(known), Manifest).verdicts}

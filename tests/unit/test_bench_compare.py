@@ -24,7 +24,7 @@ def ended(directory: Path, *, kind: str = "ok", **results: object) -> Path:
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results, kind=kind)  # type: ignore[arg-type]
     (directory / "outcome.json").write_text(to_json(outcome))
     (directory / "memory").mkdir()
-    for number, (script, host) in enumerate((("/work/train.py", 400.5), ("train.py", 399.0), ("/opt/venv/bin/torchrun", 900.0))):
+    for number, (script, host) in enumerate((("/scratch/train.py", 400.5), ("train.py", 399.0), ("/opt/venv/bin/torchrun", 900.0))):
         told = {"script": script, "host_mb": host, "gpu_mb": 12.0 * number}
         (directory / "memory" / f"nid001-{number}.json").write_text(json.dumps(told))
     return directory

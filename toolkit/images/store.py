@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
-from toolkit.files import read_json, write_atomically
+from toolkit.files import read_json, sync, write_atomically
 from toolkit.images import sif
 from toolkit.images.names import recipe_names as recipe_names
 from toolkit.model.base import Model, to_json
@@ -145,13 +145,13 @@ def _announced_path(path: Path, sif_id: str) -> Path:
 def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | None = None) -> Path:
     """Make a built SIF, which lies on the file system of ``directory``, the image ``name`` (else the recipe's); returns its path."""
     target = directory / f"{name or manifest.name}.sif"
-    _sync(built)
+    sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))
     before = os.open(target, os.O_RDONLY) if target.is_file() else None
     built.replace(target)
     announced.replace(_manifest_path(target))
-    _sync(directory)
+    sync(directory)
     if before is not None:  # the last that holds the image from before: to free gigabytes takes the disk a while
         import threading
 
@@ -182,11 +182,3 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
 def _announced(target: Path) -> Iterator[Path]:
     name = target.name.removesuffix(".sif")
     return (path for path in target.parent.glob(f".{name}.*.json") if len(path.name) == len(f".{name}.") + 32 + len(".json"))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

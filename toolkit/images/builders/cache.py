@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.files import write_atomically
+from toolkit.files import sync, write_atomically
 from toolkit.images.builders.remove import remove
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 
@@ -108,7 +108,7 @@ class Cache:
         target = self.path(kind, key)
         target.parent.mkdir(parents=True, exist_ok=True)
         size, digest = _weighed(made)
-        _sync(made)
+        _sync_all(made)
         with self._locked(kind):
             if not anew and (there := self._find(kind, key)):
                 return there
@@ -205,13 +205,9 @@ def _weighed(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _sync(path: Path) -> None:
+def _sync_all(path: Path) -> None:
     for one in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        handle = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(one)
 
 
 def _discard(path: Path) -> None:
