@@ -13,7 +13,6 @@ from toolkit.model.run import Attempt
 from toolkit.model.site import Access
 from toolkit.runs import once
 from toolkit.runs.store import Paths
-from toolkit.slurm import parse
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
 
@@ -140,11 +139,3 @@ def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
     assert found.job_id == 5
     assert paths.read_submission() == found
     assert not paths.attempt.exists()
-
-
-def test_marks_are_found_among_the_words_of_a_command() -> None:
-    text = (
-        "12|/runs/a/job.sbatch toolkit-1\n7|/runs/b toolkit-12\n9|(null)\n7_3|sbatch --parsable /x y/job.sbatch toolkit-1\n12|x toolkit-1\n"
-    )
-    assert parse.marked(text, "toolkit-1") == (7, 12)
-    assert parse.marked("", "toolkit-1") == ()

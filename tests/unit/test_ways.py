@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from toolkit.plan import plan
 from toolkit.runs import after, interactive, logs, processes, store
 from toolkit.runs.outcome import outcome
 from toolkit.runs.points import outcomes
-from toolkit.slurm import parse
 from toolkit.ways import requeue, sweep
 
 BATCH = """\
@@ -183,23 +181,6 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own() -> None:
     header, rows = sweep.rows(decided.points, found)
     assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
     assert rows == [[0, "1", "COMPLETED", 0, "0.5"], [1, "2", "FAILED", 3, "-"], [2, "3", "PENDING", "-", "-"]]
-
-
-@pytest.mark.parametrize("unset", [None, {"set": False, "infinite": False, "number": 0}])
-def test_elements_of_an_array_are_told_apart_whatever_slurm_prints(unset: Any) -> None:
-    rows = [
-        {"job_id": 8, "array_job_id": 7, "array_task_id": 0, "job_state": "COMPLETED", "array_task_string": ""},
-        {"job_id": 7, "array_job_id": 7, "array_task_id": unset, "job_state": "PENDING", "array_task_string": "2-3"},
-        {"job_id": 9, "array_job_id": {"set": True, "number": 7}, "array_task_id": {"set": True, "number": 1}, "job_state": ["FAILED"]},
-        {"job_id": 5, "array_job_id": 0, "array_task_id": unset, "job_state": "RUNNING"},
-    ]
-    assert [(key, state.state) for key, state in parse.elements(json.dumps({"jobs": rows}), 7).items()] == [(0, "COMPLETED"), (1, "FAILED")]
-    shown = (
-        "JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=x JobState=FAILED ExitCode=3:0 \nJobId=7 ArrayJobId=7 ArrayTaskId=1-3 JobState=PENDING"
-    )
-    assert {key: state.exit_code for key, state in parse.element_lines(shown).items()} == {0: 3}
-    accounts = "7_0|COMPLETED|0:0|None|nid001|main|5|9|x\n7_[1-3]|PENDING|0:0|None||main|0|0|x\n"
-    assert {key: state.end for key, state in parse.element_accounts(accounts).items()} == {0: 9}
 
 
 @pytest.mark.parametrize(

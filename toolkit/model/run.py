@@ -18,12 +18,14 @@ class JobState(Model, frozen=True, kw_only=True):
 
     Attributes:
         job_id: Slurm's number.
+        name: of the job, as the user chose it.
         state: base state in capitals: ``PENDING``, ``RUNNING``, ``COMPLETING``, ``COMPLETED``, ...
         reason: why it waits or failed, in Slurm's word; empty where there is none.
         nodes: host list as Slurm writes it: ``nid[001-002]``.
         exit_code: of the batch script.
         signal: that ended the batch script; 0: none.
-        log: file that the batch shell writes to; empty where it was not told.
+        log: file that the batch shell writes to, with ``%j`` and the like; empty if Slurm does not tell.
+        mark: word by which the job's run is recognized; empty if a script was submitted by hand.
     """
 
     job_id: int
@@ -37,6 +39,7 @@ class JobState(Model, frozen=True, kw_only=True):
     start: int = 0
     end: int = 0
     log: str = ""
+    mark: str = ""
 
     @property
     def ended(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError, SlurmSilentError, SlurmUnreachableError, SubmissionError
+from toolkit.files import write_atomically
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
-from toolkit.slurm import parse
+from toolkit.slurm import parse, queue
 
 # What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the controller.
 _UNREACHED = re.compile(
@@ -26,12 +28,17 @@ _LOST = re.compile(
     r"|Message receive failure|Unexpected message received|Broken pipe|Transport endpoint is not connected|Insane message length",
     re.IGNORECASE,
 )
+_DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+_ACCOUNTED_DAYS = 30  # how far back a job with a mark is looked for in the accounting
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer is not coming back
 
 
-def without_sbatch_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """``SBATCH_*`` variables override the script's own lines; a run must not depend on who has them set."""
-    return {name: value for name, value in environment.items() if not name.startswith("SBATCH_")}
+def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that change what Slurm's commands do by default.
+
+    ``SBATCH_*`` overrides the lines of a script, and ``SQUEUE_PARTITION`` and the like hide jobs.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(_DEFAULTS)}
 
 
 class AnswerLostError(SlurmUnreachableError):
@@ -59,7 +66,7 @@ class Client:
         return result
 
     def _said(self, argv: Sequence[str]) -> shell.Result:
-        environment = without_sbatch_variables(os.environ)
+        environment = without_slurm_defaults(os.environ)
         try:
             result = shell.run([*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False)
         except NeedsInstallError as error:
@@ -94,15 +101,23 @@ class Client:
         """Submit a script and return the job's id.
 
         Args:
-            mark: a word that no other job has. It is the script's only argument, so that Slurm shows it as part of the job's command;
-                name and comment, of which sites demand this and that, stay the user's.
+            script: a batch script.
+            mark: a word that no other job has, of ``once.new_mark``. The script is submitted under a name
+                with the mark in it, for as long as sbatch runs: every version of Slurm shows a job's owner
+                the path of its script, as ``Command``. The name and the comment of the job stay the user's
+                and the site's.
 
         Raises:
-            SubmissionError: Slurm refused it; its own words are in the details.
-            AnswerLostError: it may have the job, or not.
-            SlurmSilentError: no controller was reached, so that it cannot have the job.
+            SubmissionError: Slurm refused the job; its message is in the details.
+            AnswerLostError: Slurm may have the job or not.
+            SlurmSilentError: no controller was reached, so Slurm cannot have the job.
         """
-        result = self._said(["sbatch", "--parsable", str(script), mark])
+        marked = _marked_name(script, mark)
+        try:
+            result = self._said(["sbatch", "--parsable", str(marked)])
+        finally:
+            with contextlib.suppress(OSError):  # whatever becomes of the name, the answer counts
+                marked.unlink()
         match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
         if result.ok and match:
             return int(match[1])
@@ -115,63 +130,62 @@ class Client:
         raise SubmissionError("Slurm refused the job; nothing was submitted", place=str(script), details=words)
 
     def marked(self, mark: str) -> tuple[int, ...]:
-        """The jobs that were submitted with a mark, the oldest first; also those that have ended, as far as Slurm remembers them."""
-        result = self._run(["squeue", "--noheader", "--me", "--states=all", "--format=%F|%o"], check=False)
-        if not result.ok:
-            raise silent("Slurm does not tell which jobs it has", "squeue", result.tail(3))
-        found = parse.marked(result.stdout, mark)
-        if not found:
-            asked = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-1day", "--format=JobID,SubmitLine"]
-            accounts = self._run(asked, check=False)
-            found = parse.marked(accounts.stdout, mark) if accounts.ok else ()
-        return found
+        """Return the ids of the jobs that were submitted with a mark, in rising order.
+
+        Ended jobs are among them as long as Slurm or its accounting has them.
+        """
+        found = queue.job_ids(self._queued(), mark)
+        return found or queue.job_ids(self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark)
+
+    def my_jobs(self) -> dict[int, JobState]:
+        """Return the states of all jobs of this user that squeue shows, by job id.
+
+        This is one question about one user, whatever the number of jobs. Jobs that ended are among them for
+        the time that the controller remembers them (MinJobAge). A job array is one job.
+        """
+        return queue.job_states(self._queued())
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
-        """The states of jobs, also of ended ones; a job that Slurm has forgotten is missing."""
+        """Return the states of jobs by job id, of ended ones too; a job that Slurm has forgotten is missing.
+
+        Several jobs are looked for among those of this user, because squeue fetches the queue of the whole
+        site for a list of ids. One job may be another user's.
+        """
         if not ids:
             return {}
-        found = self._queued(ids)
-        lost = [number for number in ids if number not in found]
-        if lost:
-            asked = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={parse.SACCT_FORMAT}", f"--jobs={_list(lost)}"]
-            result = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
-            if result.ok:
-                found |= {number: state for number, state in parse.accounts(result.stdout).items() if number in lost}
-        return found
+        entries = self._queued(ids[0] if len(ids) == 1 else None)
+        states = queue.job_states(entries)
+        # squeue forgets the tasks of an array one by one, the first ones first.
+        arrays = {entry.array for entry in entries if entry.array and states[entry.array].ended}
+        if incomplete := [number for number in ids if number not in states or number in arrays]:
+            states = queue.job_states(queue.merge(entries, self._accounted(_jobs_option(incomplete))))
+        return {number: states[number] for number in ids if number in states}
 
     def elements(self, job_id: int) -> dict[int, JobState]:
-        """The elements of a job array, by their numbers; those that wait together in one entry of the queue are missing."""
-        result = self._run(["squeue", "--json", "--states=all", f"--jobs={job_id}"], check=False)
-        try:
-            found = parse.elements(result.stdout, job_id) if result.ok and "{" in result.stdout else {}
-        except ValueError:
-            found = {}
-        found = found or parse.element_lines(self._show(job_id))
-        if not found:
-            asked = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={parse.SACCT_ELEMENTS}", f"--jobs={job_id}"]
-            accounts = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
-            found = parse.element_accounts(accounts.stdout) if accounts.ok else {}
-        return found
+        """Return the states of the tasks of a job array by task id.
 
-    def _queued(self, ids: Sequence[int]) -> dict[int, JobState]:
-        # 22.05 prints all jobs whatever is asked for; later versions only these, and fail for one that they do not know.
-        result = self._run(["squeue", "--json", "--states=all", f"--jobs={_list(ids)}"], check=False)
-        try:
-            states = parse.jobs(result.stdout) if result.ok and "{" in result.stdout else None
-        except ValueError:
-            states = None
-        if states is None:
-            states = {}
-            for number in ids:
-                states |= parse.job_lines(self._show(number))
-        return {number: state for number, state in states.items() if number in ids}
+        Tasks that wait, or were cancelled, together in one entry of the queue are among them.
+        """
+        entries = queue.merge(self._queued(job_id), self._accounted(_jobs_option([job_id])))
+        return queue.task_states(entries, job_id)
 
-    def _show(self, job_id: int) -> str:
-        """What scontrol says of a job, empty where Slurm does not know it; a Slurm that answers nothing is another matter."""
-        result = self._run(["scontrol", "--oneliner", "show", "job", str(job_id)], check=False)
+    def _queued(self, job_id: int | None = None) -> list[queue.Entry]:
+        """Ask squeue about one job, or about all jobs of this user."""
+        separator = _new_separator()
+        which = "--me" if job_id is None else f"--jobs={job_id}"
+        words = ("squeue", "--noheader", which, "--states=all", f"--Format={queue.squeue_format(separator)}")
+        result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
-            raise silent("Slurm gives no answer about a job", "scontrol show job", result.tail(3))
-        return result.stdout
+            raise silent("Slurm does not tell which jobs it has", "squeue", result.tail(3))
+        return queue.squeue_entries(result.stdout, separator)
+
+    def _accounted(self, which: str) -> list[queue.Entry]:
+        """Ask the accounting about jobs; the answer is empty where a cluster keeps none."""
+        separator = _new_separator()
+        shape = ("--noheader", "--parsable", f"--delimiter={separator}", "--allocations")
+        words = ("sacct", *shape, f"--format={queue.sacct_format()}", which)
+        result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
+        return queue.sacct_entries(result.stdout, separator) if result.ok else []
 
     def expected_start(self, job_id: int) -> str:
         """When Slurm thinks that a waiting job starts, in its words; empty where it does not know."""
@@ -225,5 +239,22 @@ def no_slurm(cause: str, place: str | None = None, details: Sequence[str] = ()) 
     )
 
 
-def _list(ids: Sequence[int]) -> str:
-    return ",".join(str(number) for number in ids)
+def _jobs_option(ids: Sequence[int]) -> str:
+    return f"--jobs={','.join(map(str, ids))}"
+
+
+def _new_separator() -> str:
+    """Return a word that ends each value of an answer and that no job can have in its name or path."""
+    return f"<{os.urandom(4).hex()}>"
+
+
+def _marked_name(script: Path, mark: str) -> Path:
+    """Give a script a second name with the mark in it, in the same directory, and return that."""
+    marked = script.with_name(f"{script.stem}.{mark}{script.suffix}")
+    marked.unlink(missing_ok=True)  # of a submission that was killed
+    try:
+        marked.hardlink_to(script)
+    except OSError:  # a file system without hard links
+        mode = script.stat().st_mode & 0o777
+        write_atomically(marked, script.read_text(encoding="utf-8"), mode=mode)
+    return marked

@@ -11,6 +11,7 @@ from toolkit.errors import ToolkitError, UsageError, nearest
 from toolkit.model.job import Job
 from toolkit.model.source import Source
 from toolkit.model.ways import Point, PointOutcome
+from toolkit.slurm import tasks
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MOST = 10_000  # points; Slurm itself has a limit too, usually lower
@@ -121,13 +122,8 @@ def warnings(job: Job, source: Source) -> list[str]:
 
 
 def numbers(array: str | int | None) -> list[int]:
-    """The numbers that a value of ``--array`` names: ``0-3,7`` or ``0-8:4%2``."""
-    found: list[int] = []
-    for part in str(array).partition("%")[0].split(",") if array is not None else ():
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match:
-            found += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
-    return found
+    """Return the task ids that a value of ``--array`` names: ``0-3,7`` or ``0-8:4%2``."""
+    return tasks.expand(str(array)) if array is not None else []
 
 
 def failed(outcomes: Sequence[PointOutcome]) -> list[int]:

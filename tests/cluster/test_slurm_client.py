@@ -1,0 +1,252 @@
+"""What the client learns about jobs from a real Slurm, of whichever version is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.image_fixtures import wait_for
+from toolkit.errors import SubmissionError
+from toolkit.localcluster.access import access
+from toolkit.runs.once import new_mark
+from toolkit.slurm.client import Client
+
+HOSTILE = "a | b\n7<S>8 %s é 'q' $(x) \"d\""
+
+
+class Cluster:
+    """A client of a cluster, and scripts to submit."""
+
+    def __init__(self, toolkit: Any, env: Mapping[str, str], place: Path) -> None:
+        self.client = Client(access(env["TOOLKIT_CLUSTER"]))
+        self.place, self._toolkit, self._env = place, toolkit, dict(env)
+
+    def script(self, body: str, *options: str, name: str = "job.sbatch") -> Path:
+        """Write a batch script."""
+        path = self.place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = (f"#SBATCH --output={path.parent}/%j.log", *(f"#SBATCH {option}" for option in options))
+        path.write_text("\n".join(("#!/bin/bash", *lines, body, "")))
+        return path
+
+    def submit(self, body: str, *options: str, mark: str | None = None) -> int:
+        """Submit a script with a mark."""
+        return self.client.submit(self.script(body, *options), mark or new_mark())
+
+    def call(self, *words: str) -> str:
+        """Run one of Slurm's commands as a user types it."""
+        done = self._toolkit("cluster", "exec", "--", *words, env=self._env, cwd=self.place)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout).strip()
+
+    def ended(self, job_id: int) -> Any:
+        """Wait for the end of a job and return its state."""
+        wait_for(lambda: self.client.jobs([job_id])[job_id].ended, f"the end of job {job_id}")
+        return self.client.jobs([job_id])[job_id]
+
+    def started(self, job_id: int) -> None:
+        """Wait until a job runs."""
+        wait_for(lambda: self.client.jobs([job_id])[job_id].state == "RUNNING", f"the start of job {job_id}")
+
+
+@pytest.fixture
+def slurm(
+    cluster: str,
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+    shared_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Cluster:
+    assert cluster == toolkit_env["TOOLKIT_CLUSTER"]
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", toolkit_env["TOOLKIT_CLUSTER_DIR"])
+    return Cluster(toolkit, toolkit_env, shared_dir)
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "exit_code", "signal"),
+    [
+        ("true", "COMPLETED", 0, 0),
+        ("exit 3", "FAILED", 3, 0),
+        ("exit 255", "FAILED", 255, 0),
+        ("kill -9 $$", "FAILED", 0, 9),
+        ("kill -11 $$", "FAILED", 0, 11),
+    ],
+)
+def test_how_a_job_ended(slurm: Cluster, body: str, state: str, exit_code: int, signal: int) -> None:
+    job_id = slurm.submit(body, "--nodes=2", "--job-name=ends")
+    found = slurm.ended(job_id)
+    assert (found.job_id, found.state, found.exit_code, found.signal) == (job_id, state, exit_code, signal)
+    assert (found.name, found.partition, found.nodes) == ("ends", "main", "nid[001-002]")
+    assert 0 < found.start <= found.end
+    assert found.log.startswith(f"{slurm.place}/")
+    assert slurm.client.my_jobs()[job_id] == found
+
+
+def test_a_job_is_found_by_its_mark_in_all_its_life(slurm: Cluster) -> None:
+    """Held, running, requeued by an administrator, ended; the name and the comment stay the user's."""
+    mark, other = new_mark(), new_mark()
+    options = ("--hold", "--requeue", "--job-name=mine", "--comment=theirs")
+    job_id = slurm.submit("sleep 60", *options, mark=mark)
+    slurm.submit("true", mark=other)
+    assert slurm.client.marked(mark) == (job_id,)
+    slurm.call("scontrol", "release", str(job_id))
+    slurm.started(job_id)
+    assert slurm.client.marked(mark) == (job_id,)
+    slurm.call("scontrol", "requeue", str(job_id))
+    wait_for(lambda: slurm.client.jobs([job_id])[job_id].state == "PENDING", "the job to be in the queue again")
+    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.client.jobs([job_id])[job_id].mark == mark
+    slurm.client.cancel(job_id)
+    assert slurm.ended(job_id).state == "CANCELLED"
+    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k") == "mine|theirs"
+    assert slurm.client.marked(new_mark()) == ()
+
+
+def test_the_name_with_the_mark_is_gone_after_the_submission(slurm: Cluster) -> None:
+    slurm.submit("true")
+    with pytest.raises(SubmissionError):
+        slurm.submit("true", "--nodes=99")
+    assert [path.name for path in slurm.place.glob("*.sbatch")] == ["job.sbatch"]
+
+
+def test_a_script_that_is_submitted_by_hand_has_no_mark(slurm: Cluster) -> None:
+    mark = new_mark()
+    job_id = slurm.submit("true", mark=mark)
+    by_hand = int(slurm.call("sbatch", "--parsable", f"{slurm.place}/job.sbatch"))
+    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.client.my_jobs()[by_hand].mark == ""
+
+
+def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
+    mark = new_mark()
+    script = slurm.script("true", name=f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " "))
+    script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\n")
+    job_id = slurm.client.submit(script, mark)
+    slurm.call("scontrol", "update", f"JobId={job_id}", f"JobName={HOSTILE}")
+    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.client.my_jobs()[job_id].name == HOSTILE
+
+
+def test_a_long_path_and_a_symbolic_link(slurm: Cluster) -> None:
+    deep = slurm.place.joinpath(*["d" * 250] * 12)
+    deep.mkdir(parents=True)
+    link = slurm.place / "runs"
+    link.symlink_to(deep)
+    script = slurm.script("true", name=str((deep / "job.sbatch").relative_to(slurm.place)))
+    script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\n")
+    for path in (script, link / "job.sbatch"):
+        mark = new_mark()
+        job_id = slurm.client.submit(path, mark)
+        assert slurm.client.marked(mark) == (job_id,)
+    shutil.rmtree(deep)
+
+
+def test_a_file_system_without_hard_links(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, target: Path) -> None:
+        raise PermissionError(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    mark = new_mark()
+    job_id = slurm.submit("true", mark=mark)
+    assert slurm.client.marked(mark) == (job_id,)
+    assert sorted(path.name for path in slurm.place.glob("*.sbatch")) == ["job.sbatch"]
+
+
+def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("STATES", "PD"), ("PARTITION", "none"), ("FORMAT", "%i"), ("FORMAT2", "jobid")):
+        monkeypatch.setenv(f"SQUEUE_{name}", value)
+    mark = new_mark()
+    job_id = slurm.submit("true", mark=mark)
+    assert slurm.ended(job_id).state == "COMPLETED"
+    assert slurm.client.marked(mark) == (job_id,)
+
+
+def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
+    """Slurm keeps tasks that never started in one entry; the points of a sweep are run again by it."""
+    mark = new_mark()
+    body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
+    job_id = slurm.submit(body, "--array=0-3,10-90:2%2", mark=mark)
+    running = "the first two tasks to end and two others to run"
+
+    def states() -> list[str]:
+        return [state.state for state in slurm.client.elements(job_id).values()]
+
+    wait_for(lambda: states()[:5] == ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"], running)
+    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.client.jobs([job_id])[job_id].state == "RUNNING"
+    slurm.client.cancel(job_id)
+    found = slurm.ended(job_id)
+    tasks = slurm.client.elements(job_id)
+    assert list(tasks) == [0, 1, 2, 3, *range(10, 91, 2)]
+    assert [state.state for state in tasks.values()] == ["FAILED", "COMPLETED", *["CANCELLED"] * 43]
+    assert (tasks[0].exit_code, found.job_id, found.end > 0) == (3, job_id, True)
+    assert slurm.client.marked(mark) == (job_id,)
+
+
+def test_tasks_are_not_cut_off_however_many_there_are(slurm: Cluster) -> None:
+    """Slurm's commands show 64 characters of the ids of tasks unless they are told otherwise."""
+    ids = [number for number in range(300) if number % 3 != 1]
+    job_id = slurm.submit("true", "--hold", f"--array={','.join(map(str, ids))}")
+    assert list(slurm.client.elements(job_id)) == ids
+    slurm.client.cancel(job_id)
+
+
+def test_an_interactive_job_has_neither_log_nor_mark(slurm: Cluster) -> None:
+    said = slurm.call("salloc", "--quiet", "--ntasks=1", "bash", "-c", "echo $SLURM_JOB_ID")
+    found = slurm.ended(int(re.findall(r"\d+", said)[-1]))
+    assert (found.state, found.log, found.mark) == ("COMPLETED", "", "")
+
+
+def test_jobs_that_slurm_does_not_know_are_missing(slurm: Cluster) -> None:
+    job_id = slurm.submit("true")
+    assert slurm.client.jobs([99999]) == {}
+    assert list(slurm.client.jobs([99999, job_id])) == [job_id]
+    assert slurm.client.jobs([]) == {}
+
+
+@pytest.fixture
+def forgetful(
+    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    """A cluster with accounting whose controller forgets a job some seconds after its end."""
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "forgets"}
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", toolkit_env["TOOLKIT_CLUSTER_DIR"])
+    up = toolkit("cluster", "up", "--nodes", "1", "--accounting", env=env, timeout=300)
+    assert up.returncode == 0, up.stderr
+    found = Cluster(toolkit, env, shared_dir)
+    (config,) = (base / "c/forgets").rglob("slurm.conf")
+    config.write_text(re.sub(r"(?m)^MinJobAge=.*$", "MinJobAge=2", config.read_text()))
+    found.call("scontrol", "reconfigure")
+    yield found
+    assert toolkit("cluster", "down", env=env).returncode == 0
+
+
+def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Cluster) -> None:
+    """Also the tasks of an array that ended long before the last one."""
+    mark, array_mark = new_mark(), new_mark()
+    job_id = forgetful.submit("exit 3", mark=mark)
+    body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"
+    array = forgetful.submit(body, "--array=0-5%1", mark=array_mark)
+    wait_for(lambda: job_id not in forgetful.client.my_jobs(), "Slurm to forget the job", seconds=180)
+    assert f"{array}_0" not in forgetful.call("squeue", "--array", "--noheader", "--states=all", "--format=%i")
+
+    state = forgetful.client.jobs([job_id])[job_id]
+    assert (state.state, state.exit_code, state.mark) == ("FAILED", 3, mark)
+    assert forgetful.client.marked(mark) == (job_id,)
+    tasks = forgetful.client.elements(array)
+    assert [tasks[task].state for task in range(6)] == ["FAILED", "RUNNING", *["PENDING"] * 4]
+    assert tasks[0].exit_code == 4
+
+    forgetful.client.cancel(array)
+    assert forgetful.ended(array).state == "FAILED"
+    wait_for(lambda: array not in forgetful.client.my_jobs(), "Slurm to forget the array", seconds=180)
+    tasks = forgetful.client.elements(array)
+    assert [tasks[task].state for task in range(6)] == ["FAILED", *["CANCELLED"] * 5]
+    assert forgetful.client.jobs([array])[array].state == "FAILED"
+    assert forgetful.client.marked(array_mark) == (array,)

@@ -1,0 +1,191 @@
+"""Parse jobs of squeue and sacct, whatever their names are and whichever version prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from toolkit.model.run import JobState
+from toolkit.slurm import queue, tasks
+
+END = "<1f2e3d4c>"
+MARK = "toolkit-0123456789abcdef"
+HOSTILE = "a | b\n7<S>8\t%s <1f2e3d4> \x1f é"
+
+
+def squeue(*rows: Iterable[str]) -> str:
+    """Return what squeue prints for rows of values."""
+    return "".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows)
+
+
+def row(number: int, *, array: int = 0, task: str = "N/A", **values: str) -> list[str]:
+    """Return the values of one job in squeue's order."""
+    given = {
+        "state": "COMPLETED",
+        "reason": "None",
+        "nodes": "nid001",
+        "partition": "main",
+        "code": "0:0",
+        "start": "100",
+        "end": "160",
+        "name": "train",
+        "batch": "1",
+        "log": "/runs/a/logs/%j.log",
+        "command": "/runs/a/job.sbatch",
+        **values,
+    }
+    return [str(number), str(array or number), task, *given.values()]
+
+
+def one(text: str) -> JobState:
+    """Return the state of the only job in an answer."""
+    (entry,) = queue.squeue_entries(text, END)
+    return entry.state
+
+
+def test_any_name_and_path_is_read() -> None:
+    path = f"/runs/{HOSTILE}/job.{MARK}.sbatch"
+    text = squeue(row(7, name=HOSTILE, log=HOSTILE, command=path), row(8, name="next"))
+    first, second = (entry.state for entry in queue.squeue_entries(text, END))
+    assert (first.name, first.log, first.mark) == (HOSTILE, HOSTILE, MARK)
+    assert (second.job_id, second.name, second.mark) == (8, "next", "")
+
+
+def test_what_a_plugin_prints_before_the_answer_is_left_out() -> None:
+    assert one("squeue: warning: 99 of something\n" + squeue(row(7))).job_id == 7
+    assert queue.squeue_entries("some warning\n", END) == []
+
+
+def test_an_answer_that_was_cut_off_gives_the_whole_rows() -> None:
+    text = squeue(row(7), row(8))
+    assert [entry.state.job_id for entry in queue.squeue_entries(text[:-30], END)] == [7]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("137", (0, 9)), ("", (0, 0))],
+)
+def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> None:
+    state = one(squeue(row(7, state="FAILED", code=code)))
+    assert (state.exit_code, state.signal) == expected
+
+
+def test_times_that_slurm_only_expects_are_not_known() -> None:
+    pending = one(squeue(row(7, state="PENDING", start="9999", end="N/A")))
+    running = one(squeue(row(7, state="RUNNING", start="100", end="9999")))
+    assert (pending.start, pending.end, running.start, running.end) == (0, 0, 100, 0)
+
+
+def test_salloc_has_no_log() -> None:
+    """22.05 prints the default name of a batch job's log."""
+    assert one(squeue(row(7, batch="0", log="/home/me/slurm-7.out"))).log == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3", [3]),
+        ("3-6", [3, 4, 5, 6]),
+        ("0-8:4%2", [0, 4, 8]),
+        ("[1,5-6%1]", [1, 5, 6]),
+        ("1,3,...", [1, 3]),
+        ("", []),
+    ],
+)
+def test_task_ids(text: str, expected: list[int]) -> None:
+    assert tasks.expand(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("states", "together", "code"),
+    [
+        (("PENDING", "PENDING"), "PENDING", 0),
+        (("RUNNING", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "COMPLETED"), "COMPLETED", 0),
+        (("COMPLETED", "FAILED"), "FAILED", 3),
+    ],
+)
+def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) -> None:
+    rows = [row(8 - task, array=7, task=str(task), state=state, nodes=f"nid00{task}") for task, state in enumerate(states)]
+    rows[1][7] = "3:0" if states[1] == "FAILED" else "0:0"
+    found = queue.job_states(queue.squeue_entries(squeue(*rows), END))[7]
+    assert (found.job_id, found.state, found.exit_code) == (7, together, code)
+    assert found.nodes == "nid000,nid001"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CANCELLED"])
+def test_tasks_that_share_an_entry_are_told_apart(state: str) -> None:
+    """A sweep that was cancelled must not forget the points that never started."""
+    entries = queue.squeue_entries(
+        squeue(
+            row(7, array=7, task="2,4-6%2", state=state, nodes="(null)"),
+            row(9, array=7, task="1", state="FAILED", code="3:0"),
+            row(8, array=7, task="0"),
+            row(5),
+        ),
+        END,
+    )
+    found = queue.task_states(entries, 7)
+    assert [(task, found[task].state) for task in found] == [
+        (0, "COMPLETED"),
+        (1, "FAILED"),
+        *((task, state) for task in (2, 4, 5, 6)),
+    ]
+    assert found[1].exit_code == 3
+    assert found[4].nodes == ""
+
+
+def sacct(*rows: str) -> list[queue.Entry]:
+    """Parse rows of sacct whose values are separated by a bar."""
+    return queue.sacct_entries("".join(line.replace("|", END) + f"{END}\n" for line in rows), END)
+
+
+ACCOUNTS = (
+    "8|7_0|COMPLETED|None|nid001|main|0:0|5|9|x|sbatch /runs/a/job.toolkit-0123456789abcdef.sbatch",
+    "9|7_1|FAILED|NonZeroExitCode|nid001|main|3:0|5|9|x|sbatch job.sbatch",
+    "7_[2-3]|7_[2-3]|CANCELLED by 1000|None|None assigned|main|0:0|9|9|x|sbatch job.sbatch",
+    "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch '/r/a b/job.toolkit-0123456789abcdef.sbatch'",
+)
+
+
+def test_jobs_of_the_accounting() -> None:
+    entries = sacct(*ACCOUNTS)
+    states = queue.job_states(entries)
+    assert [states[number].state for number in (8, 9, 7, 12)] == ["COMPLETED", "FAILED", "FAILED", "RUNNING"]
+    assert states[7].exit_code == 3
+    assert [state.state for state in queue.task_states(entries, 7).values()] == [
+        *("COMPLETED", "FAILED"),
+        *("CANCELLED", "CANCELLED"),
+    ]
+    assert queue.job_ids(entries, MARK) == (7, 12)
+
+
+def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
+    """squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
+    queued = queue.squeue_entries(squeue(row(10, array=7, task="2"), row(7, array=7, task="3")), END)
+    accounted = sacct(*ACCOUNTS[:2], "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|")
+    states = queue.job_states(queue.merge(queued, accounted))
+    assert states[7].state == "FAILED"
+    assert states[10].state == "COMPLETED"
+
+
+def test_the_accounting_is_late_and_does_not_bring_back_a_pending_task() -> None:
+    queued = queue.squeue_entries(squeue(row(7, array=7, task="3")), END)
+    accounted = sacct("7_[0-2]|7_[0-2]|PENDING|None|None assigned|main|0:0|Unknown|Unknown|x|")
+    assert queue.job_states(queue.merge(queued, accounted))[7].state == "COMPLETED"
+    assert queue.job_states(queue.merge([], accounted))[7].state == "PENDING"
+
+
+def test_a_mark_is_found_also_where_it_is_one_of_many() -> None:
+    marked = f"/runs/a b/job.{MARK}.sbatch"
+    rows = [
+        row(12, command=marked),
+        row(9, array=7, task="1", command=marked),
+        row(7, array=7, task="2-3", command=marked),
+        row(3, command=marked.replace("0123", "9999")),
+        row(4, command="(null)"),
+        row(5, command=f"/runs/job.sbatch {MARK}"),
+    ]
+    assert queue.job_ids(queue.squeue_entries(squeue(*rows), END), MARK) == (7, 12)

@@ -1,0 +1,209 @@
+"""Parse the jobs that ``squeue --Format`` and ``sacct --parsable`` print. Pure.
+
+Text is read rather than ``--json``: squeue of 22.05 prints the jobs of the whole site as JSON, whatever
+user or job is asked for, and gives 0 as the return code of a job that failed. ``--Format`` exists in every
+version, and a width of 0 prints a value whole. Job names and paths may contain any character, so each value
+ends with a separator that the caller makes at random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from toolkit.model.run import JobState
+from toolkit.slurm import tasks
+
+_SQUEUE = (
+    *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
+    *("exit_code", "StartTime", "EndTime", "Name", "BatchFlag", "StdOut", "Command"),
+)
+_SACCT = (
+    *("JobIDRaw", "JobID", "State", "Reason", "NodeList", "Partition"),
+    *("ExitCode", "Start", "End", "JobName", "SubmitLine"),
+)
+# Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64 characters.
+ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
+_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?$")  # newer versions quote words
+
+
+class Entry(NamedTuple):
+    """One job, one task of a job array, or tasks of an array that are still together in the queue.
+
+    Attributes:
+        state: of the job.
+        array: job id of the array; 0 if the job is not one.
+        tasks: ids of the tasks in Slurm's notation (``3`` or ``3-9%2``); empty if the job is not an array.
+    """
+
+    state: JobState
+    array: int
+    tasks: str
+
+
+def squeue_format(separator: str) -> str:
+    """Return the value of ``squeue --Format`` that ``squeue_entries`` reads."""
+    return ",".join(f"{field}:0{separator}" for field in _SQUEUE)
+
+
+def sacct_format() -> str:
+    """Return the value of ``sacct --format`` that ``sacct_entries`` reads."""
+    return ",".join(_SACCT)
+
+
+def squeue_entries(text: str, separator: str) -> list[Entry]:
+    """Parse the answer of squeue."""
+    rows = _rows(text, separator, len(_SQUEUE))
+    return [_squeue_entry(row) for row in rows if row[0].isdigit()]
+
+
+def sacct_entries(text: str, separator: str) -> list[Entry]:
+    """Parse the answer of sacct."""
+    return [_sacct_entry(row) for row in _rows(text, separator, len(_SACCT)) if row[0][:1].isdigit()]
+
+
+def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
+    """Yield the values of each job, none of which a newline ends."""
+    values = text.split(separator)[:-1]
+    for start in range(0, len(values) - width + 1, width):
+        # Before the first value: the end of the line before, and warnings of a site's plugins.
+        yield [values[start].rpartition("\n")[2], *values[start + 1 : start + width]]
+
+
+def _squeue_entry(row: Sequence[str]) -> Entry:
+    number, array, task, *common, batch, log, command = row
+    job = _job(number, *common)
+    if batch != "0":  # squeue of 22.05 also prints a log for salloc, which has none
+        job = replace(job, log=log, mark=mark_of(command))
+    return Entry(job, int(array) if task != "N/A" else 0, "" if task == "N/A" else task)
+
+
+def _sacct_entry(row: Sequence[str]) -> Entry:
+    raw, number, *common, submit_line = row
+    array, _, task = number.partition("_")
+    # The raw id of tasks that were cancelled together is written with their range, too.
+    job = replace(_job(raw.partition("_")[0], *common), mark=mark_of(submit_line))
+    return Entry(job, int(array) if task else 0, task.strip("[]"))
+
+
+def _job(
+    number: str,
+    state: str,
+    reason: str,
+    nodes: str,
+    partition: str,
+    code: str,
+    start: str,
+    end: str,
+    name: str,
+) -> JobState:
+    exit_code, signal = _exit(code)
+    job = JobState(
+        job_id=int(number),
+        state=base_state(state),
+        name=name,
+        reason=_word(reason),
+        nodes=_word(nodes),
+        partition=partition,
+        exit_code=exit_code,
+        signal=signal,
+    )
+    # Slurm also prints when it expects a pending job to start and a running one to end.
+    started = 0 if job.state == "PENDING" else _seconds(start)
+    return replace(job, start=started, end=_seconds(end) if job.ended else 0)
+
+
+def mark_of(command: str) -> str:
+    """Return the mark in the path of the submitted script, the last word of a command; empty if there is none."""
+    match = _MARKED.search(command)
+    return match[1] if match else ""
+
+
+def base_state(text: str) -> str:
+    """Return the state without what sacct writes behind it, as in ``CANCELLED by 1000``."""
+    return text.upper().split()[0] if text.strip() else ""
+
+
+def _word(text: str) -> str:
+    """Return a value, or an empty one for any of Slurm's words for none."""
+    return "" if text in ("None", "None assigned", "(null)", "Unknown", "n/a") else text
+
+
+def _seconds(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _exit(text: str) -> tuple[int, int]:
+    """Return exit code and signal: ``3:0``, or before 23.02 the status that wait(2) gives."""
+    code, colon, signal = text.partition(":")
+    if colon:
+        return _seconds(code), _seconds(signal)
+    status = _seconds(code)
+    return (status >> 8) & 255, status & 127
+
+
+def merge(queued: Sequence[Entry], accounted: Iterable[Entry]) -> list[Entry]:
+    """Return the entries of the queue, and those of the accounting that the queue does not have any more.
+
+    The accounting is some seconds late. So of a job array that is in the queue only ended tasks are taken.
+    """
+    known = {task for entry in queued for task in _tasks_of(entry)}
+    arrays = {entry.array for entry in queued if entry.array}
+    late = [entry for entry in accounted if entry.state.ended or entry.array not in arrays]
+    return [*queued, *(entry for entry in late if known.isdisjoint(_tasks_of(entry)))]
+
+
+def _tasks_of(entry: Entry) -> set[tuple[int, int]]:
+    """Return what identifies a job (its id and 0) or the tasks of an array (its id and theirs)."""
+    if not entry.array:
+        return {(entry.state.job_id, 0)}
+    return {(entry.array, task) for task in tasks.expand(entry.tasks)}
+
+
+def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:
+    """Return the state of each job by job id; a job array is one job under the array's id."""
+    arrays: dict[int, list[JobState]] = {}
+    states: dict[int, JobState] = {}
+    for entry in entries:
+        states[entry.state.job_id] = entry.state
+        if entry.array:
+            arrays.setdefault(entry.array, []).append(entry.state)
+    return states | {number: array_state(number, members) for number, members in arrays.items()}
+
+
+def array_state(number: int, members: Sequence[JobState]) -> JobState:
+    """Return the state of a job array as one job.
+
+    It runs while a task does, has ended when all have, and then has the state of the first task that did not
+    complete.
+    """
+    alive = [state for state in members if not state.ended]
+    running = next((state for state in alive if state.state != "PENDING"), None)
+    failed = next((state for state in members if state.ended and state.state != "COMPLETED"), None)
+    shown = running or (alive[0] if alive else failed or members[0])
+    is_partly_done = alive and not running and len(alive) < len(members)
+    return replace(
+        shown,
+        job_id=number,
+        state="RUNNING" if is_partly_done else shown.state,
+        nodes=",".join(dict.fromkeys(state.nodes for state in members if state.nodes)),
+        start=min((state.start for state in members if state.start), default=0),
+        end=0 if alive else max(state.end for state in members),
+    )
+
+
+def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
+    """Return the state of each task of a job array by task id, in rising order.
+
+    Tasks that wait, or were cancelled, together in one entry of the queue are among them.
+    """
+    states = {task: entry.state for entry in entries if entry.array == array for task in tasks.expand(entry.tasks)}
+    return {task: states[task] for task in sorted(states)}
+
+
+def job_ids(entries: Iterable[Entry], mark: str) -> tuple[int, ...]:
+    """Return the ids of the jobs with a mark in rising order; a job array is one job."""
+    return tuple(sorted({entry.array or entry.state.job_id for entry in entries if entry.state.mark == mark}))
