@@ -167,11 +167,16 @@ def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:
     """Return the state of each job by job id; a job array is one job under the array's id."""
     arrays: dict[int, list[JobState]] = {}
     states: dict[int, JobState] = {}
-    for entry in entries:
+    for entry in sorted(entries, key=_first_task):
         states[entry.state.job_id] = entry.state
         if entry.array:
             arrays.setdefault(entry.array, []).append(entry.state)
     return states | {number: array_state(number, members) for number, members in arrays.items()}
+
+
+def _first_task(entry: Entry) -> int:
+    digits = re.match(r"\d+", entry.tasks)
+    return int(digits[0]) if digits else 0
 
 
 def array_state(number: int, members: Sequence[JobState]) -> JobState:
