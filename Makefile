@@ -1,11 +1,14 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long test-jobs images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
+.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
+SUITE   := trixie
+TESTS   := tests/cluster
+FRESH   := /var/tmp/fresh-debian
 SHELLS   = $(shell find .ci/run tests toolkit tools -name '*.sh' -o -path .ci/run)
 
 help: ## show this
@@ -32,6 +35,14 @@ test: .venv/.ready-dev ## set up, lint, and run every test
 	@$(MAKE) --no-print-directory lint
 	$(PYTEST) $(STRICT) tests/unit
 	$(PYTEST) $(STRICT) -v -m 'not long' tests/cluster
+
+test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
+	@$(TOOLKIT) setup --with tests --with accounting
+	$(PYTEST) $(STRICT) -v -m 'not long' $(TESTS)
+
+# The machine is kept, with its images and what is installed; NEW=1 makes it again.
+test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 40 minutes)
+	CI=true tests/fresh/fresh-debian.sh --dir $(FRESH)/$(SUITE) --suite $(SUITE) $(if $(NEW),,--again) -- make test-cluster TESTS='$(TESTS)'
 
 test-long: .venv/.ready-dev ## what takes many minutes: every image for CPUs, by both engines
 	@$(TOOLKIT) setup --with tests
