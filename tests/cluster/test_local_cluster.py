@@ -98,7 +98,7 @@ def test_down_after_the_controller_was_killed(scratch: Any, directory: Path) -> 
     down = scratch("cluster", "down", "--keep-logs")
     assert down.returncode == 0, down.stderr
     assert left_of(str(directory)) == []
-    assert sorted(path.name for path in directory.iterdir()) == ["log"]
+    assert sorted(path.name for path in directory.iterdir()) == ["cluster.json", "log"]
     assert scratch("cluster", "up", "--nodes", "1").returncode == 0
     assert scratch("cluster", "down").returncode == 0
     assert not directory.exists()

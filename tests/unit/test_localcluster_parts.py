@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
-from toolkit.localcluster import lock, packages, processes
+from toolkit.localcluster import lock, marker, packages, processes
 from toolkit.localcluster.access import access, default_name, prefix
+from toolkit.localcluster.down import down
 from toolkit.localcluster.failure import tails
 from toolkit.localcluster.paths import Paths, below_private, paths_of
 from toolkit.localcluster.up import shared_directories
+from toolkit.progress import Silent
 
 
 @pytest.fixture
@@ -100,7 +103,55 @@ def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
     holder.communicate()
     with lock.held(paths):
         (paths.directory / "file").touch()
-    assert [entry.name for entry in paths.directory.iterdir()] == ["file"]
+    assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
+
+
+def _contents(directory: Path) -> dict[str, str]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+
+@pytest.mark.parametrize("made", ["files", "copy", "renamed", "link", "file", "forged"])
+def test_only_a_cluster_s_own_directory_is_touched(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
+    root = tmp_path / "r"
+    other, here = Paths("other", root / "other"), Paths("local", root / "local")
+    marker.claim(other)
+    if made == "files":
+        (here.directory / "lock").mkdir(parents=True)
+    elif made == "copy":
+        shutil.copytree(other.directory, here.directory)
+    elif made == "renamed":
+        other.directory.rename(here.directory)
+    elif made == "link":
+        here.directory.symlink_to(other.directory)
+    elif made == "file":
+        here.directory.write_text("mine")
+    else:
+        here.directory.mkdir()
+        here.marker.write_text("{}")
+    (root / "thesis.tex").write_text("years of work")
+    if here.directory.is_dir():
+        (here.directory / "thesis.tex").write_text("years of work")
+    before = _contents(root)
+    monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
+    with pytest.raises(ClusterError, match="nothing in it was touched"):
+        down("local", Silent())
+    with pytest.raises(ClusterError, match="nothing in it was touched"), lock.held(here):
+        pass
+    assert _contents(root) == before
+    assert sorted(path.name for path in root.iterdir()) == sorted({"local", "thesis.tex"} | ({"other"} if made != "renamed" else set()))
+
+
+def test_an_empty_directory_is_used_by_up_and_left_by_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Paths("local", tmp_path / "local")
+    here.directory.mkdir()
+    monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
+    assert down("local", Silent()) is False
+    assert here.directory.is_dir()
+    with lock.held(here):
+        assert marker.is_ours(here)
+    assert not here.directory.exists()
 
 
 def test_the_words_before_a_command(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

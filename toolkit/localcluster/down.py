@@ -8,6 +8,7 @@ from pathlib import Path
 from toolkit.errors import ClusterError
 from toolkit.localcluster import processes
 from toolkit.localcluster.lock import held
+from toolkit.localcluster.marker import is_ours, refuse_foreign
 from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.progress import Progress
 
@@ -20,12 +21,13 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
 
     Raises:
         BusyError: somebody else is bringing it up or down.
-        ClusterError: something of it cannot be removed.
+        ClusterError: something of it cannot be removed, or no cluster made its directory.
     """
     paths = paths_of(name)
+    refuse_foreign(paths)
     if processes.inside(paths):
         raise ClusterError("this shell is in the cluster", next_step="leave it, then: toolkit cluster down")
-    if not paths.directory.exists() and not processes.supervisors(paths):
+    if not is_ours(paths) and not processes.supervisors(paths):
         return False
     with held(paths):
         progress.begin("down", f"cluster {name}")
@@ -36,12 +38,12 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
 
 
 def remove_files(paths: Paths, *, keep_logs: bool = False) -> bool:
-    """Remove all that lies in the cluster's directory but the lock, which its holder removes; whether there was any.
+    """Remove all files of the cluster but its marker and lock, which go last; return whether there were any.
 
     Raises:
         ClusterError: a file cannot be removed.
     """
-    kept = {paths.lock.name} | ({paths.logs.name} if keep_logs else set())
+    kept = {paths.lock.name, paths.marker.name} | ({paths.logs.name} if keep_logs else set())
     found = [entry for entry in paths.directory.iterdir() if entry.name not in kept]
     for entry in found:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import BusyError, ForbiddenError
+from toolkit.localcluster.marker import claim, release
 from toolkit.localcluster.paths import Paths
 
 
@@ -19,6 +20,7 @@ def held(paths: Paths) -> Iterator[None]:
     Raises:
         BusyError: another `toolkit cluster up` or `down` holds it.
         ForbiddenError: the directory cannot be made or written.
+        ClusterError: no cluster made what is in its place.
     """
     try:
         handle = _take(paths)
@@ -31,10 +33,10 @@ def held(paths: Paths) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whoever has opened it meanwhile sees that it is not at its place any more, and makes a new one.
-        paths.lock.unlink(missing_ok=True)
+        # A process that opens the lock meanwhile finds it moved or removed, and makes a new one.
+        if not release(paths):
+            paths.lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty; the directories above go too, where they are ours by name
-            paths.directory.rmdir()
             if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
                 paths.directory.parent.rmdir()
                 paths.directory.parent.parent.rmdir()
@@ -43,7 +45,7 @@ def held(paths: Paths) -> Iterator[None]:
 
 def _take(paths: Paths) -> int:
     while True:
-        paths.directory.mkdir(parents=True, exist_ok=True)
+        claim(paths)
         try:
             handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:

@@ -51,6 +51,11 @@ class Paths:
         return self.directory / "lock"
 
     @property
+    def marker(self) -> Path:
+        """Proof that `toolkit cluster up` made this directory."""
+        return self.directory / "cluster.json"
+
+    @property
     def plan(self) -> Path:
         """What was asked for: written first, read by the supervisor."""
         return self.directory / "plan.json"
