@@ -14,6 +14,7 @@ from toolkit.model.run import JobState
 from toolkit.plan import plan
 from toolkit.runs import logs, store
 from toolkit.runs.outcome import outcome, results
+from toolkit.slurm import parse
 
 SUMMARY = """\
 2| epoch 1  loss 1.9
@@ -43,9 +44,10 @@ Root Cause (first observed failure):
 DECIDED = plan(inputs())
 
 
-def log_lines(host: str, text: str, task: int = 0, *, task_is_rank: bool = False) -> list[logs.Line]:
+def log_lines(host: str, text: str, task: int | None = 0, launcher: str = "torchrun") -> list[logs.Line]:
     log = store.Log(Path(f"7-{task}-{host}.log"), 7, task, host)
-    return [logs.line(row, log, task_is_rank=task_is_rank) for row in text.splitlines()]
+    launch = plan(inputs({"launcher": launcher})).launch
+    return [logs.line(row, log, launch) for row in text.splitlines()]
 
 
 def test_directories_are_numbered_and_never_shared(tmp_path: Path) -> None:
@@ -91,9 +93,17 @@ def test_lines_know_their_rank() -> None:
     agent, rank = log_lines("nid002", "W1121 agent speaks\n3| epoch 1")
     assert (agent.rank, agent.label) == (None, "nid002")
     assert (rank.rank, rank.text, rank.label) == (3, "epoch 1", "3")
-    (task,) = log_lines("nid002", "epoch 1", task=5, task_is_rank=True)
+    (task,) = log_lines("nid002", "epoch 1", task=5, launcher="srun")
     assert task.label == "5"
     assert logs.ranks([agent, rank, task]) == {"nid002": (3, 5)}
+
+
+@pytest.mark.parametrize("launcher", ["srun", "spawn", "none"])
+def test_a_table_that_a_script_prints_is_no_rank(launcher: str) -> None:
+    """Only agents that label lines of ranks are believed: ``5| 0.3`` under srun is a row of the script's own table."""
+    (row,) = log_lines("nid001", "5| 0.3", task=1, launcher=launcher)
+    assert row.text == "5| 0.3"
+    assert row.rank == (None if launcher == "spawn" else 1)
 
 
 def test_the_last_json_object_of_the_lowest_rank_is_the_result() -> None:
@@ -159,4 +169,50 @@ def test_a_job_over_its_memory_says_so_and_where() -> None:
 def test_a_lost_node_is_named() -> None:
     state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
     came_out = outcome(DECIDED, state, [], {"nid002": "down*: Not responding"})
-    assert "nid002" in came_out.message
+    assert came_out.message == "node nid002 is down*: Not responding"
+    assert came_out.unwell == {"nid002": "down*: Not responding"}
+
+
+BATCH_OF_CUT_NODE = """\
+srun: error: nid001: task 0: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=2.0
+srun: error: Node failure on nid002
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+slurmstepd-nid001: error: *** JOB 2 ON nid001 CANCELLED AT 2026-11-22T01:42:16 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
+"""
+
+
+def test_a_lost_node_that_is_back_is_named_by_the_log() -> None:
+    state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
+    came_out = outcome(DECIDED, state, log_lines("", BATCH_OF_CUT_NODE, task=None), {})
+    assert (came_out.exit_code, came_out.message) == (87, "node nid002 failed while the job ran")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "kind"),
+    [
+        (JobState(job_id=7, state="FAILED", exit_code=3), 3, "failed"),
+        (JobState(job_id=7, state="CANCELLED"), 130, "cancelled"),
+        (JobState(job_id=7, state="OUT_OF_MEMORY"), 137, "failed"),
+        (JobState(job_id=7, state="TIMEOUT"), 124, "timeout"),
+    ],
+)
+def test_a_node_that_is_down_later_changes_no_verdict(state: JobState, code: int, kind: str) -> None:
+    came_out = outcome(DECIDED, state, [], {"nid002": "down: power"})
+    assert (came_out.exit_code, came_out.kind, came_out.unwell) == (code, kind, {})
+
+
+def test_an_elastic_job_fails_of_its_rank_and_not_of_a_node_that_it_survived() -> None:
+    decided = plan(inputs({"launcher": "horovod-elastic", "nodes": "1:2"}))
+    text = BATCH_OF_CUT_NODE + "elastic: failed: rank 1 on nid001: exit code 3\n"
+    state = JobState(job_id=7, state="FAILED", nodes="nid[001-002]", exit_code=3)
+    assert outcome(decided, state, log_lines("", text, task=None), {}).exit_code == 3
+    assert outcome(decided, state, log_lines("", BATCH_OF_CUT_NODE, task=None), {}).kind == "lost"
+
+
+def test_nodes_count_from_the_start_of_the_job_on() -> None:
+    """A reason that is older than the job is another story; a node that does not answer yet has no reason."""
+    text = "nid001|idle|Unknown|none\nnid002|down*|1700000100|Not responding\n"
+    text += "nid003|down|1600000000|RMA | rack 7\nnid004|mixed*|Unknown|none\n"
+    assert parse.unhealthy_nodes(text, 1700000000) == {"nid002": "down*: Not responding", "nid004": "mixed*: none"}
+    assert parse.unhealthy_nodes(text, 0)["nid003"] == "down: RMA | rack 7"

@@ -18,9 +18,8 @@ from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.plan import plan
-from toolkit.runs import after, interactive, logs, processes, store
+from toolkit.runs import after, excerpt, interactive, logs, points, processes, store
 from toolkit.runs.outcome import outcome
-from toolkit.runs.points import outcomes
 from toolkit.ways import requeue, sweep
 
 BATCH = """\
@@ -41,7 +40,17 @@ def refusal(job: dict[str, Any]) -> str:
 
 
 def lines_of(text: str, name: str) -> list[logs.Line]:
-    return [logs.line(row, parsed(name), task_is_rank=True) for row in text.splitlines()]
+    launch = plan(inputs({"launcher": "srun"})).launch
+    return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
+
+
+def run_with(directory: Path, files: dict[str, str]) -> store.Paths:
+    """A run's directory with these logs."""
+    paths = store.Paths(directory)
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (paths.logs / name).write_text(text)
+    return paths
 
 
 def parsed(name: str) -> store.Log:
@@ -99,23 +108,35 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
     ]
 
 
-def test_only_the_last_attempt_says_how_a_job_came_out() -> None:
+def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
     decided = plan(inputs({"requeue": True, "launcher": "srun"}))
-    lines = [
-        *lines_of(BATCH, "7.log"),
-        *lines_of('{"accuracy": 0.1}', "7-0-nid001.log"),
-        *lines_of('{"accuracy": 0.9}', "7.2-1-nid003.log"),
-    ]
-    came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), requeue.last(lines), {})
+    files = {"7.log": BATCH, "7-0-nid001.log": '{"accuracy": 0.1}', "7.2-1-nid003.log": '{"accuracy": 0.9}'}
+    lines = excerpt.of_run(run_with(tmp_path, files), decided, 7).lines
+    assert not any("nid001" in line.text for line in lines)
+    came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
     assert came_out.failure is not None
     assert (came_out.exit_code, came_out.failure.host) == (3, "nid003")
     assert (came_out.results, came_out.ranks) == ({"accuracy": 0.9}, {"nid003": (1,)})
 
 
+def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Path) -> None:
+    """What an attempt printed may be more than is read of a log; where each began and ended is found all the same."""
+    decided = plan(inputs({"requeue": True, "launcher": "srun"}))
+    noise = "noise " * 1000 + "\n"
+    first, *others = BATCH.splitlines(keepends=True)
+    paths = run_with(tmp_path, {"7.log": first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000})
+    past = excerpt.history(paths, decided, 7)
+    assert [stint.number for stint in past.stints] == [1, 2, 3]
+    taken = excerpt.of_run(paths, decided, 7)
+    assert taken.size < paths.logs_of(7)[0].path.stat().st_size
+    assert taken.read < taken.size
+    assert taken.lines[0].text.startswith("toolkit: attempt 3")
+
+
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
     forged = lines_of(BATCH, "7-0-nid001.log")
     assert requeue.stints(forged) == ()
-    assert requeue.last(forged) == forged
+    assert not any(requeue.begins(line) for line in forged)
     found = requeue.stints([*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")])
     assert [(stint.element, stint.number) for stint in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
     assert requeue.told(found)[0].startswith("0.1  nid[001-002]")
@@ -167,20 +188,32 @@ def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_ty
     assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
 
 
-def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own() -> None:
+def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
     decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
-    lines = [
-        *lines_of('{"loss": 0.5, "curve": [1]}', "7_0-0-nid001.log"),
-        *lines_of("srun: error: nid002: task 1: Exited with exit code 3", "7_1.log"),
-    ]
+    files = {
+        "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
+        "7_1.log": "srun: error: nid002: task 1: Exited with exit code 3\n",
+    }
     states = {0: JobState(job_id=8, state="COMPLETED"), 1: JobState(job_id=9, state="FAILED", exit_code=3)}
-    found = outcomes(decided, lines, states, range(3))
+    found = points.read(run_with(tmp_path, files), decided, 7, states, excerpt.History(), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [("COMPLETED", 0), ("FAILED", 3), ("PENDING", None)]
     assert sweep.failed(found) == [1]
     assert sweep.told(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
     header, rows = sweep.rows(decided.points, found)
     assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
     assert rows == [[0, "1", "COMPLETED", 0, "0.5"], [1, "2", "FAILED", 3, "-"], [2, "3", "PENDING", "-", "-"]]
+
+
+def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
+    """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
+    decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
+    paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
+    states = {0: JobState(job_id=8, state="COMPLETED")}
+    found = points.read(paths, decided, 7, states, excerpt.History(), ended=True)
+    assert [(point.state, point.exit_code) for point in found] == [("COMPLETED", 0), ("UNKNOWN", None), ("CANCELLED", 130)]
+    assert found[1].results == {"loss": 0.5}
+    assert sweep.failed(found) == [2]
+    assert sweep.told(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt =
             elif isinstance(event, follow.Changed):
                 say(event.state.state.lower(), f"job {job_id} {event.state.nodes}".rstrip())
             elif isinstance(event, Outcome):
-                return Ran(paths, decided, event, follow.all_lines(paths, decided, job_id))
+                return Ran(paths, decided, event, list(follow.all_lines(paths, decided, job_id)))
     except KeyboardInterrupt:
         prepared.client.cancel(job_id)
         say("cancelled", f"job {job_id}")

@@ -68,16 +68,13 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None]:
-    from toolkit.explain.gather import of_file, of_run
+    from toolkit.explain.gather import of_file, of_run, of_stream
     from toolkit.runs.store import find
 
     if what == "-":
         import sys
 
-        from toolkit.explain.matcher import pasted
-        from toolkit.explain.model import Evidence
-
-        return Evidence(pasted(sys.stdin.read())), None
+        return of_stream(sys.stdin.buffer), None
     if what is not None and Path(what).is_file():
         return of_file(Path(what)), None
     paths = find(what, runs)

@@ -33,10 +33,11 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
         from toolkit.cli.follow import follow_run
 
         return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id)
-    lines = follow.all_lines(paths, follow.read_plan(paths), submission.job_id)
-    for line in lines:
+    printed = False
+    for line in follow.all_lines(paths, follow.read_plan(paths), submission.job_id):
+        printed = True
         if (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text)):
             console.out(f"{line.label or 'batch'}| {line.text}")
-    if not lines:
+    if not printed:
         console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.name}")
     return 0

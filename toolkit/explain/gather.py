@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 from toolkit.errors import ConfigError
-from toolkit.explain.matcher import entries_of, pasted
+from toolkit.explain.matcher import entries_of, labelled
 from toolkit.explain.model import Evidence
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.runs import follow, logs, status
+from toolkit.runs import excerpt, follow, logs, status
+from toolkit.runs.lines import ends
 from toolkit.runs.store import Paths
-from toolkit.ways import requeue
-
-_MOST_BYTES = 200_000_000  # of one log; what is beyond is no help to anybody
 
 
 def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
@@ -24,9 +23,8 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     """
     submission = status.submission_of(paths)
     plan = follow.read_plan(paths)
-    printed = follow.all_lines(paths, plan, submission.job_id)
-    lines = [line for line in (requeue.last(printed) if plan.requeue else printed) if not logs.is_noise(line.text)]
-    entries = entries_of((line.text, line.host, line.rank) for line in lines)
+    printed = excerpt.of_run(paths, plan, submission.job_id).lines
+    entries = entries_of((line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text))
     outcome = paths.read_outcome()
     if outcome is None:
         return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan)), None
@@ -58,11 +56,20 @@ def of_file(path: Path) -> Evidence:
         ConfigError: it cannot be read.
     """
     try:
-        with path.open("rb") as stream:
-            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+        return Evidence(labelled(ends(path, excerpt.MOST)))
     except OSError as error:
         raise ConfigError(f"the log cannot be read: {error.strerror}", place=str(path), next_step="toolkit explain RUN|LOGFILE") from None
-    return Evidence(pasted(text))
+
+
+def of_stream(stream: BinaryIO) -> Evidence:
+    """Read a log from standard input, by way of a file: both ends of a large one are needed."""
+    import shutil
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy)
+        copy.flush()
+        return of_file(Path(copy.name))
 
 
 def of_capture(path: Path) -> Evidence:

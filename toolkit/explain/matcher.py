@@ -205,8 +205,13 @@ _TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.*)")
 
 
 def pasted(text: str) -> tuple[Entry, ...]:
-    """The lines of a log that somebody pasted: labelled as `toolkit logs`, ``srun --label`` or torchrun do it, or not at all."""
-    return entries_of(_labelled(line) for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"))
+    """Return the lines of a pasted log as entries, see ``labelled``."""
+    return labelled(text.replace("\r\n", "\n").rstrip("\n").split("\n"))
+
+
+def labelled(lines: Iterable[str]) -> tuple[Entry, ...]:
+    """Return lines as entries: labelled as `toolkit logs`, ``srun --label`` or torchrun do it, or not at all."""
+    return entries_of(_labelled(line) for line in lines)
 
 
 def _labelled(line: str) -> tuple[str, str, int | None]:

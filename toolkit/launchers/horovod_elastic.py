@@ -47,6 +47,7 @@ def launch(request: Request) -> Launch:
         environment={**environment(request), "HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_COOLDOWN": "10,120"},
         program=(*python_command(request.script), *request.arguments),
         task_is_rank=False,
+        labels_lines=True,
         options=(*ranks, "" if resets is None else str(resets)),
         directives=(("no-kill", ""),),
     )

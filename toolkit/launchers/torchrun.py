@@ -59,6 +59,7 @@ def launch(request: Request) -> Launch:
         },
         program=(*arguments, request.script, *request.arguments),
         task_is_rank=False,
+        labels_lines=True,
     )
 
 

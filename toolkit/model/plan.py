@@ -93,7 +93,8 @@ class Launch(Model, frozen=True, kw_only=True):
         exports: variables of the batch script, which srun and its plugins read.
         environment: variables set for every rank.
         program: the command that is started in the container, the script's arguments included.
-        task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them, and labels their lines.
+        task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them.
+        labels_lines: agents begin each line of a rank with its number: ``3| epoch 1``.
         options: words for the program that starts the ranks, such as torchrun's.
         template: the template that writes it out, where it is not the launcher's own name.
         directives: what the launcher needs of sbatch, after what the user asked for; "" for an option without a value.
@@ -111,6 +112,7 @@ class Launch(Model, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     program: tuple[str, ...] = ()
     task_is_rank: bool = True
+    labels_lines: bool = False
     options: tuple[str, ...] = ()
     template: str | None = None
     directives: tuple[tuple[str, str], ...] = ()

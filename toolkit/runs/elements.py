@@ -6,13 +6,11 @@ from toolkit.errors import SlurmUnreachableError, UnknownRunError
 from toolkit.files import read_json
 from toolkit.model.job import Job
 from toolkit.model.ways import PointOutcome
-from toolkit.runs import follow, status, store
-from toolkit.runs.points import outcomes
-from toolkit.ways import sweep
+from toolkit.runs import excerpt, follow, points, status, store
 
 
 def of(paths: store.Paths) -> tuple[PointOutcome, ...]:
-    """The elements of a run that is a job array, now or as they came out.
+    """Return the elements of a run that is a job array, now or as they came out.
 
     Raises:
         SlurmUnreachableError: it was never submitted, or has not ended and Slurm does not answer.
@@ -22,11 +20,12 @@ def of(paths: store.Paths) -> tuple[PointOutcome, ...]:
         return came_out.points
     submission, plan = status.submission_of(paths), follow.read_plan(paths)
     states = status.client_of(submission).elements(submission.job_id)
-    return outcomes(plan, follow.all_lines(paths, plan, submission.job_id), states, sweep.numbers(dict(plan.directives).get("array")))
+    past = excerpt.history(paths, plan, submission.job_id)
+    return points.read(paths, plan, submission.job_id, states, past, ended=False)
 
 
 def with_earlier(paths: store.Paths) -> list[tuple[str, PointOutcome]]:
-    """The elements of a run, and for a rerun of failed points also those that were well before; each with the name of its run."""
+    """Return the elements of a run, and for a rerun of failed points also those that succeeded before; each with its run's name."""
     found = {point.number: (paths.name, point) for point in of(paths)}
     earlier = read_json(paths.job, Job).rerun_of
     if earlier:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -13,12 +15,12 @@ from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import logs
-from toolkit.runs.outcome import outcome
-from toolkit.runs.points import outcomes
+from toolkit.runs import excerpt, logs
+from toolkit.runs import points as elements
+from toolkit.runs.outcome import mentions_node_failure, outcome
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
-from toolkit.ways import requeue, sweep
+from toolkit.ways import sweep
 
 _READ_SECONDS = 0.25  # between two looks into the logs
 _PATIENCE = 600.0  # a controller that restarts is back by then
@@ -81,8 +83,14 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
 
 
 def is_of(state: JobState, paths: Paths) -> bool:
-    """Whether a job is this run's. A local cluster that was made anew counts its jobs from 1 again, and another run has the number."""
-    return not state.log or state.log.startswith(str(paths.logs.resolve()).split("%")[0])
+    """Return whether a job is this run's: a local cluster that was made anew counts its jobs from 1 again.
+
+    The directories of the logs are compared as files, since ``runs`` may be a symbolic link.
+    """
+    if not state.log:
+        return True
+    own = os.path.realpath(paths.logs)
+    return own in {os.path.realpath(Path(name).parent) for name in (state.log, state.log.replace("%%", "%"))}
 
 
 def _state(client: Client, paths: Paths, job_id: int) -> JobState:
@@ -96,38 +104,45 @@ def _state(client: Client, paths: Paths, job_id: int) -> JobState:
 
 def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:
     for log, text in tail.read(last=last):
-        yield logs.line(text, log, task_is_rank=plan.launch.task_is_rank)
+        yield logs.line(text, log, plan.launch)
 
 
-def all_lines(paths: Paths, plan: Plan, job_id: int) -> list[logs.Line]:
-    """Every line of every log of a job, as far as it is written; the batch shell's first."""
-    return list(_lines(logs.Tail(paths, job_id), plan, last=True))
+def all_lines(paths: Paths, plan: Plan, job_id: int) -> Iterator[logs.Line]:
+    """Yield every line of every log of a job, as far as it is written; the batch shell's first."""
+    return _lines(logs.Tail(paths, job_id), plan, last=True)
 
 
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
-    """Work out how an ended job came out, and write it into the run's directory."""
-    unwell = client.unwell_nodes(state.nodes) if state.nodes and state.state != "COMPLETED" else {}
-    lines = all_lines(paths, plan, state.job_id)
-    came_out = outcome(plan, state, requeue.last(lines) if plan.requeue else lines, unwell)
-    came_out = replace(came_out, stints=requeue.stints(lines))
+    """Derive how an ended job came out, and write it into the run's directory."""
+    past = excerpt.history(paths, plan, state.job_id)
     if plan.array:
-        came_out = _of_array(client, paths, plan, came_out, lines, state.job_id)
+        came_out = _of_array(client, paths, plan, state, past)
+    else:
+        came_out = _of_job(client, plan, state, excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines)
+    came_out = replace(came_out, stints=past.stints)
     write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
     return came_out
 
 
-def _of_array(client: Client, paths: Paths, plan: Plan, came_out: Outcome, lines: list[logs.Line], job_id: int) -> Outcome:
-    """With each element by itself, also in its folder; results that only one of many has printed are nobody's."""
-    found = outcomes(plan, lines, client.elements(job_id), ())
-    for point in found if plan.points else ():
+def _of_job(client: Client, plan: Plan, state: JobState, lines: list[logs.Line]) -> Outcome:
+    asked = state.nodes and (state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines)))
+    return outcome(plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {})
+
+
+def _of_array(client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History) -> Outcome:
+    """Derive the outcome of an array from its first element that failed, and of each element by itself, also in its folder."""
+    states = client.elements(state.job_id)
+    points = elements.read(paths, plan, state.job_id, states, past, ended=True)
+    for point in points if plan.points else ():
         folder = paths.points / str(point.number)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "outcome.json", to_json(point, sort=False))
-    if not found:
-        return came_out
-    words = sweep.told(found, "point" if plan.points else "element")
+    first = next((point.number for point in points if point.exit_code != 0), points[0].number if points else None)
+    logs_of_first = elements.by_element(paths, state.job_id).get(first, [])
+    came_out = _of_job(client, plan, state, excerpt.of_logs(paths, plan, logs_of_first, past).lines)
+    words = sweep.told(points, "point" if plan.points else "element")
     message = words if came_out.kind in ("ok", "failed") else f"{came_out.message}; {words}"
-    return replace(came_out, points=found, results={}, message=message)
+    return replace(came_out, points=points, results={}, message=message)
 
 
 def read_plan(paths: Paths) -> Plan:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.model.plan import Launch
 from toolkit.redaction import HIDDEN
 from toolkit.runs import hidden
+from toolkit.runs.lines import Splitter, stream
 from toolkit.runs.store import Log, Paths
 
 _LEAST = 6  # characters of a secret that is looked for in logs; shorter ones are in any text
@@ -22,12 +24,12 @@ _NOISE = re.compile(
 _RANK = re.compile(r"^(?P<rank>\d+)\| ?(?P<text>.*)$")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """A line of a log.
 
-    ``rank`` is None where a launcher's agent or the batch shell speaks; ``host`` is "" for the batch shell; ``element`` is the number in a
-    job array; ``attempt`` counts how often the job was started, where its logs tell.
+    ``rank`` is None where a launcher's agent or the batch shell wrote it; ``host`` is "" for the batch shell; ``element`` is the number in
+    a job array; ``attempt`` counts how often the job was started, where its logs tell.
     """
 
     text: str
@@ -43,12 +45,16 @@ class Line:
         return speaker if self.element is None else f"{self.element}.{speaker or 'batch'}"
 
 
-def line(text: str, log: Log, *, task_is_rank: bool) -> Line:
-    """What a line says and who said it: torchrun's lines begin with their rank, Slurm's tasks are ranks by themselves."""
-    match = _RANK.match(text)
+def line(text: str, log: Log, launch: Launch) -> Line:
+    """Return a line with the rank that wrote it.
+
+    Where a launcher's agents label the lines of their ranks, the label tells; where Slurm's tasks are ranks, the log does. Elsewhere a
+    script may well print ``5| x`` by itself, which is its own text.
+    """
+    match = _RANK.match(text) if launch.labels_lines else None
     if match:
         return Line(match["text"], log.host, int(match["rank"]), log.element, log.attempt)
-    return Line(text, log.host, log.task if task_is_rank else None, log.element, log.attempt)
+    return Line(text, log.host, log.task if launch.task_is_rank else None, log.element, log.attempt)
 
 
 def is_noise(text: str) -> bool:
@@ -56,40 +62,48 @@ def is_noise(text: str) -> bool:
     return not text.strip() or bool(_NOISE.search(text))
 
 
-@dataclass
 class Tail:
-    """Reads what was added to a job's logs since the last time; new files are found by themselves."""
+    """Reads what was added to a job's logs since the last time; new logs are noticed.
 
-    paths: Paths
-    job_id: int
-    _offsets: dict[Path, int] = field(default_factory=dict)
-    _secrets: tuple[str, ...] | None = None
+    Args:
+        paths: of the run.
+        job_id: Slurm's number.
+    """
+
+    def __init__(self, paths: Paths, job_id: int) -> None:
+        self._paths = paths
+        self._job_id = job_id
+        self._hide = secret_filter(paths)
+        self._open: dict[Path, tuple[int, Splitter]] = {}
 
     def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
-        """New complete lines; with ``last`` also a last one that has no newline."""
-        for log in self.paths.logs_of(self.job_id):
+        """Yield new complete lines; with ``last`` also a last one that has no newline."""
+        for log in self._paths.logs_of(self._job_id):
             for text in self._new(log.path, last=last):
-                yield log, self._shown(text)
+                yield log, self._hide(text)
 
-    def _shown(self, text: str) -> str:
-        """A line without the values of the run's secret variables, which a rank may have printed."""
-        if self._secrets is None:
-            self._secrets = tuple(value for value in hidden.read(self.paths.directory).values() if len(value) >= _LEAST)
-        for value in self._secrets:
+    def _new(self, path: Path, *, last: bool) -> Iterator[str]:
+        offset, splitter = self._open.get(path, (0, Splitter()))
+        with path.open("rb") as file:
+            file.seek(offset)
+            for data in stream(file):
+                offset += len(data)
+                self._open[path] = offset, splitter
+                yield from splitter.feed(data)
+        if last:
+            yield from splitter.rest()
+
+
+def secret_filter(paths: Paths) -> Callable[[str], str]:
+    """Return a function that hides the values of the run's secret variables in a line, which a rank may have printed."""
+    values = tuple(value for value in hidden.read(paths.directory).values() if len(value) >= _LEAST)
+
+    def hide(text: str) -> str:
+        for value in values:
             text = text.replace(value, HIDDEN)
         return text
 
-    def _new(self, path: Path, *, last: bool) -> list[str]:
-        with path.open("rb") as stream:
-            stream.seek(self._offsets.get(path, 0))
-            data = stream.read()
-        end = len(data) if last else data.rfind(b"\n") + 1
-        self._offsets[path] = self._offsets.get(path, 0) + end
-        # A progress bar redraws its line with carriage returns; what counts is the last of them.
-        return [
-            row.rsplit("\r", 1)[-1]
-            for row in data[:end].decode("utf-8", "replace").replace("\r\n", "\n").split("\n")[: None if last else -1]
-        ]
+    return hide
 
 
 def ranks(lines: Iterable[Line]) -> dict[str, tuple[int, ...]]:

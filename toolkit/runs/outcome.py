@@ -1,4 +1,8 @@
-"""How a run came out: from Slurm's last word, the logs and the launcher to an exit code and a sentence. Pure."""
+"""How a run came out: from Slurm's final state, the logs and the launcher to an exit code and a message. Pure.
+
+Only what happened while the job ran counts: Slurm's state, the job's logs, and nodes that went down in that time. A node that is down when
+somebody looks later says nothing about the job.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,12 @@ from toolkit.launchers.common import failed
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome
 from toolkit.runs.logs import Line, ranks
+from toolkit.slurm.hostlist import expand
 
 # What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
 _OVER_MEMORY = re.compile(r"slurmstepd.*(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
+# What srun and slurmstepd write into the batch shell's log when the controller tells them that a node of the job is gone.
+_NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)|CANCELLED AT \S+ DUE TO NODE FAILURE")
 # As the shell's `timeout` and a shell's report of Ctrl-C have it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
 
@@ -47,18 +54,20 @@ def headline(results: Mapping[str, Any], *, most: int = 3) -> str:
     return "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown)
 
 
-def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[str, str]) -> Outcome:
-    """Put together what is known.
+def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mapping[str, str]) -> Outcome:
+    """Derive a run's outcome.
 
     Args:
         plan: of the run.
-        state: Slurm's last word.
-        lines: every line of every log.
-        unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
+        state: Slurm's final state of the job.
+        lines: of the job's logs.
+        unhealthy: nodes of the job that went down while it ran, and what Slurm says of them.
     """
     failure = None if state.state == "COMPLETED" else launchers.get(plan.launch.launcher).first_failure(_by_host(lines))
     failure = _located(failure, ranks(lines)) if failure else None
-    code, kind, message = _verdict(state, failure, unwell, _over_memory(lines))
+    survives = "no-kill" in dict(plan.directives)  # of an elastic job a failed rank is the cause, not a node that it survived
+    lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
+    code, kind, message = _verdict(state, failure, lost, _over_memory(lines))
     return Outcome(
         state=state.state,
         exit_code=code,
@@ -68,9 +77,30 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unwell: Mapping[
         results=results(lines),
         failure=failure,
         message=message,
-        unwell=dict(unwell),
+        unwell=lost if kind == "lost" else {},
         kind=kind,
     )
+
+
+def mentions_node_failure(lines: Iterable[Line]) -> bool:
+    """Return whether Slurm wrote into the batch shell's log that a node of the job failed."""
+    return any(not line.host and _NODE_FAILURE.search(line.text) for line in lines)
+
+
+def lost_nodes(state: JobState, lines: Iterable[Line], unhealthy: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes that ended the job, with what Slurm says of each; "" for a name where only the fact is known."""
+    matches = [match for line in lines if not line.host and (match := _NODE_FAILURE.search(line.text))]
+    if state.state != "NODE_FAIL" and not (matches and state.state == "FAILED"):
+        return {}
+    named = {name: "failed while the job ran" for match in matches for name in _expanded(match["nodes"] or "")}
+    return {**named, **unhealthy} or {"": f"a node of {state.nodes} failed"}
+
+
+def _expanded(hosts: str) -> tuple[str, ...]:
+    try:
+        return expand(hosts)
+    except ValueError:
+        return ()
 
 
 def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
@@ -91,18 +121,17 @@ def _over_memory(lines: Iterable[Line]) -> str:
     return ", ".join(hosts)
 
 
-def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str], over_memory: str) -> tuple[int, Any, str]:
-    down = "; ".join(f"node {name} is {text}" for name, text in sorted(unwell.items()))
+def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], over_memory: str) -> tuple[int, Any, str]:
     if state.state == "COMPLETED":
         return 0, "ok", ""
-    if state.state == "NODE_FAIL" or (down and state.state != "TIMEOUT"):
-        return JobLostError.exit_code, "lost", down or f"a node of {state.nodes} failed"
-    if state.state == "TIMEOUT":
+    if state.state in ("TIMEOUT", "DEADLINE"):
         return TIMED_OUT, "timeout", "the time limit was reached"
     if state.state == "CANCELLED" and state.reason == "DependencyNeverSatisfied":
         return CANCELLED, "cancelled", "it never started: what it was to run after did not end as it had to"
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
+    if lost:
+        return JobLostError.exit_code, "lost", "; ".join(_node_words(name, text) for name, text in sorted(lost.items()))
     if state.state == "OUT_OF_MEMORY" or over_memory:
         where = f" on {over_memory}" if over_memory else ""
         return KILLED, "failed", f"the job used more memory{where} than it was given; more --cpus-per-task brings more memory"
@@ -111,3 +140,9 @@ def _verdict(state: JobState, failure: Failure | None, unwell: Mapping[str, str]
     if state.signal:
         return 128 + state.signal, "failed", f"the batch script was ended by signal {state.signal}"
     return state.exit_code or 1, "failed", f"the batch script ended with exit code {state.exit_code}"
+
+
+def _node_words(name: str, text: str) -> str:
+    if not name:
+        return text
+    return f"node {name} {text}" if text.startswith("failed") else f"node {name} is {text}"

@@ -9,11 +9,10 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
 from toolkit.model.ways import Stint
-from toolkit.runs import follow, once
+from toolkit.runs import excerpt, follow, once
 from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
-from toolkit.ways import requeue
 
 
 class Status(NamedTuple):
@@ -106,7 +105,7 @@ def stints(paths: Paths) -> tuple[Stint, ...]:
     outcome, submission, plan = paths.read_outcome(), paths.read_submission(), follow.read_plan(paths)
     if outcome is not None or submission is None or plan.requeue is None:
         return outcome.stints if outcome else ()
-    return requeue.stints(follow.all_lines(paths, plan, submission.job_id))
+    return excerpt.history(paths, plan, submission.job_id).stints
 
 
 def submission_of(paths: Paths) -> Submission:

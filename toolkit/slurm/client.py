@@ -193,11 +193,19 @@ class Client:
         text = result.stdout.strip()
         return "" if text in ("", "N/A") else text
 
-    def unwell_nodes(self, hosts: str) -> dict[str, str]:
-        """Of these nodes the ones that are down or not answering, and what Slurm says of each: ``{"nid002": "down*: Not responding"}``."""
-        result = self._run(["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%E"], check=False)
-        rows = [line.split("|", 2) for line in result.stdout.splitlines() if line.count("|") >= 2]
-        return {name: f"{state}: {reason}" for name, state, reason in rows if state.startswith(("down", "fail")) or state.endswith("*")}
+    def unhealthy_nodes(self, hosts: str, since: int) -> dict[str, str]:
+        """Return those of some nodes that are down or do not answer, and have been so since no earlier than a time.
+
+        Args:
+            hosts: host list as Slurm writes it.
+            since: seconds since the epoch.
+
+        Returns:
+            node -> what Slurm says of it: ``{"nid002": "down*: Not responding"}``.
+        """
+        asked = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%H|%E"]
+        result = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
+        return parse.unhealthy_nodes(result.stdout, since)
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
         """Of each node of a partition, or of all: its state in Slurm's long form, and the reason that somebody gave."""

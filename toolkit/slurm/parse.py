@@ -82,3 +82,17 @@ def mpi_types(text: str) -> tuple[str, ...]:
         elif re.fullmatch(r"\s*(?:srun: )?\s*[\w.]+\s*", line):
             names.append(line.replace("srun:", "").strip())
     return tuple(dict.fromkeys(names))
+
+
+def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
+    """Return nodes that went down no earlier than ``since`` (seconds since the epoch) from lines of ``name|state|time|reason``.
+
+    A node that does not answer yet (``idle*``) has no time: that is too recent to have one.
+    """
+    found = {}
+    for line in text.splitlines():
+        name, state, when, reason = (part.strip() for part in (*line.split("|", 3), "", "", "")[:4])
+        down = state.startswith(("down", "fail")) or state.endswith("*")
+        if name and down and (not when.isdigit() or int(when) >= since):
+            found[name] = f"{state}: {reason}"
+    return found

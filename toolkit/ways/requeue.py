@@ -93,24 +93,10 @@ def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0] or 0, key[1])))
 
 
-def last(lines: Sequence[Line]) -> list[Line]:
-    """The lines of the last attempt, of each element of an array: what went before it says nothing about how the job came out."""
-    numbers: dict[int | None, int] = {}
-    for stint in stints(lines):
-        numbers[stint.element] = stint.number
-    present: dict[int | None, int] = {}
-    kept = []
-    for line in lines:
-        if not line.host:
-            match = _LINE.search(line.text)
-            if match and match["what"] == "begins":
-                present[line.element] = int(match["number"])
-            number = present.get(line.element, 1)
-        else:
-            number = line.attempt
-        if number == numbers.get(line.element, number):
-            kept.append(line)
-    return kept
+def begins(line: Line) -> bool:
+    """Return whether an attempt begins with this line of the batch shell."""
+    match = None if line.host else _LINE.search(line.text)
+    return match is not None and match["what"] == "begins"
 
 
 def told(found: Sequence[Stint]) -> list[str]:

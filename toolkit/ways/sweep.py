@@ -134,9 +134,11 @@ def failed(outcomes: Sequence[PointOutcome]) -> list[int]:
 def told(outcomes: Sequence[PointOutcome], what: str) -> str:
     """``4 points: 3 done, 1 failed (2)``; ``what`` they are: ``point``, or ``element`` of an array that is no sweep."""
     wrong = failed(outcomes)
-    waiting = sum(point.exit_code is None for point in outcomes)
-    parts = [f"{len(outcomes) - len(wrong) - waiting} done"]
+    unknown = [point.number for point in outcomes if point.state == "UNKNOWN"]
+    waiting = sum(point.exit_code is None for point in outcomes) - len(unknown)
+    parts = [f"{len(outcomes) - len(wrong) - waiting - len(unknown)} done"]
     parts += [f"{waiting} to come"] if waiting else []
+    parts += [f"{len(unknown)} unknown ({','.join(map(str, unknown))})"] if unknown else []
     parts += [f"{len(wrong)} failed ({','.join(map(str, wrong))})"] if wrong else []
     return f"{len(outcomes)} {what}{'s' if len(outcomes) != 1 else ''}: {', '.join(parts)}"
 

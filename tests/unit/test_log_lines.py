@@ -1,0 +1,149 @@
+"""Logs of any size are read in bounded memory, and the lines that are kept are the right ones."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.samples import inputs
+from toolkit.model.run import JobState
+from toolkit.plan import plan
+from toolkit.runs import excerpt, logs, store
+from toolkit.runs.lines import LONGEST, Splitter, ends, find, split
+from toolkit.runs.outcome import outcome
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[begin:end] for begin, end in itertools.pairwise(places)]
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n", "é".encode(), b"0| x", b"\xff"]), max_size=40), st.lists(st.integers(0, 99)))
+def test_where_the_pieces_end_makes_no_difference(words: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(words)
+    whole = data.decode("utf-8", "replace") if data else ""
+    rows = [row.removesuffix("\r").rsplit("\r", 1)[-1] for row in whole.split("\n")]
+    found = list(split(pieces(data, cuts)))
+    assert found == (rows if rows[-1] or data.endswith(b"\r") else rows[:-1])
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    rows = list(split([b"begin\n", b"x" * LONGEST, *[b"y" * (1 << 20)] * 5, b"\nend\n"]))
+    assert rows[0] == "begin"
+    assert rows[1] == "x" * LONGEST + "... [5.2 MB more on this line]"
+    assert rows[2] == "end"
+
+
+def test_the_last_drawing_of_a_long_progress_bar_is_kept() -> None:
+    splitter = Splitter()
+    for percent in range(100):
+        assert list(splitter.feed(b"#" * 100_000 + b"\r%d%%" % percent)) == []
+    assert list(splitter.feed(b"\r\n")) == ["99%"]
+
+
+@pytest.mark.parametrize("count", [10, 1000, 100_000])
+def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n" for number in range(count)))
+    rows = list(ends(log, 4096))
+    assert rows[0] == "line 0"
+    assert rows[-1] == f"line {count - 1}"
+    assert sum(len(row) + 1 for row in rows) <= 4096
+    if count == 10:
+        assert len(rows) == 10
+    numbers = [int(row.split()[1]) for row in rows[:-1]]
+    assert sum(after != before + 1 for before, after in itertools.pairwise(numbers)) <= (0 if count == 10 else 2)
+
+
+def test_a_log_that_is_one_line_has_an_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"Traceback " + b"x" * 3_000_000 + b" KeyError")
+    rows = list(ends(log, 1 << 20))
+    assert rows[0].startswith("Traceback ")
+    assert len(rows) == 2
+
+
+@given(st.lists(st.sampled_from(["MARK", "other", "", "x" * 70_000, "x MARK y"]), max_size=12))
+def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
+    import tempfile
+
+    data = "\n".join(words).encode()
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(data)
+        found = list(find(Path(file.name), b"MARK"))
+    assert [text for _, text in found] == [word for word in words if "MARK" in word]
+    assert all(data[offset:].startswith(text.encode()) for offset, text in found)
+
+
+@given(st.lists(st.integers(0, 1 << 34), max_size=60), st.integers(1 << 12, 1 << 24))
+def test_memory_is_divided_fairly(sizes: list[int], most: int) -> None:
+    shares = excerpt.fair_shares(sizes, most)
+    assert sum(map(min, sizes, shares)) <= max(most, 4096 * len(sizes))
+    if sum(sizes) <= most:
+        assert all(share >= size for share, size in zip(shares, sizes, strict=True))
+
+
+def sparse_log(path: Path, size: int, end: str) -> None:
+    """A log of many lines and many gigabytes that takes no space: its middle is a hole."""
+    with path.open("wb") as file:
+        file.write(b"first line\n")
+        os.truncate(file.fileno(), size)
+        file.seek(size)
+        file.write(end.encode())
+
+
+def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path: Path) -> None:
+    """The verdict and the results stand at the end of each log; `toolkit ps` must not read, nor hold, all of it."""
+    paths = store.Paths(tmp_path)
+    paths.logs.mkdir()
+    decided = plan(inputs({"launcher": "srun"}))
+    sparse_log(paths.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n")
+    sparse_log(paths.logs / "7-0-nid001.log", 4 << 30, '\n{"accuracy": 0.9}\n')
+    sparse_log(paths.logs / "7-1-nid002.log", 1 << 30, "\nKeyError: 'weights'\n")
+    tracemalloc.start()
+    taken = excerpt.of_run(paths, decided, 7)
+    state = JobState(job_id=7, state="FAILED", exit_code=3, nodes="nid[001-002]")
+    came_out = outcome(decided, state, taken.lines, {})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (came_out.exit_code, came_out.results) == (3, {"accuracy": 0.9})
+    assert came_out.message == "rank 1 on nid002: exit code 3"
+    assert peak < 100_000_000
+    assert any("KeyError" in line.text for line in taken.lines)
+    assert taken.read < taken.size // 100
+
+
+def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
+    paths = store.Paths(tmp_path)
+    paths.logs.mkdir()
+    for task in range(4):
+        (paths.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
+    tracemalloc.start()
+    taken = excerpt.of_run(paths, plan(inputs({"launcher": "srun"})), 7)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken.lines
+    assert peak < 50_000_000
+
+
+def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path: Path) -> None:
+    paths = store.Paths(tmp_path)
+    paths.logs.mkdir()
+    tail = logs.Tail(paths, 7)
+    log = paths.logs / "7-0-nid001.log"
+    tracemalloc.start()
+    for _ in range(20):
+        with log.open("ab") as stream:
+            stream.write(b"x" * 5_000_000)
+        assert list(tail.read()) == []
+    (last,) = [text for _, text in tail.read(last=True)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert last.endswith("... [100 MB more on this line]")
+    assert peak < 20_000_000
