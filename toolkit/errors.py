@@ -234,3 +234,9 @@ class PreflightError(ToolkitError):
     """`toolkit doctor` found what would keep jobs from running."""
 
     exit_code, kind = 92, "preflight"
+
+
+class UnrecordedError(ToolkitError):
+    """Slurm has the job, and its number could not be written down."""
+
+    exit_code, kind = 93, "job not recorded"

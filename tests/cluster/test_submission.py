@@ -61,10 +61,11 @@ class Lossy:
         return done
 
     def jobs(self) -> list[int]:
-        asked = ("squeue", "--noheader", "--states=all", "--format=%F|%o")
+        asked = ("squeue", "--noheader", "--states=all", "--Format=ArrayJobID:0|,State:0|,Command:0")
         answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
         assert answer.returncode == 0, answer.stderr
-        return sorted(int(line.split("|")[0]) for line in answer.stdout.splitlines() if f"{self.place}/runs/" in line)
+        rows = [line.split("|", 2) for line in answer.stdout.splitlines() if f"{self.place}/runs/" in line]
+        return sorted({int(number) for number, state, _ in rows if state != "CANCELLED"})
 
     def job_id(self) -> int:
         """Of the run, as it is written down."""
@@ -100,7 +101,9 @@ def test_what_slurm_refuses_is_not_asked_twice(lossy: Lossy) -> None:
     assert done.returncode == 76, done.stderr
     assert len((lossy.bin / "asked").read_text().splitlines()) == 1
     assert lossy.jobs() == []
-    assert not list((lossy.place / "runs").iterdir())
+    (row,) = json.loads(lossy.toolkit("ps", "--json", env=lossy.env, cwd=lossy.place).stdout)
+    assert (row["state"], row["exit_code"]) == ("REFUSED", 76)
+    assert (lossy.place / "runs/once-0001/job.sbatch").is_file()
 
 
 class Controller:
@@ -137,7 +140,7 @@ def test_a_controller_that_is_away_is_waited_for(controller: Controller, pytorch
 
     done = lossy.run("--wait-for-slurm", "1")
     assert done.returncode == 89, done.stderr
-    assert not (shared_dir / "runs").exists()
+    assert not (shared_dir / "runs").exists(), "Slurm was asked for its partitions first, and nothing was written"
 
     words = (sys.executable, "-m", "toolkit", *lossy.words, "--", "true")
     with (shared_dir / "said").open("w") as said:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from toolkit.errors import SlurmSilentError, SubmissionError
+from tests.unit.samples import inputs
+from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
-from toolkit.model.run import Attempt
+from toolkit.model.run import Attempt, JobState, Submission
 from toolkit.model.site import Access
-from toolkit.runs import once
+from toolkit.plan import plan
+from toolkit.runs import once, status
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
+from toolkit.slurm.queue import Snapshot
 
 SCRIPT = Path("job.sbatch")
 
@@ -75,6 +80,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
 
 
+def record(directory: Path, submitted: once.Submitted) -> Submission:
+    """Record a job as a run's."""
+    attempt = Attempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00")
+    return once.record(Paths(directory), attempt, submitted)
+
+
 @pytest.mark.parametrize(
     "slurm",
     [
@@ -92,9 +103,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda slurm: f"{slurm.happens}-{slurm.late}-{slurm.silent_looks}",
 )
-def test_slurm_has_one_job_in_the_end(slurm: Slurm) -> None:
-    number = once.submit_once(slurm, SCRIPT, "mark", Wait(60))
-    assert slurm.jobs_left == [number] == [1]
+def test_slurm_has_one_job_in_the_end(slurm: Slurm, tmp_path: Path) -> None:
+    was_doubtful = bool({"lost", "dies"} & set(slurm.happens))
+    submitted = once.submit_once(slurm, SCRIPT, "mark", Wait(60))
+    once.cancel_duplicates(slurm, record(tmp_path, submitted), slurm.marked("mark"))
+    assert slurm.jobs_left == [submitted.job_id]
+    assert submitted.is_doubtful == was_doubtful
 
 
 @pytest.mark.parametrize(
@@ -139,3 +153,91 @@ def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
     assert found.job_id == 5
     assert paths.read_submission() == found
     assert not paths.attempt.exists()
+
+
+def test_a_job_that_surfaces_after_every_look_is_cancelled_when_somebody_looks_later(tmp_path: Path) -> None:
+    """The first submission comes out of a busy controller minutes later: the mark is kept with the run."""
+    slurm = Slurm("dies", "taken")
+    submission = record(tmp_path, once.submit_once(slurm, SCRIPT, "mark", Wait(60)))
+    assert (submission.job_id, submission.is_doubtful, submission.mark) == (1, True, "mark")
+    slurm.taken.append(9)
+    assert once.cancel_duplicates(slurm, submission, slurm.marked("mark")) == [9]
+    assert slurm.jobs_left == [1]
+
+
+def test_a_late_job_that_has_started_is_the_run_s(tmp_path: Path) -> None:
+    """What has begun to work is not cancelled for one that has not."""
+    paths = Paths(tmp_path)
+    paths.claim("mark").symlink_to("4")
+    submission = record(tmp_path, once.Submitted(9, True))
+    assert submission.job_id == 4
+    assert paths.read_submission() == submission
+
+
+def test_a_job_is_not_lost_where_its_record_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Paths(tmp_path)
+    paths.attempt.write_text("{}")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(once, "write_atomically", full)
+    with pytest.raises(UnrecordedError, match="job 5 is in Slurm's queue") as caught:
+        record(tmp_path, once.Submitted(5, False))
+    assert "toolkit ps" in (caught.value.next_step or "")
+    assert paths.attempt.exists()
+
+
+def test_a_refusal_of_the_second_submission_does_not_hide_the_first() -> None:
+    """The first one may still surface: it is not known, and so not given up."""
+    with pytest.raises(AnswerLostError, match="it is not known whether Slurm has the job"):
+        once.submit_once(Slurm("dies", "refused"), SCRIPT, "mark", Wait(60))
+
+
+def test_a_process_that_submits_is_told_from_one_that_is_gone(tmp_path: Path) -> None:
+    attempt = once.begin(Paths(tmp_path), plan(inputs()), None)
+    assert once.is_under_way(attempt)
+    assert not once.is_under_way(replace(attempt, process_start=attempt.process_start + 1)), "another process has the number now"
+    assert not once.is_under_way(replace(attempt, host="elsewhere"))
+    assert not once.is_under_way(replace(attempt, pid=0, process_start=0))
+
+
+class Queue(Slurm):
+    """A stand-in whose jobs all have one state, and that counts the questions."""
+
+    asked = 0
+
+    def snapshot(self, ids: Sequence[int] = ()) -> Snapshot:
+        del ids
+        object.__setattr__(self, "asked", self.asked + 1)
+        states = {job: JobState(job_id=job, state="RUNNING", mark="mark") for job in self.taken}
+        return Snapshot(states, {"mark": tuple(self.taken)})
+
+
+def run_in(directory: Path, submitted: once.Submitted | None, attempt: Attempt | None = None) -> Paths:
+    """A run's directory with a plan, and a job or an attempt."""
+    paths = Paths(directory)
+    paths.logs.mkdir(parents=True)
+    paths.plan.write_text(to_json(plan(inputs())))
+    if submitted:
+        record(directory, submitted)
+    if attempt:
+        paths.attempt.write_text(to_json(attempt))
+    return paths
+
+
+def test_ps_asks_once_for_all_runs_cancels_a_late_job_and_survives_what_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Queue()
+    slurm.taken.extend((3, 8))
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    runs = [run_in(tmp_path / f"x-{number}", once.Submitted(3, number == 1)) for number in range(30)]
+    (tmp_path / "x-7/plan.json").write_text("{")
+    (tmp_path / "x-9/run.json").write_text("not JSON")
+    rows = status.of_all(runs)
+    assert slurm.asked == 1
+    assert slurm.cancelled == [8] * len(slurm.cancelled)
+    assert slurm.cancelled
+    assert {row.run: row.state for row in rows if row.state != "RUNNING"} == {"x-7": "UNREADABLE", "x-9": "UNREADABLE"}
+    assert "x-7/plan.json" in rows[7].message

@@ -13,7 +13,7 @@ import click
 
 from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup
-from toolkit.errors import ToolkitError, UsageError
+from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
 
 # verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
 VERBS: dict[str, tuple[str, str]] = {
@@ -93,3 +93,21 @@ def main() -> NoReturn:
         # The reader (`head`, a pager) has gone; what is left unwritten is of no use to anybody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        failure = file_error(error)
+        if failure is None:
+            raise
+        console.show_error(failure)
+        sys.exit(failure.exit_code)
+
+
+def file_error(error: OSError) -> ToolkitError | None:
+    """Return the error for a full disk or a file that must not be written; None for any other, which is a fault of ours."""
+    import errno
+
+    place = str(error.filename) if error.filename else None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(f"nothing more can be written: {error.strerror}", place=place, next_step="make room there, then try again")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ForbiddenError(f"a file cannot be used: {error.strerror}", place=place, next_step="see whose it is: ls -ld")
+    return None

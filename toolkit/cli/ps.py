@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
-from toolkit.errors import SlurmUnreachableError
 from toolkit.runs import status
 from toolkit.runs.store import all_runs
 from toolkit.units import human_time
@@ -26,12 +25,7 @@ def command(show_all: bool, runs: Path, as_json: bool) -> None:
       toolkit ps --all --json
     """
     known = all_runs(runs)
-    rows = []
-    for paths in known if show_all else known[:20]:
-        try:
-            rows.append(status.of(paths))
-        except SlurmUnreachableError:
-            rows.append(status.unknown(paths))
+    rows = status.of_all(known if show_all else known[:20])
     if as_json:
         console.out_json([row._asdict() for row in rows])
     elif not rows:

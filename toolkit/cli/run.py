@@ -14,9 +14,11 @@ from toolkit.errors import UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
+from toolkit.model.run import Submission
 from toolkit.plan import Inputs, plan
 from toolkit.prepare import Prepared, prepare
 from toolkit.redaction import HIDDEN
+from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 
@@ -88,13 +90,7 @@ def command(
         return 0
     if prepared.inputs.job.interactive:
         return _interactive(prepared, detach=detach, as_json=as_json)
-    paths, decided = write(prepared.inputs)
-    if explain:
-        console.note(explanation(decided))
-    console.note(console.subject("plan", summary(decided)))
-    _warn(decided)
-    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
-    submission = submit(paths, decided, prepared.client, cluster, wait)
+    paths, decided, submission = _resumed(prepared, wait) or _submitted(prepared, wait, explain=explain)
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
         console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.name}"))
@@ -106,6 +102,30 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _resumed(prepared: Prepared, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
+    """Take up a submission of the same job that was interrupted, if Slurm has the job."""
+    runs = Path(prepared.inputs.run_directory).parent
+    if next(runs.glob("*/attempt.json"), None) is None:
+        return None
+    from toolkit.runs.interrupted import resume
+
+    resumed = resume(prepared.inputs, wait)
+    if resumed is not None:
+        text = f"job {resumed.submission.job_id} is in the queue already, as {resumed.paths.name}; it is not submitted again"
+        console.note(console.subject("resumed", text))
+    return resumed
+
+
+def _submitted(prepared: Prepared, wait: Wait, *, explain: bool) -> tuple[Paths, Plan, Submission]:
+    paths, decided = write(prepared.inputs)
+    if explain:
+        console.note(explanation(decided))
+    console.note(console.subject("plan", summary(decided)))
+    _warn(decided)
+    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    return paths, decided, submit(paths, decided, prepared.client, cluster, wait)
 
 
 def _failed_points(name: str) -> dict[str, Any]:

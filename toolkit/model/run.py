@@ -47,33 +47,42 @@ class JobState(Model, frozen=True, kw_only=True):
 
 
 class Submission(Model, frozen=True, kw_only=True):
-    """``run.json`` of a run directory: that it was submitted, where and when.
+    """``run.json`` of a run directory: which job it is.
 
     Attributes:
         job_id: Slurm's number.
         site: name of the site.
-        cluster: name of the local cluster, where the site is one.
         submitted: UTC, ISO 8601.
+        cluster: name of the local cluster, if the site is one.
+        mark: word that Slurm shows with the run's job, and that no other job has; empty for a job that salloc got.
+        is_doubtful: an answer of sbatch was lost, so that a second job with the same mark may surface.
     """
 
     job_id: int
     site: str
     submitted: str
     cluster: str | None = None
+    mark: str = ""
+    is_doubtful: bool = False
 
 
 class Attempt(Model, frozen=True, kw_only=True):
-    """``attempt.json`` of a run directory: that it is being submitted. It stays only where it is not known whether Slurm has the job.
+    """``attempt.json`` of a run directory: that it is being submitted. It stays only if it is not known whether Slurm has the job.
 
     Attributes:
-        mark: a word that Slurm keeps with the job, and that no other job has.
-        site, cluster, submitted: as of a ``Submission``.
+        mark, site, cluster, submitted: as of a ``Submission``.
+        host: name of the host on which the process runs that submits.
+        pid: id of that process.
+        process_start: when it started, in clock ticks since its host did.
     """
 
     mark: str
     site: str
     submitted: str
     cluster: str | None = None
+    host: str = ""
+    pid: int = 0
+    process_start: int = 0
 
 
 class Failure(Model, frozen=True, kw_only=True):
@@ -119,4 +128,4 @@ class Outcome(Model, frozen=True, kw_only=True):
     unwell: dict[str, str] = {}
     stints: tuple[Stint, ...] = ()
     points: tuple[PointOutcome, ...] = ()
-    kind: Literal["ok", "failed", "lost", "cancelled", "timeout"] = "ok"
+    kind: Literal["ok", "failed", "lost", "cancelled", "timeout", "refused"] = "ok"

@@ -15,7 +15,7 @@ from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import excerpt, logs
+from toolkit.runs import excerpt, logs, once
 from toolkit.runs import points as elements
 from toolkit.runs.outcome import mentions_node_failure, outcome
 from toolkit.runs.store import Paths
@@ -50,11 +50,11 @@ def _pause(waited: float) -> float:
 
 
 def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Event]:
-    """Everything that happens to a job until it has ended; the last event is its ``Outcome``, which is also written down.
+    """Yield everything that happens to a job until it has ended; the last event is its ``Outcome``, which is also written down.
 
     Raises:
         JobLostError: Slurm does not know the job any more.
-        SlurmUnreachableError: nobody answered for ten minutes.
+        SlurmUnreachableError: Slurm did not answer for ten minutes.
     """
     tail = logs.Tail(paths, job_id)
     began = asked = heard = time.monotonic()
@@ -66,27 +66,27 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
             if state is None or (new.state, new.reason) != (state.state, state.reason):
                 yield Changed(new, client.expected_start(job_id) if new.state == "PENDING" else "")
             state = new
+            if state.ended:
+                yield from _lines(tail, plan, last=True)
+                yield finish(client, paths, plan, state)
+                return
         except SlurmUnreachableError as error:
             if time.monotonic() - heard > _PATIENCE:
                 raise
             yield Unreachable(error)
         asked = time.monotonic()
-        ended = state is not None and state.ended
-        if ended:
-            break
         while time.monotonic() - asked < _pause(asked - began):
             time.sleep(_READ_SECONDS)
             yield from _lines(tail, plan)
-    yield from _lines(tail, plan, last=True)
-    assert state is not None
-    yield finish(client, paths, plan, state)
 
 
-def is_of(state: JobState, paths: Paths) -> bool:
+def is_of(state: JobState, paths: Paths, mark: str) -> bool:
     """Return whether a job is this run's: a local cluster that was made anew counts its jobs from 1 again.
 
-    The directories of the logs are compared as files, since ``runs`` may be a symbolic link.
+    The mark tells. For a job without one, the directories of the logs are compared as files, since ``runs`` may be a symbolic link.
     """
+    if mark and state.mark:
+        return mark == state.mark
     if not state.log:
         return True
     own = os.path.realpath(paths.logs)
@@ -94,12 +94,18 @@ def is_of(state: JobState, paths: Paths) -> bool:
 
 
 def _state(client: Client, paths: Paths, job_id: int) -> JobState:
-    found = client.jobs([job_id])
-    if job_id not in found or not is_of(found[job_id], paths):
+    submission = paths.read_submission()
+    if submission is not None and submission.is_doubtful:
+        jobs = client.snapshot([job_id])
+        states = jobs.states
+        once.cancel_duplicates(client, submission, jobs.marks.get(submission.mark, ()))
+    else:
+        states = client.jobs([job_id])
+    if job_id not in states or not is_of(states[job_id], paths, submission.mark if submission else ""):
         raise JobLostError(
             f"Slurm does not know job {job_id} any more, and keeps no accounts", next_step="the logs tell what it did: toolkit logs"
         )
-    return found[job_id]
+    return states[job_id]
 
 
 def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:

@@ -15,7 +15,7 @@ from types import FrameType
 from msgspec.structs import replace
 
 from toolkit import shell
-from toolkit.errors import SubmissionError
+from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
@@ -28,6 +28,7 @@ from toolkit.slurm.client import Client
 _SBATCH_ONLY = frozenset(("requeue", "no-requeue", "array"))
 _LOOK = 0.1  # seconds between two looks for the number of the job
 _PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
+_SHORT_PATIENCE = 10.0  # seconds for salloc to take its request back
 
 
 def words(decided: Plan, script: str) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
     until = time.monotonic() + _PATIENCE
     while True:
         state = client.jobs([job_id]).get(job_id)
-        if state is None or not follow.is_of(state, paths) or state.ended or time.monotonic() > until:
+        if state is None or not follow.is_of(state, paths, "") or state.ended or time.monotonic() > until:
             return state
         time.sleep(_LOOK)
 
@@ -109,18 +110,21 @@ def held(client: Client, process: subprocess.Popen[str], paths: Paths) -> Iterat
 
 
 def _release(client: Client, process: subprocess.Popen[str], paths: Paths) -> None:
-    submission = paths.read_submission()
-    if submission is not None:
-        status.client_of(submission).cancel(submission.job_id)
-    elif (number := _allocated(paths)) is not None:
-        client.cancel(number)
-    else:
-        process.terminate()  # salloc takes its request back
+    """Give the allocation back. If Slurm does not answer, or the user does not wait for it, salloc gives it back when it is ended."""
     try:
+        number = _allocated(paths)
+        if number is not None:
+            client.cancel(number)
+        else:
+            process.terminate()
         process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    except (SlurmUnreachableError, SubmissionError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.terminate()
+        try:
+            process.wait(_SHORT_PATIENCE)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
 
 
 def finish(client: Client, paths: Paths, decided: Plan, code: int) -> Outcome:

@@ -1,20 +1,26 @@
 """One run is one job, whatever is lost on the way to Slurm and back.
 
-Each job carries a mark of its own. Where sbatch gave no answer, Slurm is asked for the mark before anything is submitted again; where Slurm
-has two jobs of one mark all the same, because it took its time over the first, the later one is cancelled.
+Each submission has a mark, which Slurm shows with the job. Where sbatch gives no answer, Slurm is asked for the mark before the script is
+submitted again. A job that surfaces all the same, minutes later, does no work: the first job of a mark to start claims the run
+(``Paths.claim``), any other ends at once, and `toolkit ps`, `toolkit logs -f` and `toolkit run` cancel it when they see it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
-from toolkit.errors import SlurmSilentError, SubmissionError
+from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
@@ -24,18 +30,58 @@ _LOOKS = (0.0, 1.0, 2.0, 3.0)  # seconds before each look for a job that a busy 
 _TRIES = 3  # submissions that give no answer while Slurm answers all else: then it is sbatch itself that is broken
 
 
+class Submitted(NamedTuple):
+    """A job that Slurm has.
+
+    Attributes:
+        job_id: Slurm's number.
+        is_doubtful: an answer of sbatch was lost on the way, so that a second job with the same mark may surface.
+    """
+
+    job_id: int
+    is_doubtful: bool
+
+
 def now() -> str:
-    """The present, as it is written down: UTC, ISO 8601."""
+    """Return the present time: UTC, ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def new_mark() -> str:
-    """A word that no other job has."""
+    """Return a word that no other job has."""
     return f"toolkit-{secrets.token_hex(8)}"
 
 
-def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> int:
-    """Submit a script so that at the end Slurm has it once, and return the job's id.
+def begin(paths: Paths, plan: Plan, cluster: str | None) -> Attempt:
+    """Write down that a run is being submitted, before Slurm is asked."""
+    attempt = Attempt(
+        mark=new_mark(),
+        site=plan.site,
+        submitted=now(),
+        cluster=cluster,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process_start=process_start(os.getpid()),
+    )
+    write_atomically(paths.attempt, to_json(attempt))
+    return attempt
+
+
+def process_start(pid: int) -> int:
+    """Return when a process of this host started, in clock ticks since the host did; 0 if there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def is_under_way(attempt: Attempt) -> bool:
+    """Return whether the process that submits is still at work; of one on another host this is not known, and False."""
+    return attempt.host == socket.gethostname() and attempt.process_start == process_start(attempt.pid) != 0
+
+
+def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitted:
+    """Submit a script so that at the end Slurm has it once.
 
     Raises:
         SubmissionError: Slurm refused it.
@@ -50,26 +96,28 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> int:
         except AnswerLostError as error:
             lost = error
             wait.tell(f"{error.cause}; asking Slurm whether it has the job")
-            if found := _look(client, mark, lost, wait):
+            if found := look(client, mark, wait, lost):
                 wait.tell(f"Slurm has it: job {found[0]}")
-                return only_one(client, found)
+                return Submitted(found[0], True)
             wait.tell("Slurm does not have it; submitting it again")
-        except SubmissionError:
-            if lost is not None and (found := _look(client, mark, lost, wait)):
-                return only_one(client, found)  # refused for being the second of two
-            raise
+        except SubmissionError as error:
+            if lost is None:
+                raise
+            if found := look(client, mark, wait, lost):  # refused for being the second of two
+                return Submitted(found[0], True)
+            raise unknown(lost, error) from None
         except SlurmSilentError as error:
-            raise _unknown(lost, error) if lost is not None else error from None
+            raise unknown(lost, error) if lost is not None else error from None
         else:
-            return number if lost is None else only_one(client, _late(client, mark, wait) or (number,))
+            return Submitted(number, lost is not None)
     assert lost is not None
     raise AnswerLostError(
         f"sbatch gave no answer {_TRIES} times, and Slurm has no such job", place=lost.place, details=lost.details, next_step=lost.next_step
     )
 
 
-def _look(client: Client, mark: str, lost: AnswerLostError, wait: Wait) -> tuple[int, ...]:
-    """The jobs with a mark; none is believed only after several looks.
+def look(client: Client, mark: str, wait: Wait, lost: AnswerLostError) -> tuple[int, ...]:
+    """Return the jobs with a mark; that there is none is believed only after several looks.
 
     Raises:
         AnswerLostError: Slurm does not say.
@@ -79,21 +127,14 @@ def _look(client: Client, mark: str, lost: AnswerLostError, wait: Wait) -> tuple
         try:
             found = patiently(lambda: client.marked(mark), wait)
         except SlurmSilentError as error:
-            raise _unknown(lost, error) from None
+            raise unknown(lost, error) from None
         if found:
             return found
     return ()
 
 
-def _late(client: Client, mark: str, wait: Wait) -> tuple[int, ...]:
-    """The jobs with a mark after one more was submitted: the first may have come late."""
-    try:
-        return patiently(lambda: client.marked(mark), wait)
-    except SlurmSilentError:
-        return ()
-
-
-def _unknown(lost: AnswerLostError, error: SlurmSilentError) -> AnswerLostError:
+def unknown(lost: AnswerLostError, error: SubmissionError | SlurmSilentError) -> AnswerLostError:
+    """Return the error for a run of which it is not known whether Slurm has the job."""
     return AnswerLostError(
         f"{lost.cause}, and {error.cause}: it is not known whether Slurm has the job",
         place=lost.place,
@@ -102,18 +143,62 @@ def _unknown(lost: AnswerLostError, error: SlurmSilentError) -> AnswerLostError:
     )
 
 
-def only_one(client: Client, jobs: Sequence[int]) -> int:
-    """Keep the first of several jobs of one mark, and cancel the others."""
-    for job in jobs[1:]:
+def claim(paths: Paths, mark: str, job_id: int) -> int:
+    """Claim a run for a job, and return the job that has it: this one, or one that was faster.
+
+    The job's script does the same when it starts. A symbolic link is made by one step on every file system.
+    """
+    place = paths.claim(mark)
+    with contextlib.suppress(FileExistsError):
+        place.symlink_to(str(job_id))
+    try:
+        return int(str(place.readlink()))
+    except (OSError, ValueError):
+        return job_id
+
+
+def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
+    """Write down which job a run is.
+
+    Raises:
+        UnrecordedError: Slurm has the job, and the directory cannot be written. The mark of the attempt is kept there.
+    """
+    try:
+        job_id = claim(paths, attempt.mark, submitted.job_id) if submitted.is_doubtful else submitted.job_id
+        submission = Submission(
+            job_id=job_id,
+            site=attempt.site,
+            submitted=attempt.submitted,
+            cluster=attempt.cluster,
+            mark=attempt.mark,
+            is_doubtful=submitted.is_doubtful,
+        )
+        write_atomically(paths.submission, to_json(submission))
+    except OSError as error:
+        raise UnrecordedError(
+            f"job {submitted.job_id} is in Slurm's queue, but this cannot be written down: {error.strerror}",
+            place=str(paths.directory),
+            next_step="make room there, then: toolkit ps, which finds the job by its mark",
+        ) from error
+    with contextlib.suppress(OSError):  # the record counts, an attempt beside it does not
+        paths.attempt.unlink()
+    return submission
+
+
+def cancel_duplicates(client: Client, submission: Submission, jobs: Iterable[int]) -> list[int]:
+    """Cancel every job of a run's mark but the run's own, and return them."""
+    others = [job for job in jobs if job != submission.job_id]
+    for job in others:
         client.cancel(job)
-    return jobs[0]
+    return others
 
 
 def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submission | None:
-    """That a run was submitted after all, where its answer was lost and nobody looked since; None: Slurm has no such job.
+    """Record a run whose submission was interrupted, or whose answer was lost; return None if Slurm has no such job.
 
     Args:
-        client_of: gives the door to the cluster of an attempt.
+        paths: of the run.
+        client_of: gives the client of the cluster of an attempt.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
@@ -123,12 +208,8 @@ def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submissio
     attempt = read_json(paths.attempt, Attempt)
     client = client_of(attempt)
     found = client.marked(attempt.mark)
-    return record(paths, attempt, only_one(client, found)) if found else None
-
-
-def record(paths: Paths, attempt: Attempt, job_id: int) -> Submission:
-    """Write down that Slurm has the job."""
-    submission = Submission(job_id=job_id, site=attempt.site, submitted=attempt.submitted, cluster=attempt.cluster)
-    write_atomically(paths.submission, to_json(submission))
-    paths.attempt.unlink(missing_ok=True)
+    if not found:
+        return None
+    submission = record(paths, attempt, Submitted(found[0], True))
+    cancel_duplicates(client, submission, found)
     return submission

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from toolkit.errors import ConfigError, SlurmUnreachableError, UnrecordedError
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
@@ -13,6 +15,7 @@ from toolkit.runs import excerpt, follow, once
 from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
+from toolkit.slurm.queue import Snapshot
 
 
 class Status(NamedTuple):
@@ -33,7 +36,7 @@ class Status(NamedTuple):
 
 
 def client_of(submission: Submission | Attempt) -> Client:
-    """The door to the cluster that a run was submitted to.
+    """Return the client of the cluster that a run was submitted to.
 
     Raises:
         SlurmUnreachableError: it is a local cluster that is not up.
@@ -41,15 +44,55 @@ def client_of(submission: Submission | Attempt) -> Client:
     return Client(local_access(submission.cluster) if submission.cluster else Access())
 
 
-def current(paths: Paths) -> tuple[JobState | None, Outcome | None]:
-    """What Slurm says of a run, or how it came out; neither, where it was never submitted or Slurm has forgotten it."""
+class Refresh:
+    """The jobs of this user at one moment: each cluster is asked once, whatever the number of runs.
+
+    Args:
+        runs: those that will be asked for.
+    """
+
+    def __init__(self, runs: Iterable[Paths]) -> None:
+        self._jobs: dict[str | None, list[int]] = {}
+        self._snapshots: dict[str | None, Snapshot | SlurmUnreachableError] = {}
+        for paths in runs:
+            submission = None if paths.outcome.is_file() else paths.read_submission()
+            if submission is not None:
+                self._jobs.setdefault(submission.cluster, []).append(submission.job_id)
+
+    def jobs(self, client: Client, cluster: str | None) -> Snapshot:
+        """Return the jobs on a cluster.
+
+        Raises:
+            SlurmUnreachableError: it did not answer.
+        """
+        if cluster not in self._snapshots:
+            try:
+                self._snapshots[cluster] = client.snapshot(self._jobs.get(cluster, ()))
+            except SlurmUnreachableError as error:
+                self._snapshots[cluster] = error
+        found = self._snapshots[cluster]
+        if isinstance(found, SlurmUnreachableError):
+            raise found
+        return found
+
+
+def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | None, Outcome | None]:
+    """Return what Slurm says of a run, or how it came out; neither, if it was never submitted or Slurm has forgotten it.
+
+    A second job of the same run, which surfaced after an answer of sbatch had been lost, is cancelled.
+
+    Raises:
+        SlurmUnreachableError: Slurm does not answer.
+    """
     outcome = paths.read_outcome()
-    submission = paths.read_submission() or once.recovered(paths, client_of)
+    submission = None if outcome is not None else paths.read_submission() or once.recovered(paths, client_of)
     if outcome is not None or submission is None:
         return None, outcome
     client = client_of(submission)
-    state = client.jobs([submission.job_id]).get(submission.job_id)
-    if state is not None and not follow.is_of(state, paths):
+    states, marks = (refresh or Refresh([paths])).jobs(client, submission.cluster)
+    once.cancel_duplicates(client, submission, marks.get(submission.mark, ()) if submission.mark else ())
+    state = states.get(submission.job_id)
+    if state is not None and not follow.is_of(state, paths, submission.mark):
         return None, None
     if state is not None and state.ended:
         return state, follow.finish(client, paths, follow.read_plan(paths), state)
@@ -70,13 +113,14 @@ def running(paths: Paths) -> list[JobState]:
     return [one for one in elements.values() if one.state == "RUNNING"]
 
 
-def of(paths: Paths) -> Status:
-    """The state of a run.
+def of(paths: Paths, refresh: Refresh | None = None) -> Status:
+    """Return the state of a run.
 
     Raises:
         SlurmUnreachableError: it has not ended as far as is known, and Slurm does not answer.
+        ConfigError: a file of it cannot be read.
     """
-    state, outcome = current(paths)
+    state, outcome = current(paths, refresh)
     if outcome is not None:
         message = outcome.message or headline(outcome.results)
         return _row(paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message)
@@ -86,8 +130,34 @@ def of(paths: Paths) -> Status:
     return unknown(paths)
 
 
+def of_all(runs: Sequence[Paths]) -> list[Status]:
+    """Return the state of each run; Slurm is asked once for all of them."""
+    rows = []
+    refresh = Refresh(paths for paths in runs if is_readable(paths))
+    for paths in runs:
+        try:
+            rows.append(of(paths, refresh))
+        except SlurmUnreachableError:
+            rows.append(unknown(paths))
+        except (ConfigError, UnrecordedError, OSError) as error:
+            place = getattr(error, "place", None)
+            message = f"{error} ({place})" if place else str(error)
+            rows.append(Status(paths.name, 0, "UNREADABLE", 0.0, None, "", "", message))
+    return rows
+
+
+def is_readable(paths: Paths) -> bool:
+    """Return whether the files of a run can be read."""
+    try:
+        follow.read_plan(paths)
+        paths.read_submission()
+    except (ConfigError, OSError):
+        return False
+    return True
+
+
 def unknown(paths: Paths) -> Status:
-    """A run of which nothing can be said now."""
+    """Return the row of a run of which nothing can be said now."""
     return _row(paths, "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED", 0.0, None, "", "")
 
 

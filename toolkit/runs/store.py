@@ -65,8 +65,12 @@ class Paths:
 
     @property
     def attempt(self) -> Path:
-        """There while nobody knows whether Slurm has the job."""
+        """There as long as it is not known whether Slurm has the job."""
         return self.directory / "attempt.json"
+
+    def claim(self, mark: str) -> Path:
+        """A symbolic link to the number of the job that does the work, of all jobs that were submitted with one mark."""
+        return self.directory / f".{mark}"
 
     @property
     def allocation(self) -> Path:

@@ -1,4 +1,4 @@
-"""From a plan to a submitted run: its directory, its files, its number."""
+"""From a plan to a submitted run: its directory, its files, its job."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import scripts
-from toolkit.errors import SlurmUnreachableError, SubmissionError
+from toolkit.errors import SlurmUnreachableError, SubmissionError, ToolkitError
 from toolkit.files import write_atomically
 from toolkit.images import usage
 from toolkit.model.base import to_json
+from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import Attempt, Submission
+from toolkit.model.run import Outcome, Submission
 from toolkit.plan import Inputs, plan
 from toolkit.redaction import shows
 from toolkit.runs import hidden, once, store
@@ -22,7 +23,7 @@ from toolkit.slurm.patience import Wait
 
 
 def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
-    """Plan a run, and write its directory under a number that nobody else has.
+    """Plan a run, and write its directory under a number that no other run has.
 
     Raises:
         PlanError: it could not run; nothing was written.
@@ -35,39 +36,59 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         decided = plan(inputs)
     directory = Path(decided.run_directory)
     try:
-        script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
         values = {name: inputs.job.env[name] for name in decided.secrets}
         if values or shows(inputs.job.arguments):
             directory.chmod(0o700)
         if values:
             hidden.write(directory, decided.container.prefix, values)
-        again = replace(
-            inputs.job, script=script, after=(), env={name: value for name, value in inputs.job.env.items() if name not in values}
-        )
-        return store.write(directory, decided, again, scripts.script(decided)), decided
+        return store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided)), decided
     except BaseException:
         shutil.rmtree(directory)
         raise
 
 
+def repeatable(inputs: Inputs, decided: Plan) -> Job:
+    """Return the settings by which a run can be repeated: without the values of secrets, and without what it waits for."""
+    script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
+    values = {name: value for name, value in inputs.job.env.items() if name not in decided.secrets}
+    return replace(inputs.job, script=script, after=(), env=values)
+
+
 def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None) -> Submission:
-    """Hand a written run to Slurm, once.
+    """Submit a written run, once. From here on its directory is never removed.
 
     Args:
+        paths: of the run.
+        decided: its plan.
+        client: of the cluster.
+        cluster: name of the local cluster, if it is one.
         wait: how long a silent Slurm is waited for; None: not at all.
 
     Raises:
-        SubmissionError, SlurmSilentError: Slurm refused it, or was not there; the run's directory is gone again.
-        AnswerLostError: it is not known whether Slurm has it; the directory stays, and `toolkit ps` looks for the job.
+        SubmissionError: Slurm refused the job; `toolkit ps` lists the run as refused.
+        SlurmSilentError: no controller was reached; `toolkit ps` lists the run as not submitted.
+        AnswerLostError: it is not known whether Slurm has the job, and `toolkit ps` looks for it.
+        UnrecordedError: Slurm has the job, and this could not be written down; `toolkit ps` looks for it.
     """
-    attempt = Attempt(mark=once.new_mark(), site=decided.site, submitted=once.now(), cluster=cluster)
-    write_atomically(paths.attempt, to_json(attempt))
+    attempt = once.begin(paths, decided, cluster)
     try:
-        job_id = once.submit_once(client, paths.script, attempt.mark, wait or Wait())
+        submitted = once.submit_once(client, paths.script, attempt.mark, wait or Wait())
     except (SubmissionError, SlurmUnreachableError) as error:
         if not isinstance(error, AnswerLostError):
-            shutil.rmtree(paths.directory)  # after any other end, such as Ctrl-C, Slurm may have the job: its files stay
+            not_submitted(paths, error)
         raise
+    submission = once.record(paths, attempt, submitted)
     if decided.container.runtime == "apptainer":
         usage.note(Path(decided.container.image), paths.directory)
-    return once.record(paths, attempt, job_id)
+    return submission
+
+
+def not_submitted(paths: store.Paths, error: ToolkitError) -> None:
+    """Write down that Slurm does not have a run, and why if it refused it."""
+    if isinstance(error, SubmissionError):
+        words = "; ".join((error.cause, *error.details))
+        refused = Outcome(state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=words)
+        write_atomically(paths.outcome, to_json(refused))
+    paths.attempt.unlink(missing_ok=True)
+    again = f"the script is kept; submit it again: toolkit run {paths.directory.parent.name}/{paths.name}"
+    error.details = (*error.details, again)

@@ -105,7 +105,8 @@ class Client:
             mark: a word that no other job has, of ``once.new_mark``. The script is submitted under a name
                 with the mark in it, for as long as sbatch runs: every version of Slurm shows a job's owner
                 the path of its script, as ``Command``. The name and the comment of the job stay the user's
-                and the site's.
+                and the site's. The script has the mark as its argument, too, by which a second job knows
+                that it is one.
 
         Raises:
             SubmissionError: Slurm refused the job; its message is in the details.
@@ -114,7 +115,7 @@ class Client:
         """
         marked = _marked_name(script, mark)
         try:
-            result = self._said(["sbatch", "--parsable", str(marked)])
+            result = self._said(["sbatch", "--parsable", str(marked), mark])
         finally:
             with contextlib.suppress(OSError):  # whatever becomes of the name, the answer counts
                 marked.unlink()
@@ -138,12 +139,19 @@ class Client:
         return found or queue.job_ids(self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark)
 
     def my_jobs(self) -> dict[int, JobState]:
-        """Return the states of all jobs of this user that squeue shows, by job id.
+        """Return the states of all jobs of this user that squeue shows, by job id; a job array is one job."""
+        return self.snapshot().states
+
+    def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
+        """Return all jobs of this user, and their marks.
 
         This is one question about one user, whatever the number of jobs. Jobs that ended are among them for
-        the time that the controller remembers them (MinJobAge). A job array is one job.
+        the time that the controller remembers them (MinJobAge).
+
+        Args:
+            ids: jobs that are looked up in the accounting, all at once, where the controller has forgotten them.
         """
-        return queue.job_states(self._queued())
+        return self._with_forgotten(self._queued(), ids)
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         """Return the states of jobs by job id, of ended ones too; a job that Slurm has forgotten is missing.
@@ -153,13 +161,16 @@ class Client:
         """
         if not ids:
             return {}
-        entries = self._queued(ids[0] if len(ids) == 1 else None)
+        states = self._with_forgotten(self._queued(ids[0] if len(ids) == 1 else None), ids).states
+        return {number: states[number] for number in ids if number in states}
+
+    def _with_forgotten(self, entries: list[queue.Entry], ids: Sequence[int]) -> queue.Snapshot:
         states = queue.job_states(entries)
         # squeue forgets the tasks of an array one by one, the first ones first.
         arrays = {entry.array for entry in entries if entry.array and states[entry.array].ended}
         if incomplete := [number for number in ids if number not in states or number in arrays]:
-            states = queue.job_states(queue.merge(entries, self._accounted(_jobs_option(incomplete))))
-        return {number: states[number] for number in ids if number in states}
+            entries = queue.merge(entries, self._accounted(_jobs_option(incomplete)))
+        return queue.snapshot(entries)
 
     def elements(self, job_id: int) -> dict[int, JobState]:
         """Return the states of the tasks of a job array by task id.

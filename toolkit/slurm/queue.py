@@ -27,7 +27,8 @@ _SACCT = (
 )
 # Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64 characters.
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
-_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?$")  # newer versions quote words
+# Newer versions quote words; older ones show the script's argument, which is the mark once more.
+_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?(?: ['\"]?\1['\"]?)?$")
 
 
 class Entry(NamedTuple):
@@ -42,6 +43,18 @@ class Entry(NamedTuple):
     state: JobState
     array: int
     tasks: str
+
+
+class Snapshot(NamedTuple):
+    """Jobs as Slurm knows them at one moment.
+
+    Attributes:
+        states: job id -> state; a job array is one job under the array's id, and each of its tasks one under its own.
+        marks: mark -> ids of the jobs that were submitted with it, in rising order; a job array is one job.
+    """
+
+    states: dict[int, JobState]
+    marks: dict[str, tuple[int, ...]]
 
 
 def squeue_format(separator: str) -> str:
@@ -212,3 +225,9 @@ def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
 def job_ids(entries: Iterable[Entry], mark: str) -> tuple[int, ...]:
     """Return the ids of the jobs with a mark in rising order; a job array is one job."""
     return tuple(sorted({entry.array or entry.state.job_id for entry in entries if entry.state.mark == mark}))
+
+
+def snapshot(entries: Sequence[Entry]) -> Snapshot:
+    """Return the jobs of some entries by job id and by mark."""
+    marks = {entry.state.mark for entry in entries if entry.state.mark}
+    return Snapshot(job_states(entries), {mark: job_ids(entries, mark) for mark in sorted(marks)})

@@ -38,7 +38,7 @@ def decide(job: Job, minutes: int | None) -> Requeue | None:
     if not job.requeue or findings(job, minutes):
         return None
     name, seconds = _signal(job, minutes)
-    return Requeue(signal=name, seconds=seconds, wait=max(seconds - 20, seconds // 2), times=job.max_requeues or _TIMES)
+    return Requeue(signal=name, seconds=seconds, wait=max(seconds - 20, seconds // 2, 1), times=job.max_requeues or _TIMES)
 
 
 def directive(decided: Requeue) -> str:

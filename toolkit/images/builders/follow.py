@@ -92,7 +92,14 @@ class Follower:
             # Whatever happened here: with the end of this pipe, the guard ends everything.
             if process.stdin:
                 process.stdin.close()
+            self._await_guard(process)
+
+    def _await_guard(self, process: subprocess.Popen[str]) -> None:
+        """Wait for the guard to clean up, but not for ever: it goes on by itself, and holds the locks until it has."""
+        try:
             process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._progress.say("cleanup", f"processes of the build are still ending; process {process.pid} removes what they leave")
 
     def _take(self, line: str, hidden: Collection[str]) -> bool:
         before = self.reader.step

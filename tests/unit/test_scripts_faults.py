@@ -1,0 +1,213 @@
+"""Generated scripts while things go wrong: signals that come twice, a controller that restarts, a submission that came twice.
+
+Slurm's programs are stand-ins here, so that each fault comes at the moment that is meant; tests/cluster has the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.samples import inputs
+from tests.unit.test_scripts import CONTAINER
+from toolkit import scripts
+from toolkit.plan import plan
+from toolkit.runs import once
+from toolkit.runs.store import Paths
+
+# A step that goes on until the file "leave" is there, and then ends with the code that stands in it.
+STEP = """#!/bin/bash
+trap '' USR1
+touch "$CAPTURE/started"
+until [[ -s $CAPTURE/leave ]]; do /bin/sleep 0.02; done
+exit "$(<"$CAPTURE/leave")"
+"""
+# Waits are short here, but for the last one, which Slurm would end.
+SLEEP = """#!/bin/bash
+[[ $1 != infinity ]] || exec /bin/sleep 30
+exec /bin/sleep 0.02
+"""
+# Fails as often as the file says, as if the controller were away.
+AWAY = """#!/bin/bash
+echo "$*" >>"$CAPTURE/{name}.asked"
+[[ $1 != show ]] || {{ echo localhost; exit; }}
+left=$(<"$CAPTURE/{name}.away")
+((left == 0)) || {{ echo $((left - 1)) >"$CAPTURE/{name}.away"; echo "Unable to contact slurm controller" >&2; exit 1; }}
+{then}
+"""
+
+
+class Job:
+    """A script that runs with stand-ins."""
+
+    def __init__(self, directory: Path, job: dict[str, Any], away: dict[str, int], *words: str, job_id: int = 7, restarts: int = 0) -> None:
+        self.directory = directory
+        self.run = directory / "runs/x-0001"
+        programs = directory / "bin"
+        programs.mkdir(exist_ok=True)
+        self.run.mkdir(parents=True, exist_ok=True)
+        asked = {
+            "scontrol": AWAY.format(name="scontrol", then='touch "$CAPTURE/requeued"'),
+            "scancel": AWAY.format(name="scancel", then=":"),
+            "squeue": AWAY.format(name="squeue", then="echo localhost"),
+        }
+        for name, text in {"srun": STEP, "sleep": SLEEP, "apptainer": CONTAINER, **asked}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        for name in asked:
+            (directory / f"{name}.away").write_text(str(away.get(name, 0)))
+        places = {"directory": str(directory), "folder": str(directory), "run_directory": str(self.run)}
+        text = scripts.script(plan(inputs({"launcher": "srun", **job}, manifest=None, **places)))
+        environment = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": str(directory),
+            "CAPTURE": str(directory),
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_NODELIST": "localhost",
+            "SLURM_NNODES": "1",
+            "SLURM_RESTART_COUNT": str(restarts),
+        }
+        (directory / "job.sbatch").write_text(text)
+        self.process = subprocess.Popen(
+            ("bash", "job.sbatch", *words),
+            env=environment,
+            cwd=directory,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait_for(self, name: str) -> None:
+        until = time.monotonic() + 30
+        while not (self.directory / name).exists():
+            assert time.monotonic() < until, f"no {name}: {self.end() if self.process.poll() is not None else 'it runs'}"
+            time.sleep(0.01)
+
+    def tell(self) -> None:
+        self.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+
+    def leave(self, code: int) -> None:
+        (self.directory / "leave").write_text(f"{code}\n")
+
+    def asked(self, name: str) -> list[str]:
+        return (self.directory / f"{name}.asked").read_text().splitlines()
+
+    def end(self) -> tuple[int, str]:
+        printed, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, printed
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+def test_the_last_attempt_is_waited_for_although_it_is_told_again(tmp_path: Path) -> None:
+    """It may not go back any more, and its ranks take longer than the script waits for them: it goes on until they end."""
+    job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4", "signal": "B:USR1@2"}, {}, restarts=1)
+    job.wait_for("started")
+    job.tell()
+    time.sleep(1.5)  # the patience of the script: one second
+    job.tell()
+    job.tell()
+    assert job.process.poll() is None
+    job.leave(0)
+    code, printed = job.end()
+    assert (code, "exit code 0" in printed) == (0, True), printed
+
+
+@pytest.mark.parametrize("signals", [1, 2, 5])
+def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(signals: int, tmp_path: Path) -> None:
+    """Each signal interrupts the shell's "wait", which must not be taken for the end of the ranks."""
+    job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4"}, {})
+    job.wait_for("started")
+    for _ in range(signals):
+        job.tell()
+    job.leave(0)
+    code, printed = job.end()
+    assert code == 0, printed
+    assert "exit code 0" in printed
+
+
+def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "scancel": 2})
+    job.wait_for("started")
+    job.tell()
+    job.leave(75)
+    job.wait_for("requeued")
+    assert job.process.poll() is None, "Slurm ends the shell, which must not end by itself before that"
+    assert len([line for line in job.asked("scontrol") if line.startswith("requeue")]) == 4
+    assert len(job.asked("scancel")) == 3
+    job.kill()
+
+
+def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 999})
+    job.wait_for("started")
+    job.tell()
+    job.leave(75)
+    code, printed = job.end()
+    assert code == 75
+    assert "did not put the job back" in printed
+
+
+def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"launcher": "torchrun", "nodes": "1:2"}, {"squeue": 4})
+    job.wait_for("started")
+    job.leave(3)
+    code, printed = job.end()
+    assert code == 3, printed
+    assert len(job.asked("squeue")) >= 5
+
+
+def test_of_two_jobs_of_one_submission_only_the_first_does_the_work(tmp_path: Path) -> None:
+    mark = once.new_mark()
+    first = Job(tmp_path, {}, {}, mark)
+    first.wait_for("started")
+    (tmp_path / "started").unlink()
+    code, printed = Job(tmp_path, {}, {}, mark, job_id=8).end()
+    assert (code, printed) == (0, "job 7 does the work of this run\n")
+    assert not (tmp_path / "started").exists()
+    first.leave(3)
+    assert first.end()[0] == 3
+    again = Job(tmp_path, {}, {}, mark)  # requeued: the same job
+    again.wait_for("started")
+    assert again.end()[0] == 3
+
+
+def test_a_job_that_the_toolkit_has_chosen_is_the_one_that_works(tmp_path: Path) -> None:
+    mark = once.new_mark()
+    paths = Paths(tmp_path / "runs/x-0001")
+    paths.directory.mkdir(parents=True)
+    assert once.claim(paths, mark, 8) == 8
+    assert once.claim(paths, mark, 9) == 8
+    assert Job(tmp_path, {}, {}, mark).end() == (0, "job 8 does the work of this run\n")
+    chosen = Job(tmp_path, {}, {}, mark, job_id=8)
+    chosen.leave(0)
+    assert chosen.end()[0] == 0
+    assert (tmp_path / "started").exists()
+
+
+def test_a_script_that_is_submitted_by_hand_runs_as_often_as_it_is(tmp_path: Path) -> None:
+    for number in (7, 8):
+        job = Job(tmp_path, {}, {}, job_id=number)
+        job.wait_for("started")
+        job.leave(0)
+        assert job.end()[0] == 0
+        (tmp_path / "started").unlink()
+        (tmp_path / "leave").unlink()
+
+
+def test_a_directory_that_cannot_be_written_stops_no_job(tmp_path: Path) -> None:
+    """Where the claim cannot be made (a full disk), the work counts more."""
+    job = Job(tmp_path, {}, {}, "missing/toolkit-0123456789abcdef")
+    job.leave(0)
+    assert job.end()[0] == 0
+    assert (tmp_path / "started").exists()
