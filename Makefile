@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch test-fresh clean
+.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -79,6 +79,9 @@ bench-launch: setup ## from sbatch to the first all-reduce, beside scripts by ha
 
 bench-explain: setup ## how many failures are explained rightly
 	@$(TOOLKIT) bench explain
+
+bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
+	@.venv/bin/python -m benchmarks.logs
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

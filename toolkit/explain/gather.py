@@ -28,7 +28,8 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     outcome = paths.read_outcome()
     if outcome is None:
         return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan)), None
-    failure = outcome.failure
+    # A rank that fails because its node is gone is a consequence: the node comes first.
+    failure = None if outcome.kind == "lost" else outcome.failure
     return (
         Evidence(
             entries=entries,
@@ -38,7 +39,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             nodes_down=outcome.unwell,
             first_rank=failure.rank if failure else None,
             first_host=(failure.host or "") if failure else "",
-            first_text=failure.text if failure else "",
+            first_text=outcome.message if outcome.kind == "lost" else failure.text if failure else "",
             forced=_forced(plan),
         ),
         outcome,

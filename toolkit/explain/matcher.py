@@ -52,6 +52,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         if rule.signatures and not found:
             continue
         entry, groups = _best_line(found, evidence.first_rank) if found else (None, {})
+        groups = groups | {"node": groups.get("node") or ",".join(sorted(evidence.nodes_down))}
         yield Match(
             rule=name,
             summary=rule.summary,

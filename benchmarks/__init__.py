@@ -1,0 +1,1 @@
+"""What developers measure; not part of the installed package."""

@@ -1,0 +1,145 @@
+"""How a run came out is decided by what happened while it ran: nodes that fail before, during and after it, logs that are large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.image_fixtures import wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+RUN = ("run", "--detach", "--runtime", "none", "--launcher", "none")
+# Rank 0 hears of the end of rank 1 by its connection, and fails for it, long before Slurm notices that the node is gone.
+PEERS = """\
+import os, socket, time
+if os.environ["SLURM_PROCID"] == "1":
+    server = socket.create_server(("", 23456))
+    connection, _ = server.accept()
+    print("met", flush=True)
+    time.sleep(300)
+for _ in range(100):
+    try:
+        peer = socket.create_connection(("nid002", 23456))
+        break
+    except OSError:
+        time.sleep(0.2)
+for option, value in ((4, 1), (5, 1), (6, 2)):
+    peer.setsockopt(socket.IPPROTO_TCP, option, value)
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+print("met", flush=True)
+peer.recv(1)
+raise RuntimeError("peer closed the connection")
+"""
+
+
+def row(toolkit: Any, directory: Path, name: str) -> dict[str, Any]:
+    """A line of `toolkit ps`."""
+    rows = json.loads(toolkit("ps", "--all", "--json", cwd=directory).stdout)
+    return next(found for found in rows if found["run"] == name)
+
+
+def state(toolkit: Any, job: int) -> str:
+    """A job's state, asked of Slurm itself."""
+    asked = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+    return str(toolkit("cluster", "exec", "--", *asked).stdout.strip())
+
+
+def node(toolkit: Any, name: str, to: str) -> None:
+    """Have the administrator say that a node is down, or up again."""
+    words = ("scontrol", "update", f"nodename={name}", f"state={to}", *(("reason=maintenance",) if to == "down" else ()))
+    assert toolkit("cluster", "exec", "--", *words).returncode == 0
+
+
+@pytest.fixture
+def nid002(toolkit: Any) -> Iterator[str]:
+    """A node that a test takes down, and that is up again afterwards."""
+    yield "nid002"
+    node(toolkit, "nid002", "resume")
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "kind", "slurm"),
+    [
+        ("import sys; sys.exit(3)", 3, "failed", "FAILED"),
+        ("import time; print('here', flush=True); time.sleep(300)", 130, "cancelled", "CANCELLED"),
+    ],
+)
+def test_a_node_that_goes_down_after_the_end_changes_nothing(
+    program: str, code: int, kind: str, slurm: str, nid002: str, toolkit: Any, shared_dir: Path
+) -> None:
+    (shared_dir / "x.py").write_text(program + "\n")
+    assert toolkit(*RUN, "--nodelist", nid002, "x.py", cwd=shared_dir).returncode == 0
+    job = json.loads((shared_dir / "runs/x-0001/run.json").read_text())["job_id"]
+    if kind == "cancelled":
+        wait_for(lambda: state(toolkit, job) == "RUNNING", "the job to run")
+        assert toolkit("cluster", "exec", "--", "scancel", str(job)).returncode == 0
+    wait_for(lambda: state(toolkit, job) == slurm, "the end of the job")
+    node(toolkit, nid002, "down")
+    found = row(toolkit, shared_dir, "x-0001")
+    assert (found["state"], found["exit_code"]) == (slurm, code)
+    outcome = json.loads((shared_dir / "runs/x-0001/outcome.json").read_text())
+    assert (outcome["kind"], outcome.get("unwell")) == (kind, None)
+
+
+def test_a_node_that_fails_is_the_cause_and_not_the_rank_that_hears_of_it_first(toolkit: Any, shared_dir: Path) -> None:
+    """Also when the node is back before somebody looks: the job's own log names it."""
+    (shared_dir / "peers.py").write_text(PEERS)
+    assert toolkit(*RUN, "--nodes", "2", "--nodelist", "nid001,nid002", "peers.py", cwd=shared_dir).returncode == 0
+    job = json.loads((shared_dir / "runs/peers-0001/run.json").read_text())["job_id"]
+    wait_for(lambda: toolkit("logs", "peers-0001", cwd=shared_dir).stdout.count("met") == 2, "the ranks to meet")
+    assert toolkit("cluster", "cut", "nid002").returncode == 0
+    try:
+        wait_for(lambda: state(toolkit, job) == "NODE_FAIL", "Slurm to notice", seconds=120)
+    finally:
+        assert toolkit("cluster", "join", "nid002").returncode == 0
+    found = row(toolkit, shared_dir, "peers-0001")
+    assert (found["exit_code"], "nid002" in found["message"]) == (87, True)
+    why = toolkit("explain", "peers-0001", cwd=shared_dir).stdout
+    assert why.splitlines()[0].split(maxsplit=1)[1].startswith("node nid002 failed"), why
+    assert "--exclude nid002" in why
+
+
+def test_runs_may_be_a_symbolic_link(toolkit: Any, shared_dir: Path) -> None:
+    """As people do it who keep their runs on a scratch file system."""
+    (shared_dir / "scratch/me").mkdir(parents=True)
+    (shared_dir / "project").mkdir()
+    (shared_dir / "project/runs").symlink_to(shared_dir / "scratch/me")
+    (shared_dir / "project/x.py").write_text("import time; print('here', flush=True); time.sleep(4)\n")
+    here = shared_dir / "project"
+    assert toolkit(*RUN, "x.py", cwd=here).returncode == 0
+    assert row(toolkit, here, "x-0001")["state"] in ("PENDING", "RUNNING")
+    followed = toolkit("logs", "-f", "x-0001", cwd=here)
+    assert followed.returncode == 0, followed.stderr
+    assert row(toolkit, here, "x-0001")["state"] == "COMPLETED"
+
+
+def test_a_cancelled_sweep_keeps_its_points(toolkit: Any, shared_dir: Path) -> None:
+    """Those that never started are listed, and run again by --failed."""
+    (shared_dir / "x.py").write_text("import sys, time\nif sys.argv[-1] != '0': time.sleep(300)\n")
+    sweep = ("--sweep", "n=0,1,2,3,4,5", "--array", "0-5%2", "--nodelist", "nid003")
+    assert toolkit(*RUN, *sweep, "x.py", cwd=shared_dir).returncode == 0
+    job = json.loads((shared_dir / "runs/x-0001/run.json").read_text())["job_id"]
+
+    def states() -> list[str]:
+        return [point["state"] for point in json.loads(toolkit("results", "--json", "x-0001", cwd=shared_dir).stdout)]
+
+    wait_for(lambda: states() == ["COMPLETED", "RUNNING", "RUNNING", "PENDING", "PENDING", "PENDING"], "two points to run")
+    assert toolkit("cancel", "x-0001", cwd=shared_dir).returncode == 0
+    wait_for(lambda: "CANCELLED" in state(toolkit, job), "the end of the array")
+    wait_for(lambda: row(toolkit, shared_dir, "x-0001")["state"] == "CANCELLED", "the end of the run")
+    assert states() == ["COMPLETED", *["CANCELLED"] * 5]
+    again = toolkit("run", "--dry-run", "--failed", "runs/x-0001", cwd=shared_dir)
+    assert "#SBATCH --array=1,2,3,4,5" in again.stdout, again.stderr
+
+
+def test_a_table_that_a_script_prints_makes_no_ranks(toolkit: Any, shared_dir: Path) -> None:
+    (shared_dir / "x.py").write_text("print('5| 0.3')\nprint('17| 0.4')\n")
+    done = toolkit("run", *RUN[2:], "x.py", cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    assert "0| 5| 0.3" in done.stdout
+    assert json.loads((shared_dir / "runs/x-0001/outcome.json").read_text())["ranks"] in [{f"nid00{n}": [0]} for n in (1, 2, 3)]
