@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs test-fresh clean
+.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -82,6 +82,13 @@ bench-explain: setup ## how many failures are explained rightly
 
 bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
 	@.venv/bin/python -m benchmarks.logs
+
+bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another user in the queue
+	@.venv/bin/python -m benchmarks.queue
+
+test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, and into builds; write docs/faults.md (about 20 minutes)
+	@$(TOOLKIT) setup --with tests --with accounting
+	WRITE_FAULTS=1 $(PYTEST) -v tests/faults
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

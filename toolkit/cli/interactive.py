@@ -7,11 +7,14 @@ import shutil
 import sys
 
 from toolkit.cli import console
-from toolkit.errors import UsageError
+from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import default_name
+from toolkit.model.plan import Plan
 from toolkit.prepare import Prepared
 from toolkit.runs import interactive
+from toolkit.runs.store import Paths
 from toolkit.runs.submit import write
+from toolkit.slurm.client import Client
 
 CANCELLED = 130
 
@@ -46,12 +49,19 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
             return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
-        begun = paths.allocation.is_file()
-        if begun:
-            console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
-        else:
-            shutil.rmtree(paths.directory)
-            console.note(console.subject("cancelled", "it waits no more; nothing was started"))
-        if begun and paths.submission.is_file():
-            interactive.finish(prepared.client, paths, decided, CANCELLED)
+        return _cancelled(prepared.client, paths, decided)
+
+
+def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
+    """Say what became of a run that was interrupted, and write down how it came out."""
+    if not paths.allocation.is_file():
+        shutil.rmtree(paths.directory)
+        console.note(console.subject("cancelled", "it waits no more; nothing was started"))
         return CANCELLED
+    try:
+        if paths.submission.is_file():
+            interactive.finish(client, paths, decided, CANCELLED)
+        console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
+    except SlurmUnreachableError as error:
+        console.note(console.subject("cancelled", f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)"))
+    return CANCELLED

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError, SlurmUnreachableError, UnrecordedError
+from toolkit.files import read_json
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
@@ -16,6 +19,8 @@ from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
 from toolkit.slurm.queue import Snapshot
+
+_LATEST = 900.0  # seconds after which no job of a lost answer surfaces any more
 
 
 class Status(NamedTuple):
@@ -127,7 +132,16 @@ def of(paths: Paths, refresh: Refresh | None = None) -> Status:
     if state is not None:
         seconds = max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
         return _row(paths, state.state, seconds, None, state.nodes, state.reason)
-    return unknown(paths)
+    return _row(paths, "NOT SUBMITTED", 0.0, None, "", "") if was_never_submitted(paths) else unknown(paths)
+
+
+def was_never_submitted(paths: Paths) -> bool:
+    """Return whether a submission was interrupted before Slurm had the job, given that Slurm has none with its mark."""
+    if not paths.attempt.is_file() or any(paths.logs.glob("*.log")):
+        return False
+    attempt = read_json(paths.attempt, Attempt)
+    is_old = time.time() - datetime.fromisoformat(attempt.submitted).timestamp() > _LATEST
+    return not once.is_under_way(attempt) and (is_old or attempt.host == socket.gethostname())
 
 
 def of_all(runs: Sequence[Paths]) -> list[Status]:

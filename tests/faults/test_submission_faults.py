@@ -1,0 +1,396 @@
+"""From sbatch to the record of its job: processes that are killed, answers that are lost, disks that are full."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.image_fixtures import wait_for
+from tests.faults.tally import Row
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+JOB = ("--runtime", "none", "--launcher", "none", "--job-name", "once")
+# Each job that does the work adds a line, after a while in which a second one could start.
+WORK = "import os, time\ntime.sleep(2)\nopen('worked', 'a').write(os.environ['SLURM_JOB_ID'] + '\\n')\n"
+
+
+class Place:
+    """A directory to submit from, and what there is of it in Slurm."""
+
+    def __init__(self, toolkit: Any, env: Mapping[str, str], directory: Path) -> None:
+        self.toolkit = toolkit
+        self.directory = directory
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        self.env = {**env, "PATH": f"{self.bin}:{env['PATH']}"}
+        (directory / "work.py").write_text(WORK)
+
+    def sbatch(self, *lines: str) -> None:
+        """Put a stand-in before sbatch; ``$real`` is sbatch, and ``$count`` how often it was called before."""
+        head = (
+            "#!/bin/bash",
+            f'real={shutil.which("sbatch")} place={self.directory} words=("$@")',
+            'count=$(cat "$place/count" 2>/dev/null || echo 0)',
+            'echo $((count + 1)) >"$place/count"',
+        )
+        (self.bin / "sbatch").write_text("\n".join((*head, *lines)) + "\n")
+        (self.bin / "sbatch").chmod(0o755)
+
+    def run(self, *options: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+        """`toolkit run --detach`, to its end."""
+        words = ("run", "--detach", *JOB, *options, "work.py")
+        done: subprocess.CompletedProcess[str] = self.toolkit(*words, cwd=self.directory, env=self.env, timeout=timeout)
+        return done
+
+    def killed(self, after: str, number: int) -> list[str]:
+        """`toolkit run --detach` that is killed at a step; returns the steps that were taken."""
+        log = self.directory / "steps"
+        log.unlink(missing_ok=True)
+        words = (sys.executable, "-m", "tests.faults.killer", str(log), after, str(number), "--", "run", "--detach", *JOB, "work.py")
+        env = {**self.env, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+        subprocess.run(words, cwd=self.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=200)
+        return log.read_text().splitlines() if log.exists() else []
+
+    def ps(self) -> list[dict[str, Any]]:
+        """`toolkit ps`."""
+        done = self.toolkit("ps", "--all", "--json", cwd=self.directory, env=self.env)
+        assert done.returncode == 0, done.stderr
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+    def jobs(self) -> dict[int, str]:
+        """All jobs that Slurm has of this directory, with their states."""
+        asked = ("squeue", "--noheader", "--states=all", "--Format=ArrayJobID:0|,State:0|,Command:0")
+        answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
+        assert answer.returncode == 0, answer.stderr
+        rows = [line.split("|", 2) for line in answer.stdout.splitlines() if f"{self.directory}/runs/" in line]
+        return {int(number): state for number, state, _ in rows}
+
+    def worked(self) -> list[int]:
+        """The jobs that did the work."""
+        with contextlib.suppress(FileNotFoundError):
+            return [int(line) for line in (self.directory / "worked").read_text().split()]
+        return []
+
+    def settle(self, tally: Row, runs: int = 1) -> None:
+        """Wait until all has ended, and count what is wrong: each run has one job that did the work, and one row that says so."""
+        wait_for(
+            lambda: all(state in ("COMPLETED", "CANCELLED", "FAILED") for state in self.jobs().values()), "the jobs to end", seconds=90
+        )
+        rows = [row for row in self.ps() if row["state"] != "NOT SUBMITTED"]
+        worked = self.worked()
+        right = sorted(row["job_id"] for row in rows) == sorted(worked)
+        right = right and all((row["state"], row["exit_code"]) == ("COMPLETED", 0) for row in rows)
+        tally.trials += 1
+        tally.doubled += max(0, len(worked) - runs)
+        tally.lost += max(0, runs - len(worked))
+        tally.wrong += not right
+        assert right, (rows, worked, self.jobs())
+        assert len(worked) == runs
+
+
+@pytest.fixture
+def place(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> Place:
+    return Place(toolkit, toolkit_env, shared_dir)
+
+
+def test_every_step(tally: Row, toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+    """`toolkit run` killed at each step from sbatch to its record, then repeated."""
+    (shared_dir / "all").mkdir()
+    steps = Place(toolkit, toolkit_env, shared_dir / "all").killed("sbatch", 0)
+    assert len(steps) > 5, steps
+    for number in range(1, len(steps) + 1):
+        directory = shared_dir / f"step-{number}"
+        directory.mkdir()
+        place = Place(toolkit, toolkit_env, directory)
+        assert len(place.killed("sbatch", number)) == number
+        done = place.run()
+        assert done.returncode == 0, (steps[number - 1], done.stderr)
+        # The steps after the record are of a run that is whole: then the repeated command is a run of its own.
+        place.settle(tally, runs=len(list((directory / "runs").glob("*/run.json"))))
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> None:
+    """`toolkit run` killed while sbatch is at work, then repeated."""
+    pause = 'touch "$place/now"; until [[ -e $place/go ]]; do sleep 0.1; done'
+    first = (pause, "sleep 2", 'exec $real "$@"') if moment == "before" else ('$real "$@" >/dev/null', pause, "exit 1")
+    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', *first)
+    process = subprocess.Popen(
+        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
+        cwd=place.directory,
+        env=place.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: (place.directory / "now").exists(), "sbatch")
+    process.kill()
+    process.wait()
+    (place.directory / "go").touch()
+    done = place.run()
+    assert done.returncode == 0, done.stderr
+    place.settle(tally)
+
+
+@pytest.mark.parametrize(("delay", "jobs"), [(4, 1), (12, 2)])
+def test_late(delay: int, jobs: int, tally: Row, place: Place) -> None:
+    """The first submission delayed for 4 s, or past every look, and nobody watches."""
+    keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
+    later = f'( sleep {delay}; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
+    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
+    done = place.run()
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: len(place.jobs()) == jobs, "the late job", seconds=60)
+    place.settle(tally)
+
+
+def test_late_and_followed(tally: Row, place: Place) -> None:
+    """The first submission delayed past every look, while the run is followed."""
+    (place.directory / "work.py").write_text(WORK.replace("sleep(2)", "sleep(25)"))
+    keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
+    later = '( sleep 12; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
+    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
+    done = place.toolkit("run", *JOB, "work.py", cwd=place.directory, env=place.env)
+    assert done.returncode == 0, done.stderr
+    assert sorted(place.jobs().values())[0] == "CANCELLED", place.jobs()
+    place.settle(tally)
+
+
+def test_together(tally: Row, place: Place) -> None:
+    """Four `toolkit run` and four `toolkit ps` at once in one directory."""
+    words = [("run", "--detach", *JOB, "work.py")] * 4 + [("ps", "--all", "--json")] * 4
+    started = [
+        subprocess.Popen(
+            (sys.executable, "-m", "toolkit", *call),
+            cwd=place.directory,
+            env=place.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for call in words
+    ]
+    answers = [(process.communicate(timeout=120), process.returncode) for process in started]
+    assert [code for _, code in answers] == [0] * 8, answers
+    place.settle(tally, runs=4)
+
+
+class Controller:
+    """A cluster of its own, whose daemons can be stopped, killed and started again."""
+
+    def __init__(self, toolkit: Any, env: Mapping[str, str], directory: Path) -> None:
+        self.toolkit, self.env, self.directory = toolkit, dict(env), directory
+
+    def inside(self, line: str) -> str:
+        """Run a line of bash in the cluster."""
+        done = self.toolkit("cluster", "exec", "--", "bash", "-c", line, env=self.env)
+        assert done.returncode == 0, (line, done.stderr)
+        return str(done.stdout)
+
+    def signal(self, daemon: str, name: str) -> None:
+        """Send a signal to a daemon."""
+        self.inside(f"pkill -{name} -x {daemon}")
+
+    def words(self, daemon: str) -> str:
+        """The command line of a daemon, so that it can be started again."""
+        return self.inside(f"tr '\\0' ' ' </proc/$(pgrep -o -x {daemon})/cmdline").strip()
+
+    def start(self, command: str) -> None:
+        """Start a daemon that was killed."""
+        self.inside(f"setsid {command} </dev/null >/dev/null 2>&1 & sleep 1")
+
+
+@pytest.fixture
+def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Controller]:
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "away"}
+    up = toolkit("cluster", "up", "--nodes", "1", "--accounting", env=env)
+    assert up.returncode == 0, up.stderr
+    yield Controller(toolkit, env, base / "c/away")
+    assert toolkit("cluster", "down", env=env).returncode == 0
+
+
+def test_silent_for_long(tally: Row, controller: Controller, shared_dir: Path) -> None:
+    """The controller stopped for 70 s during sbatch."""
+    place = Place(controller.toolkit, controller.env, shared_dir)
+    stop = "kill -STOP $(pgrep -x slurmctld)"
+    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', f'{stop}; exec $real "$@"')
+    env = place.env
+    process = subprocess.Popen(
+        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"), cwd=shared_dir, env=env, stdin=subprocess.DEVNULL
+    )
+    wait_for(lambda: (shared_dir / "count").exists(), "sbatch")
+    time.sleep(70)
+    controller.signal("slurmctld", "CONT")
+    assert process.wait(timeout=200) == 0
+    place.settle(tally)
+
+
+@pytest.mark.parametrize("daemon", ["slurmctld", "munged", "slurmdbd", "mariadbd"])
+def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Path) -> None:
+    """The controller, munge, the accounting and its database killed in turn while a run is followed."""
+    place = Place(controller.toolkit, controller.env, shared_dir)
+    (shared_dir / "work.py").write_text(WORK.replace("sleep(2)", "sleep(20)"))
+    command = controller.words(daemon)
+    with (shared_dir / "said").open("w") as said:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "toolkit", "run", *JOB, "work.py"),
+            cwd=shared_dir,
+            env=place.env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    wait_for(lambda: "running" in (shared_dir / "said").read_text(), "the job to run")
+    time.sleep(7)  # a controller writes down what it knows every few seconds; a job that it has forgotten it cancels itself
+    inside = controller.inside("pgrep -o -x " + daemon).strip()
+    controller.inside(f"kill -9 {inside}")
+    time.sleep(5)
+    controller.start(command)
+    assert process.wait(timeout=200) == 0, (shared_dir / "said").read_text()
+    place.settle(tally)
+
+
+@pytest.fixture
+def small(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Place]:
+    """A cluster whose nodes see a small file system, which a test fills."""
+    if os.geteuid() != 0:
+        pytest.fail("a file system is mounted here: run the fault tests as root")
+    directory = base / "small"
+    directory.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(directory)), check=True)
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "small"}
+    try:
+        up = toolkit("cluster", "up", "--nodes", "1", env=env)
+        assert up.returncode == 0, up.stderr
+        yield Place(toolkit, env, directory)
+        assert toolkit("cluster", "down", env=env).returncode == 0
+    finally:
+        subprocess.run(("umount", "-l", str(directory)), check=True)
+        directory.rmdir()
+
+
+def test_full(tally: Row, small: Place) -> None:
+    """`runs/` full right after sbatch."""
+    small.sbatch('answer=$($real "$@")', 'cat /dev/zero >"$place/fill" 2>/dev/null', 'echo "$answer"')
+    done = small.run()
+    assert done.returncode == 93, done.stderr
+    assert "is in Slurm's queue" in done.stderr
+    assert "toolkit ps" in done.stderr
+    (small.directory / "fill").unlink()
+    assert [row["state"] for row in small.ps()] != ["NOT SUBMITTED"]
+    small.settle(tally)
+
+
+def test_full_before(tally: Row, small: Place) -> None:
+    """`runs/` full before sbatch."""
+    with contextlib.suppress(OSError), (small.directory / "fill").open("wb") as stream:
+        stream.write(bytes(300 << 20))
+    done = small.run()
+    tally.trials += 1
+    assert done.returncode == 73, done.stderr
+    assert "Traceback" not in done.stderr
+    assert small.jobs() == {}
+    (small.directory / "fill").unlink()
+    assert small.run().returncode == 0
+    small.settle(tally)
+
+
+TAKE = """\
+import os, socket, sys, time
+taken = socket.create_server(("", int(sys.argv[1])))
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+def test_port(tally: Row, place: Place, pytorch_image: Path) -> None:
+    """The port of the meeting point taken after the script has found it free."""
+    (place.directory / "take.py").write_text(TAKE)
+    (place.directory / "meet.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (place.bin / "srun").write_text(
+        "#!/bin/bash\n"
+        f"port=$(grep -oE 'rdzv-endpoint=[^ ]*' <<<\"$*\" | grep -oE '[0-9]+$')\n"
+        f'exec 3< <({sys.executable} {place.directory}/take.py "$port")\n'
+        "read -r _ <&3\n"
+        f'exec {shutil.which("srun")} "$@"\n'
+    )
+    (place.bin / "srun").chmod(0o755)
+    words = ("run", "--image", str(pytorch_image), "--nodes", "2", "meet.py")
+    done = place.toolkit(*words, cwd=place.directory, env=place.env, timeout=300)
+    tally.trials += 1
+    (row,) = place.ps()
+    tally.wrong += row["state"] != "FAILED" or "port" not in done.stderr
+    assert done.returncode == row["exit_code"] != 0
+    assert "(rule port-in-use" in done.stderr, done.stderr
+
+
+def test_interactive(tally: Row, controller: Controller, shared_dir: Path) -> None:
+    """Ctrl-C of an interactive run while the controller does not answer."""
+    place = Place(controller.toolkit, controller.env, shared_dir)
+    (shared_dir / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(300)\n")
+    with (shared_dir / "said").open("w") as said:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "toolkit", "run", "--interactive", *JOB, "wait.py"),
+            cwd=shared_dir,
+            env=place.env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    wait_for(lambda: "here" in (shared_dir / "said").read_text(), "the script to run")
+    controller.signal("slurmctld", "STOP")
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)  # somebody who does not wait for scancel
+    try:
+        code = process.wait(timeout=60)
+    finally:
+        controller.signal("slurmctld", "CONT")
+    tally.trials += 1
+    said_text = (shared_dir / "said").read_text()
+    tally.wrong += code != 130 or "as soon as it does" not in said_text
+    assert (code, "as soon as it does" in said_text) == (130, True), said_text
+    wait_for(lambda: controller.inside("squeue --noheader; pgrep -x salloc || true").strip() == "", "the job to end", seconds=120)
+    (row,) = place.ps()
+    assert (row["state"], row["exit_code"]) == ("CANCELLED", 130), row
+
+
+def test_sweep(tally: Row, controller: Controller, shared_dir: Path) -> None:
+    """The controller killed while the last points of a sweep end, and started again."""
+    place = Place(controller.toolkit, controller.env, shared_dir)
+    (shared_dir / "work.py").write_text("import sys, time\ntime.sleep(15)\nsys.exit(3 if sys.argv[-1] == '1' else 0)\n")
+    command = controller.words("slurmctld")
+    with (shared_dir / "said").open("w") as said:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "toolkit", "run", *JOB, "--sweep", "n=0,1,2", "work.py"),
+            cwd=shared_dir,
+            env=place.env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    wait_for(lambda: "running" in (shared_dir / "said").read_text(), "the job to run")
+    time.sleep(8)
+    controller.inside("pkill -9 -x slurmctld")
+    time.sleep(15)
+    controller.start(command)
+    code = process.wait(timeout=200)
+    outcome = json.loads((shared_dir / "runs/once-0001/outcome.json").read_text())
+    tally.trials += 1
+    points = [(point["number"], point["exit_code"]) for point in outcome["points"]]
+    tally.wrong += (code, points) != (3, [(0, 0), (1, 3), (2, 0)])
+    assert (code, points) == (3, [(0, 0), (1, 3), (2, 0)]), (shared_dir / "said").read_text()
