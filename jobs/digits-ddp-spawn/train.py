@@ -5,6 +5,7 @@ The arguments are those of PyTorch's ImageNet example: how many nodes there are,
 
 import argparse
 import json
+import os
 import socket
 import sys
 import time
@@ -98,13 +99,12 @@ def main(local_rank, args):
             "world_size": world_size,
             "parameters_equal": difference == 0,
             "max_parameter_difference": difference,
-            "samples_per_second": round(sums[1].item() * args.epochs / seconds, 1),
-            "seconds": round(seconds, 3),
+            **{"samples_per_second": round(sums[1].item() * args.epochs / seconds, 1), "seconds": round(seconds, 3)},
         }
         print(json.dumps(result), flush=True)
-    sys.exit(0 if difference == 0 else 1)
+    os._exit(0 if difference == 0 else 1)  # not sys.exit: a thread of Gloo can abort Python while it shuts down (pytorch#179291)
 
 
 if __name__ == "__main__":
-    arguments = parser.parse_args()
-    spawn(main, args=(arguments,), nprocs=arguments.nprocs)
+    args = parser.parse_args()
+    spawn(main, args=(args,), nprocs=args.nprocs)

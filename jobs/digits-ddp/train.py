@@ -96,4 +96,4 @@ if rank == 0:
         "seconds": round(seconds, 3),
     }
     print(json.dumps(result), flush=True)
-sys.exit(0 if difference == 0 else 1)
+os._exit(0 if difference == 0 else 1)  # not sys.exit: a thread of Gloo can abort Python while it shuts down (pytorch#179291)

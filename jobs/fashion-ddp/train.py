@@ -95,4 +95,4 @@ if rank == 0:
     result |= {"parameters_equal": difference == 0, "max_parameter_difference": difference}
     result |= {"samples_per_second": round(sums[1].item() * args.epochs / seconds, 1), "seconds": round(seconds, 3)}
     print(json.dumps(result), flush=True)
-sys.exit(0 if difference == 0 else 1)
+os._exit(0 if difference == 0 else 1)  # not sys.exit: a thread of Gloo can abort Python while it shuts down (pytorch#179291)

@@ -7,7 +7,6 @@ PyTorch with CUDA, is missing; on a cluster with simulated GPUs they always do.
 import json
 import os
 import socket
-import sys
 
 import torch
 import torch.distributed as dist
@@ -50,4 +49,4 @@ right = answered == nodes and wrong_all == 0 and (not torch.version.cuda or usab
 if rank == 0:
     result = {"nodes": nodes, "gpus_given": given_all, "gpus_usable": usable_all, "wrong": wrong_all, "all_reduce": answered == nodes}
     print(json.dumps(result), flush=True)
-sys.exit(0 if right else 1)
+os._exit(0 if right else 1)  # not sys.exit: a thread of Gloo can abort Python while it shuts down (pytorch#179291)

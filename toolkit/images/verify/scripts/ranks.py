@@ -109,6 +109,8 @@ def by_torch(wanted: str) -> None:
     tell(rank, gathered, dist.get_backend(), fast)
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)
 
 
 def start(count: int) -> None:
