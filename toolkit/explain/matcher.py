@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from toolkit.explain.model import Entry, Evidence, Explanation, Match, Rule, compiled
 from toolkit.redaction import redacted
@@ -20,10 +21,22 @@ _HARMLESS = re.compile(r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?
 _OF_FIRST_RANK = 5  # how much a line of the rank that failed first counts more than another's
 _GENERAL = 40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
 _MOST_RANKS, _LINES_EACH, _FRAMES_BACK = 8, 2, 200
+# Characters of a longer line that are searched and shown: its first and its last. A cause stands at
+# the beginning of a line, or after what a progress bar or a dump of numbers has printed before it.
+# The time of a search is linear, but a line can be megabytes long.
+_BEGIN, _END = 3072, 1024
+_CUT = " [...] "
 
 
 def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
-    """What happened, by the rules."""
+    """Return what happened, by the rules.
+
+    The middle of a line of more than 4,096 characters is not searched.
+    """
+    long = sum(len(entry.text) > _BEGIN + _END for entry in evidence.entries)
+    if long:
+        entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
+        evidence = evidence._replace(entries=entries)
     matches = sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
     best = matches[0] if matches else None
     others = tuple(match for match in matches[1:] if match.role == "cause" and best and match.line not in ("", best.line))[:3]
@@ -32,8 +45,12 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         match=best,
         others=others,
         suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
-        looked_at=_looked_at(evidence, len(rules)),
+        looked_at=_looked_at(evidence, len(rules), long),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _BEGIN + _END else text[:_BEGIN] + _CUT + text[-_END:]
 
 
 def _rank_of(match: Match, evidence: Evidence) -> tuple[bool, int]:
@@ -48,11 +65,14 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         if not _applies(rule, evidence):
             continue
         general = rule.role == "cause" and rule.weight < _GENERAL
-        found = [(entry, groups) for entry, groups in _lines(rule, evidence.entries) if not (general and entry in echoes)]
+        lines = _lines(rule, evidence.entries)
+        found = [line for line in lines if not (general and line.entry in echoes)]
         if rule.signatures and not found:
             continue
-        entry, groups = _best_line(found, evidence.first_rank) if found else (None, {})
-        groups = groups | {"node": groups.get("node") or ",".join(sorted(evidence.nodes_down))}
+        best = _best_line(found, evidence.first_rank) if found else None
+        entry = best.entry if best else None
+        groups = {"place": _place(evidence.entries, best.position), **best.groups} if best else {}
+        groups |= {"node": groups.get("node") or ",".join(sorted(evidence.nodes_down))}
         yield Match(
             rule=name,
             summary=rule.summary,
@@ -65,7 +85,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             rank=entry.rank if entry else None,
             host=entry.host if entry else "",
             line=redacted(entry.text.strip()) if entry else "",
-            ranks=tuple(sorted({one.rank for one, _ in found if one.rank is not None})),
+            ranks=tuple(sorted({line.entry.rank for line in found if line.entry.rank is not None})),
         )
 
 
@@ -92,20 +112,35 @@ def _anywhere(pattern: str, texts: Sequence[str]) -> bool:
     return any(compiled(pattern).search(text) for text in texts)
 
 
-def _lines(rule: Rule, entries: Sequence[Entry]) -> Iterator[tuple[Entry, dict[str, str]]]:
-    """Every line that shows the cause, with what its signature's groups hold."""
+class _Line(NamedTuple):
+    """A line that shows the cause, its position among all lines, and the signature's groups."""
+
+    entry: Entry
+    position: int
+    groups: dict[str, str]
+
+
+def _lines(rule: Rule, entries: Sequence[Entry]) -> Iterator[_Line]:
+    """Yield every line that shows the cause."""
     patterns = [compiled(pattern) for pattern in rule.signatures]
     for position, entry in enumerate(entries):
         found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
         if found:
             groups = {name: text or "" for name, text in found.groupdict().items()}
-            yield entry, {"place": _place(entries, position), "where": _where(entry), **groups}
+            yield _Line(entry, position, {"where": _where(entry), **groups})
 
 
-def _best_line(found: Sequence[tuple[Entry, dict[str, str]]], first_rank: int | None) -> tuple[Entry, dict[str, str]]:
-    """Of the rank that failed first, else the earliest in its own log; a line that says more comes before one that says less."""
-    own = [pair for pair in found if pair[0].rank is not None and pair[0].rank == first_rank]
-    return min(own or found, key=lambda pair: (sum(not text for name, text in pair[1].items() if name != "place"), pair[0].number))
+def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
+    """Return the line of the rank that failed first, else the earliest in its own log.
+
+    A line that fills more of the groups comes before one that fills fewer.
+    """
+    own = [line for line in found if line.entry.rank is not None and line.entry.rank == first_rank]
+
+    def order(line: _Line) -> tuple[int, int]:
+        return sum(not text for text in line.groups.values()), line.entry.number
+
+    return min(own or found, key=order)
 
 
 def _where(entry: Entry) -> str:
@@ -173,11 +208,14 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
         yield f"... and {len(labels) - _MOST_RANKS} more"
 
 
-def _looked_at(evidence: Evidence, rules: int) -> tuple[str, ...]:
+def _looked_at(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
     streams = {entry.label for entry in evidence.entries}
     seen = [f"{len(evidence.entries)} lines of {len(streams)} streams", f"{rules} rules"]
     if evidence.state:
         seen.append(f"Slurm's state {evidence.state}" + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else ""))
+    if long:
+        lines = f"{long} line{'s' if long > 1 else ''}"
+        seen.append(f"of {lines} only the first {_BEGIN:,} and the last {_END:,} characters")
     if evidence.nodes_down:
         seen.append(f"nodes that are not well: {', '.join(sorted(evidence.nodes_down))}")
     return tuple(seen)
@@ -201,7 +239,10 @@ def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...
     return tuple(entries)
 
 
-_LABELLED = re.compile(r"(?:(?P<rank>\d+)|(?P<batch>batch)|(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*))[|:] ?(?P<text>.*)")
+_LABELLED = re.compile(
+    r"(?:(?P<rank>\d{1,9})|(?P<batch>batch)|(?P<host>[a-zA-Z](?=[\w.-]{0,253}\d)[\w.-]{0,253}))"
+    r"[|:] ?(?P<text>.*)"
+)
 _TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.*)")
 
 

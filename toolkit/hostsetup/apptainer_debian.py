@@ -168,7 +168,7 @@ def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[s
 def fitted_control(control: str, codename: str, newest: tuple[int, int]) -> str:
     """The package's control file with a version of its own and the libc that its programs want now. Pure."""
     versioned = re.sub(r"^Version: (.*)$", rf"Version: \1+{codename}1", control, flags=re.MULTILINE)
-    return re.sub(r"\blibc6 \(>= [^)]*\)", f"libc6 (>= {newest[0]}.{newest[1]})", versioned)
+    return re.sub(r"\blibc6 \(>= [^()]{0,60}\)", f"libc6 (>= {newest[0]}.{newest[1]})", versioned)
 
 
 def _md5sums(tree: Path) -> str:

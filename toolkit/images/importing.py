@@ -18,8 +18,9 @@ from toolkit.errors import ConfigError, UsageError
 from toolkit.images import catalogue
 from toolkit.model.base import Model
 
-_DOCKER = re.compile(r"^\s*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
-_BOOTSTRAP = re.compile(r"^\s*Bootstrap\s*:\s*(\S+)", re.MULTILINE | re.IGNORECASE)
+_DOCKER = re.compile(r"^[ \t]*FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
+_BOOTSTRAP = re.compile(r"^[ \t]*Bootstrap[ \t]*:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
+_HEADER = re.compile(r"^[ \t]*(From|OSVersion)[ \t]*:[ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _HEREDOC = re.compile(r"<<-?\s*['\"]?\w+")
 _LOST_DOCKER = {
     "COPY": "a recipe carries small files in a step `copy`, by their lines; fetch large ones in a step `run`",
@@ -207,9 +208,7 @@ def _docker_base(reference: str) -> dict[str, Any]:
 def _definition_base(text: str, path: Path) -> dict[str, Any]:
     found = _BOOTSTRAP.search(text)
     kind = found[1] if found else ""
-    header = {
-        key.lower(): value.strip() for key, value in re.findall(r"^\s*(From|OSVersion)\s*:\s*(.+)$", text, re.MULTILINE | re.IGNORECASE)
-    }
+    header = {key.lower(): value.strip() for key, value in _HEADER.findall(text)}
     if kind == "docker":
         return _docker_base(header.get("from", ""))
     if kind == "localimage":

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from toolkit.model.base import Model
+from toolkit.redaction import logins
 
 ROOT = "/mnt"  # exists and is empty in every Debian; definitions look there
 CERTIFICATES = "ca-certificates.crt"
@@ -107,7 +108,7 @@ def _translated(place: str, key: str, binds: list[Bind]) -> str:
 def secrets(texts: Iterable[str]) -> tuple[str, ...]:
     """The passwords and tokens in URLs of these texts, as written and decoded, longest first: what no log may hold."""
     found: set[str] = set()
-    for user_info in re.findall(r"[a-z][a-z0-9+.-]*://([^/@\s'\"]+)@", "\n".join(texts), re.IGNORECASE):
+    for user_info in logins("\n".join(texts)):
         name, _, password = user_info.partition(":")
         secret = password or (name if len(name) >= 8 else "")  # a name alone is a token, when it is no short user name
         found |= {secret, unquote(secret)} - {""}

@@ -24,7 +24,7 @@ from toolkit.model.lock import Lock
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
-_OURS = re.compile(rf"{_MISSING}(?P<what>\S+ \S+ \(.*?\))")
+_OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
 _NOT_CONTENTS = ("name", "detail", "imports", "checks")  # of a piece
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _PIN = 1001  # priority from which on apt would even take an older version

@@ -24,7 +24,7 @@ _KINDS = (
 )
 _PATIENCE = 30.0  # seconds for one answer
 _PAGES, _PAGE = 20, 1000  # of a list of tags
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER = re.compile(r'(?<!\w)(\w{1,64})="([^"]*)"')
 
 
 @dataclass

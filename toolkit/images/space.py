@@ -98,7 +98,7 @@ def _asked(words: list[str]) -> int | None:
         return None
 
 
-_ROW = re.compile(r"^\s*\S+\s+(?P<used>\d+)\*?\s+(?P<soft>\d+)\s+(?P<hard>\d+)\b", re.MULTILINE)
+_ROW = re.compile(r"^[ \t]*\S+\s+(?P<used>\d+)\*?\s+(?P<soft>\d+)\s+(?P<hard>\d+)\b", re.MULTILINE)
 
 
 def left(said: str) -> int | None:

@@ -58,7 +58,7 @@ def partition(text: str) -> PartitionShape:
     """
     name, _, rest = text.partition(":")
     values: dict[str, str | int | bool] = {}
-    for word in filter(None, re.split(r",(?![^\[\]]*\])", rest)):
+    for word in filter(None, re.split(r",(?![^\[\]]{0,100}\])", rest)):
         key, equals, value = word.partition("=")
         if word == "default":
             values["default"] = True

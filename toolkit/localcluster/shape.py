@@ -130,8 +130,8 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: it is no such list, or one of very many nodes.
     """
-    for ranges in re.findall(r"\[([^\]]*)\]", text):
-        for first, last in re.findall(r"(\d+)-(\d+)", ranges):
+    for ranges in re.findall(r"\[([^\[\]]*)\]", text):
+        for first, last in re.findall(r"(?<!\d)(\d+)-(\d+)", ranges):
             if int(last) - int(first) >= 1000:
                 raise ValueError(f"{text!r} is more than {MOST_NODES} nodes")
     names = hostlist.expand(text)

@@ -19,9 +19,9 @@ _LEAST = 6  # characters of a secret that is looked for in logs; shorter ones ar
 _NOISE = re.compile(
     r"hostname of the client socket cannot be retrieved"
     r"|^\*+$|Setting OMP_NUM_THREADS environment variable for each process"
-    r"|PMIx.*gds.*shmem|^INFO:\s+(?:Setting|gocryptfs|squashfuse)"
+    r"|PMIx.{0,200}gds.{0,200}shmem|^INFO:\s+(?:Setting|gocryptfs|squashfuse)"
 )
-_RANK = re.compile(r"^(?P<rank>\d+)\| ?(?P<text>.*)$")
+_RANK = re.compile(r"^(?P<rank>\d{1,9})\| ?(?P<text>.*)$")
 
 
 @dataclass(frozen=True, slots=True)

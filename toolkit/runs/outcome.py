@@ -20,7 +20,7 @@ from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand
 
 # What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
-_OVER_MEMORY = re.compile(r"slurmstepd.*(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
+_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
 # What srun and slurmstepd write into the batch shell's log when the controller tells them that a node of the job is gone.
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)|CANCELLED AT \S+ DUE TO NODE FAILURE")
 # As the shell's `timeout` and a shell's report of Ctrl-C have it.

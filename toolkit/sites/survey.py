@@ -83,8 +83,14 @@ def _modules() -> tuple[str, ...] | None:
 
 def modules(text: str) -> tuple[str, ...]:
     """The answer of ``module -t avail``: names without their marks; headings end in a colon."""
-    names = (re.sub(r"\s*[(<].*[)>]\s*$", "", line.strip()) for line in text.splitlines() if not line.strip().endswith(":"))
+    lines = map(str.strip, text.splitlines())
+    names = (_unmarked(line) for line in lines if not line.endswith(":"))
     return tuple(sorted({name for name in names if name and " " not in name and not name.endswith("/")}))
+
+
+def _unmarked(line: str) -> str:
+    """Return a module's name without its mark: ``gcc/12.2`` of ``gcc/12.2(default)``."""
+    return re.split(r"[(<]", line, maxsplit=1)[0].rstrip() if line.endswith((")", ">")) else line
 
 
 def _scratch(environment: Mapping[str, str]) -> str:

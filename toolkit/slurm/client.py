@@ -19,7 +19,8 @@ from toolkit.slurm import parse, queue
 # What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the controller.
 _UNREACHED = re.compile(
     r"connect failure|Could not establish a configuration source|fetch_config|Connection refused|No route to host"
-    r"|Unable to establish control machine address|Protocol authentication error|munge.*(?:refused|No such file)",
+    r"|Unable to establish control machine address|Protocol authentication error"
+    r"|munge.{0,100}(?:refused|No such file)",
     re.IGNORECASE,
 )
 # And when the connection breaks after that: the controller may have done what it was asked, and its answer was lost.

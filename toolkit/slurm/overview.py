@@ -13,7 +13,7 @@ from toolkit.slurm.usage import gpus_in
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
 _TYPE = re.compile(r"gpu:([A-Za-z][^:,(]*)")
-_STARTS = re.compile(r"to start at (?P<at>\S+) using .*? on nodes? (?P<nodes>\S+)")
+_STARTS = re.compile(r"to start at (?P<at>\S+) using .{0,200}? on nodes? (?P<nodes>\S+)")
 _GONE = frozenset(("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN", "NOT_RESPONDING", "MAINT"))
 _FLAGS = "*~#!%$@^-"  # behind a state, in some versions; * is: it does not answer
 

@@ -79,7 +79,7 @@ def mpi_types(text: str) -> tuple[str, ...]:
         head, colon, rest = line.partition(":")
         if colon and "versions available" in head:
             names += re.findall(r"[\w.]+", rest)
-        elif re.fullmatch(r"\s*(?:srun: )?\s*[\w.]+\s*", line):
+        elif re.fullmatch(r"(?:srun: )?\s*[\w.]+", line.strip()):
             names.append(line.replace("srun:", "").strip())
     return tuple(dict.fromkeys(names))
 

@@ -24,7 +24,8 @@ _EARLY = 60  # Slurm looks at time limits now and then, and may send a signal so
 _SIGNAL = re.compile(r"(?P<to>[BR]{0,2}:)?(?:SIG)?(?P<name>[A-Z]+\d?|\d+)(?:@(?P<seconds>\d+))?\Z")
 _NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
 _LINE = re.compile(
-    re.escape(MARK) + r" (?P<number>\d+) of at most \d+ (?P<what>begins|ends) (?P<when>\S+Z)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
+    re.escape(MARK) + r" (?P<number>\d{1,6}) of at most \d{1,6} (?P<what>begins|ends) "
+    r"(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
 )
 
 

@@ -18,7 +18,7 @@ _STEP = re.compile(rf"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<text>(?:{_WORDS}) .*)")
 _KEPT = re.compile(r"--> Using cache [0-9a-f]{64}")
 _SAVED = re.compile(r"--> [0-9a-f]{11}$")
 _RESULT = re.compile(r"[0-9a-f]{64}|(?:\[\d+/\d+\] )?COMMIT.*")
-_FAILED = re.compile(r"Error: (?:error )?building at STEP \"(?P<text>.*)\": (?P<reason>.*)")
+_FAILED = re.compile(r"Error: (?:error )?building at STEP \"(?P<text>.{0,4000})\": (?P<reason>.*)")
 _CODE = re.compile(r"exit status (\d+)$")
 _GONE = (
     "server probably quit",

@@ -16,7 +16,7 @@ from toolkit.images.collect import Contents
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.quoting import shell_words
 
-_VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
+_VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 
 def base_image(base: Base, *, digest: bool = False) -> BaseImage:

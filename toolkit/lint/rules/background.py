@@ -15,8 +15,8 @@ RULE = Rule(
     "NeMo-Run templates/slurm.sh.j2; bash(1)",
 )
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
-_BARE = re.compile(r"(?:^|[\n;])\s*wait\s*(?:$|[\n;#])")
-_ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)\s*wait\b")
+_BARE = re.compile(r"(?:^|[\n;])[ \t]*wait[ \t]*(?:$|[\n;#])")
+_ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:

@@ -17,7 +17,8 @@ RULE = Rule(
 )
 _PORT = re.compile(
     r"(?:\b(?:MASTER_)?PORT=|--(?:master[_-]port|port|dashboard-port|rdzv[_-]port)[= ]|"
-    r"--(?:rdzv[_-]endpoint|dist-url|init-method|address)[= ]\S*?:|tcp://[^\s\"']*?:)\"?(?P<port>\d{4,5})\b"
+    r"--(?:rdzv[_-]endpoint|dist-url|init-method|address)[= ]\S{0,200}?:|tcp://[^\s\"']{0,200}?:)"
+    r"\"?(?P<port>\d{4,5})\b"
 )
 
 
