@@ -17,6 +17,7 @@ from pathlib import Path
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
 from toolkit.redaction import redacted
+from toolkit.terminal_text import one_line
 
 _ECHO = bool(os.environ.get("TOOLKIT_VERBOSE"))
 
@@ -52,7 +53,7 @@ def which(program: str) -> str | None:
 
 def echo(argv: Sequence[str]) -> None:
     if _ECHO:
-        print("+ " + redacted(shell_words(argv)), file=sys.stderr, flush=True)
+        print("+ " + one_line(redacted(shell_words(argv))), file=sys.stderr, flush=True)
 
 
 def start(

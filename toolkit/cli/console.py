@@ -1,4 +1,8 @@
-"""How the command line speaks: results on standard output, everything about them on standard error; plain text when not a terminal."""
+"""How the command line speaks: results on standard output, everything about them on standard error.
+
+It is plain text when not a terminal. What others wrote, in logs or labels, is among it, so nothing
+is printed that a terminal would obey but our own drawing (``terminal_text``).
+"""
 
 from __future__ import annotations
 
@@ -10,35 +14,42 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError
+from toolkit.terminal_text import json_safe, one_line, visible
 from toolkit.units import human_time
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
 _LONG = 3.0  # seconds after which a step is announced before its end, where no terminal shows it counting
 
 
+_ERASE = "\r\033[K"  # what the line of a step is drawn over with
+
+
 def out(text: str = "") -> None:
-    """A line of the result."""
-    print(text, flush=True)
+    """Print a line of the result."""
+    print(visible(text), flush=True)
 
 
 def note(text: str) -> None:
-    """A line about the result."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line about the result."""
+    print(visible(text), file=sys.stderr, flush=True)
 
 
-_note = note
+def document(text: str) -> None:
+    """Print a result that other programs read, such as a script: exact, except on a terminal."""
+    shown = visible(text) if sys.stdout.isatty() else text
+    print(shown, end="" if shown.endswith("\n") else "\n", flush=True)
 
 
 def subject(name: str, text: str) -> str:
-    """``plan     2 nodes x 2 ranks``; a subject of "" continues the one above."""
-    return f"{name:<{SUBJECT - 1}} {text}".rstrip()
+    """Format ``plan     2 nodes x 2 ranks``; a subject of "" continues the one above."""
+    return f"{name:<{SUBJECT - 1}} {text}".rstrip().replace("\n", "\\n")
 
 
 def out_json(data: Any) -> None:
-    """A result for programs."""
+    """Print a result for programs."""
     import json
 
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str), flush=True)
+    print(json_safe(json.dumps(data, indent=2, ensure_ascii=False, default=str)), flush=True)
 
 
 def _columns() -> int:
@@ -50,18 +61,18 @@ def _columns() -> int:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as they need to be; the last one is not padded."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    """Format columns as wide as they need to be; the last one is not padded."""
+    cells = [[one_line(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def show_error(error: ToolkitError) -> None:
-    """What is wrong, where, what is close, and what to do next; its exit code last. Commands in it may have secrets in them."""
+    """Print what is wrong, where, what is close, and what to do next; its exit code last."""
     from toolkit.redaction import redacted
 
-    def note(text: str) -> None:
-        _note(redacted(text))
+    def note(text: str) -> None:  # a command in it may hold a secret; a line break may fake a line
+        print(one_line(redacted(text)), file=sys.stderr, flush=True)
 
     note(f"error: {error.cause}")
     if isinstance(error, PlanError):
@@ -115,8 +126,8 @@ def _sentence(finding: ToolkitError) -> str:
 
 
 def _details(error: ToolkitError, note: Callable[[str], None], *, indent: int) -> None:
-    for line in error.details:
-        note(" " * indent + "| " + line)
+    for line in "\n".join(error.details).split("\n") if error.details else ():
+        note(" " * indent + "| " + line.expandtabs())
 
 
 class _Step(NamedTuple):
@@ -158,11 +169,14 @@ class Steps:
             current, self._current = self._current, None
             if current:
                 line = f"{current.detail:<{self._width}} {outcome:<7} {human_time(time.monotonic() - current.started):>7}"
-                note(("\r\033[K" if self._live else "") + subject(current.name, line))
+                self._print(subject(current.name, line))
 
     def say(self, name: str, text: str) -> None:
         with self._lock:
-            note(("\r\033[K" if self._live else "") + subject(name, text))
+            self._print(subject(name, text))
+
+    def _print(self, line: str) -> None:
+        print((_ERASE if self._live else "") + visible(line), file=sys.stderr, flush=True)
 
     def _tick(self) -> None:
         while not self._stop.wait(0.5):
@@ -178,7 +192,7 @@ def _count(step: _Step, width: int) -> None:
     """Draw the line of a step that is under way over itself."""
     passed = time.monotonic() - step.started
     line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}")
-    print(f"\r\033[K{line[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+    print(f"{_ERASE}{one_line(line)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def _bar(passed: float, expected: float | None, width: int = 18) -> str:
@@ -193,9 +207,10 @@ def _about(expected: float | None) -> str:
 
 
 def mapping(rows: Mapping[str, object]) -> str:
-    """Names and values, a line each."""
-    width = max((len(name) for name in rows), default=0)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    """Format names and values, a line each."""
+    shown = {one_line(name): one_line(str(value)) for name, value in rows.items()}
+    width = max((len(name) for name in shown), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
 
 
 def on_terminal() -> bool:

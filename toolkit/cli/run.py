@@ -97,7 +97,7 @@ def command(
         if as_json:
             console.out_json({"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)})
         elif not console.on_terminal():
-            console.out(paths.name)
+            console.document(paths.name)
         return 0
     from toolkit.cli.follow import follow_run
 
@@ -172,7 +172,7 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
 
         console.out_json({"plan": json.loads(to_json(decided)), "script": text})
     else:
-        console.out(text.rstrip("\n"))
+        console.document(text)
 
 
 def _warn(decided: Plan) -> None:

@@ -41,6 +41,6 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         from toolkit import scripts
         from toolkit.plan import plan
 
-        console.out(scripts.script(plan(prepared.inputs)).rstrip("\n"))
+        console.document(scripts.script(plan(prepared.inputs)))
         return 0
     return run_interactively(prepared)

@@ -53,7 +53,7 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
         found = survey(Client(find_place(site).access), steps, probe=options if probe else None)
     text = draft(name, found, date=date.today().isoformat())
     if dry_run:
-        console.out(text.rstrip("\n"))
+        console.document(text)
         return
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
@@ -138,7 +138,7 @@ def schema() -> None:
     """
     from toolkit.sites.schema import text
 
-    console.out(text().rstrip("\n"))
+    console.document(text())
 
 
 @click.command("rules")

@@ -95,4 +95,4 @@ def _show_built(built: Built, as_json: bool) -> None:
         console.note(console.subject("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}"))
     if contents:
         console.note(console.subject("contains", contents))
-    console.out(built.path)
+    console.document(built.path)

@@ -25,4 +25,4 @@ def command(name: str, target: str, mode: str) -> None:
         raise UsageError(f"{mode!r} are no permissions", place="--mode", next_step="--mode 644")
     with console.Steps() as progress:
         console_path = transfer.copy(store.find(name), target, progress, mode=int(mode, 8))
-    console.out(console_path)
+    console.document(console_path)

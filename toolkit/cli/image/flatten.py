@@ -19,4 +19,4 @@ def command(name: str) -> None:
     with console.Steps() as progress:
         flat = flatten(name, progress)
     console.note(console.subject("packed", f"{human_size(flat.before)} became {human_size(flat.after)}"))
-    console.out(flat.path)
+    console.document(flat.path)

@@ -45,4 +45,4 @@ def command(file: Path, name: str | None, directory: Path) -> None:
         console.note(console.subject("", f"instead: {lost.instead}"))
     console.note(console.subject("written", str(path)))
     console.note(console.subject("next", f"toolkit image build {path}"))
-    console.out(str(path))
+    console.document(str(path))

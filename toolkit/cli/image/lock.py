@@ -38,4 +38,4 @@ def command(name: str, output: Path | None) -> None:
     console.note(
         console.subject("locked", f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian, {len(lock.files)} files of Python")
     )
-    console.out(str(path))
+    console.document(str(path))

@@ -45,4 +45,4 @@ def command(name: str, origin: str, things: tuple[str, ...], packages: tuple[str
     if resolved.dropped:
         console.note(console.subject("", f"the base has already: {', '.join(resolved.dropped)}"))
     console.note(console.subject("next", f"toolkit image build {path}"))
-    console.out(str(path))
+    console.document(str(path))

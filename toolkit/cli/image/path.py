@@ -12,4 +12,4 @@ def command(name: str) -> None:
     from toolkit.cli import console
     from toolkit.images.store import find
 
-    console.out(find(name).path)
+    console.document(find(name).path)

@@ -24,4 +24,4 @@ def command(origin: str, name: str | None, force: bool) -> None:
 
     with console.Steps() as progress:
         path = transfer.pull(origin, name, progress, force=force)
-    console.out(str(path))
+    console.document(str(path))

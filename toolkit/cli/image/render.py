@@ -34,6 +34,7 @@ def command(name: str | None, form: str | None, features: tuple[str, ...], every
       toolkit image render pytorch_cpu --format docker --with jupyter
       toolkit image render --all --check
     """
+    from toolkit.cli import console
     from toolkit.images import library
     from toolkit.images.names import recipe_names
 
@@ -54,7 +55,7 @@ def command(name: str | None, form: str | None, features: tuple[str, ...], every
             if write:
                 _write(library.definition_path(one, wanted), text)
             else:
-                click.echo(text, nl=False)
+                console.document(text)
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,12 +15,14 @@ def command(name: str, output: Path | None) -> None:
 
     A build writes the same beside the image, as NAME.cdx.json; of an image that was built elsewhere it is made now.
     """
+    from toolkit.cli import console
     from toolkit.files import write_atomically
     from toolkit.images.builders.materials import materials
     from toolkit.images.store import find
+    from toolkit.terminal_text import json_safe
 
     text = materials(find(name))
     if output is None:
-        click.echo(text, nl=False)
+        console.document(json_safe(text))
     else:
         write_atomically(output, text)

@@ -107,12 +107,13 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
 
 def _show(key: str, value: Any) -> None:
     from toolkit.cli import console
+    from toolkit.terminal_text import one_line
 
-    width = 15
     if isinstance(value, dict):
-        for number, (name, text) in enumerate(value.items()):
-            console.out(f"{key if number == 0 else '':<{width}}{name}  {text}")
+        lines = [f"{name}  {text}" for name, text in value.items()]
     elif isinstance(value, list):
-        console.out(f"{key:<{width}}{', '.join(map(str, value)) or '-'}")
+        lines = [", ".join(map(str, value)) or "-"]
     else:
-        console.out(f"{key:<{width}}{value}")
+        lines = [str(value)]
+    for number, line in enumerate(lines):
+        console.out(f"{key if number == 0 else '':<15}{one_line(line)}")
