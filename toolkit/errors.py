@@ -240,3 +240,9 @@ class UnrecordedError(ToolkitError):
     """Slurm has the job, and its number could not be written down."""
 
     exit_code, kind = 93, "job not recorded"
+
+
+class MalformedInputError(ToolkitError, ValueError):
+    """A file, archive or answer from elsewhere is not what its format says; none of it is used."""
+
+    exit_code, kind = 95, "malformed input"

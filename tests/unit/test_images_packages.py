@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow_patterns import is_slow
 from toolkit.errors import CommandFailedError
 from toolkit.images.index import Index
 from toolkit.images.packages import File, for_python, matches, normal, offered, origin, tags
@@ -112,3 +113,72 @@ def test_a_login_in_the_address_of_an_index_is_not_shown() -> None:
     with pytest.raises(CommandFailedError) as caught:
         Index({"index-url": "http://somebody:hunter22@127.0.0.1:1/simple"}).files("a")
     assert "hunter22" not in f"{caught.value} {caught.value.place} {caught.value.details}"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "cp311-cp311-musllinux_1_2_x86_64",
+        "cp311-abi3-musllinux_1_1_x86_64",
+        "py3-none-musllinux_1_2_x86_64",
+        "cp311-cp311-macosx_11_0_arm64",
+        "cp311-cp311-win_amd64",
+        "py3-none-win32",
+        "cp311-cp311-manylinux_2_28_aarch64",
+        "cp311-cp311-linux_armv7l",
+        "cp312-abi3-manylinux_2_17_x86_64",
+        "cp312-cp312-manylinux_2_17_x86_64",
+        "cp311-cp311d-linux_x86_64",
+        "pp311-pypy311_pp73-manylinux_2_17_x86_64",
+        "cp311-cp311-manylinux_2_37_x86_64",
+        "py2-none-any",
+        "cp27-none-any",
+    ],
+)
+def test_a_wheel_that_pip_would_not_take_is_not_taken(tag: str) -> None:
+    wheel, source = files(f"n-1-{tag}.whl", "n-1.tar.gz")
+    assert for_python("n", "1", "3.11.2", "x86_64", [wheel, source], (2, 36)) == source
+    assert for_python("n", "1", "3.11.2", "x86_64", [wheel], (2, 36)) is None
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "cp311-cp311-manylinux_2_36_x86_64",
+        "cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64",
+        "cp311-cp311-manylinux2014_x86_64",
+        "cp311-cp311-manylinux1_x86_64",
+        "cp311-cp311-linux_x86_64",
+        "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
+        "cp311-none-manylinux_2_17_x86_64",
+        "py3-none-manylinux_2_17_x86_64",
+        "py2.py3-none-any",
+        "py311-none-any",
+        "cp311-none-any",
+    ],
+)
+def test_a_wheel_that_pip_would_take_is_taken(tag: str) -> None:
+    wheel, source = files(f"n-1-{tag}.whl", "n-1.tar.gz")
+    assert for_python("n", "1", "3.11.2", "x86_64", [source, wheel], (2, 36)) == wheel
+
+
+def test_the_best_of_several_wheels_is_taken() -> None:
+    worse, best, good = files(
+        "n-1-py3-none-manylinux_2_17_x86_64.whl",
+        "n-1-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "n-1-cp311-cp311-manylinux_2_17_x86_64.whl",
+    )
+    assert for_python("n", "1", "3.11.2", "x86_64", [worse, good, best]) == best
+    assert for_python("n", "1", "3.11.2", "x86_64", [worse, good, best], (2, 17)) == good
+
+
+@pytest.mark.parametrize("python", ["", "three", "3", "9" * 5000, "-1.2"])
+def test_of_a_python_that_is_none_only_what_suits_every_one_is_taken(python: str) -> None:
+    there = files("n-1-cp311-cp311-linux_x86_64.whl", "n-1.tar.gz")
+    assert for_python("n", "1", python, "x86_64", there) == there[1]
+
+
+def test_a_page_of_megabytes_is_read_in_no_time() -> None:
+    """Python's own parser needs an hour for a megabyte of "<a "."""
+    for unit in ("<a ", '<a href="', "<a href='x' ", "<!--", "<a\nhref=", "&#9", "<base "):
+        assert is_slow(lambda page: offered(page, "https://index.example/simple/a/", is_json=False), unit, length=100_000) == ""

@@ -8,23 +8,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shutil
 import ssl
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
-from toolkit.errors import CommandFailedError
+from toolkit.errors import CommandFailedError, MalformedInputError
+from toolkit.images import web
+from toolkit.images.names import file_name
 from toolkit.images.packages import File, normal, offered
+from toolkit.redaction import redacted
 
 DEFAULT = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _TIMEOUT = 60.0  # seconds
 _CHUNK = 1 << 20
+_MOST_PAGE = 64 << 20  # bytes of a page; the largest of PyPI have some megabytes
+_MOST_FILE = 32 << 30  # bytes of a package's file
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\Z")  # of a package (PEP 508)
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class Index:
@@ -41,20 +49,25 @@ class Index:
         self._own = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in own))
         self._further = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in further))
         self._links = tuple(dict.fromkeys(settings.get("find-links", "").split()))
-        self._context = ssl.create_default_context(cafile=settings.get("cert"))
+        self._opener = web.opener(ssl.create_default_context(cafile=settings.get("cert")))
         self._cached = lru_cache(maxsize=None)(self._page)
 
     def files(self, name: str) -> list[File]:
-        """The files that there are of a package, and perhaps of others; local ones first, as pip prefers them.
+        """Return the files of a package, and perhaps of others; local ones first, as for pip.
 
         Raises:
             CommandFailedError: an index does not answer.
+            MalformedInputError: an index answers what no index does.
         """
+        if not _NAME.match(name):  # an image may call a package anything; no index has such a one
+            return []
         found = [file for place in self._links for file in self._cached(place)]
         return found + [file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")]
 
     def further(self, name: str) -> list[File]:
-        """The files that only the further indexes have; errors as ``files``."""
+        """Return the files that only the further indexes have; errors as ``files``."""
+        if not _NAME.match(name):
+            return []
         return [file for index in self._further for file in self._cached(f"{index}/{normal(name)}/")]
 
     def _page(self, place: str) -> tuple[File, ...]:
@@ -68,38 +81,46 @@ class Index:
             return offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False) if page.is_file() else ()
         try:
             with self._open(place) as (stream, kind):
-                return offered(stream.read().decode("utf-8"), place, is_json="json" in kind)
+                return offered(web.body(stream, _MOST_PAGE).decode("utf-8"), place, is_json="json" in kind)
         except _MissingError:
             return ()
-        except ValueError as error:
-            raise CommandFailedError(f"the package index says what no index says: {error}", place=_shown(place)) from None
+        except ValueError as error:  # MalformedInputError among them
+            reason = f"the package index answers what no index does: {error}"
+            raise MalformedInputError(reason, place=_shown(place)) from None
+        except web.FAILURES as error:
+            raise CommandFailedError(f"the package index broke off: {error}", place=_shown(place)) from None
 
     def _open(self, place: str) -> _Opened:
-        parts = urlsplit(place)
-        headers = {"Accept": _ACCEPT, "User-Agent": "toolkit"}
-        if parts.username:
-            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
-            parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
         try:
-            answer = urlopen(Request(urlunsplit(parts), headers=headers), timeout=_TIMEOUT, context=self._context)
+            answer = self._opener.open(_request(place), timeout=_TIMEOUT)
         except HTTPError as error:
             if error.code == 404:
                 raise _MissingError from None
-            raise CommandFailedError(f"the package index refuses: {error.code} {error.reason}", place=_shown(place)) from None
-        except (URLError, OSError) as error:
-            raise CommandFailedError(f"the package index does not answer: {error}", place=_shown(place)) from None
+            reason = f"the package index refuses: {error.code} {error.reason}"
+            raise CommandFailedError(reason, place=_shown(place)) from None
+        except MalformedInputError as error:
+            raise MalformedInputError(error.cause, place=_shown(place)) from None
+        except web.FAILURES as error:
+            reason = f"the package index does not answer: {error}"
+            raise CommandFailedError(reason, place=_shown(place)) from None
         return _Opened(answer, answer.headers.get("Content-Type", ""))
 
     def digest(self, file: File) -> str:
         """SHA-256 of a file, read where the index does not say it."""
-        if file.sha256:
+        if _SHA256.match(file.sha256):
             return file.sha256
         path = _local(file.url)
         if path is not None:
             return self.digest_of(path)
-        with self._open(file.url) as (stream, _):
-            return _hashed(stream)
+        digest = hashlib.sha256()
+        try:
+            with self._open(file.url) as (stream, _):
+                web.copied(stream, digest.update, _MOST_FILE)
+        except MalformedInputError:
+            raise
+        except (*web.FAILURES, _MissingError) as error:
+            raise _not_fetched(file, error) from None
+        return digest.hexdigest()
 
     def digest_of(self, path: Path) -> str:
         """SHA-256 of a file that is here."""
@@ -107,11 +128,13 @@ class Index:
             return _hashed(stream)
 
     def fetch(self, file: File, target: Path) -> str:
-        """Bring a file here; its SHA-256.
+        """Bring a file here; return its SHA-256.
 
         Raises:
             CommandFailedError: it cannot be fetched.
+            MalformedInputError: it has no end, or its name is none.
         """
+        file_name(file.name, _shown(file.url))
         path = _local(file.url)
         part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
@@ -119,12 +142,31 @@ class Index:
                 shutil.copyfile(path, part)
             else:
                 with self._open(file.url) as (stream, _), part.open("wb") as writing:
-                    shutil.copyfileobj(stream, writing, _CHUNK)
+                    web.copied(stream, writing.write, _MOST_FILE)
             part.replace(target)
-        except (OSError, _MissingError) as error:
+        except MalformedInputError:
+            raise
+        except (*web.FAILURES, _MissingError) as error:
+            raise _not_fetched(file, error) from None
+        finally:
             part.unlink(missing_ok=True)
-            raise CommandFailedError(f"{file.name} cannot be fetched: {error or 'it is gone'}", place=_shown(file.url)) from None
         return self.digest_of(target)
+
+
+def _request(place: str) -> Request:
+    """Return the question for a URL; the login in it goes to its host and to no other."""
+    parts = urlsplit(place)
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    request = Request(bare, headers={"Accept": _ACCEPT, "User-Agent": "toolkit"})
+    if parts.username:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    return request
+
+
+def _not_fetched(file: File, error: Exception) -> CommandFailedError:
+    reason = f"{file.name} cannot be fetched: {error or 'it is gone'}"
+    return CommandFailedError(reason, place=_shown(file.url))
 
 
 def _hashed(stream: IO[bytes]) -> str:
@@ -152,13 +194,19 @@ class _Opened:
 
 
 def _local(place: str) -> Path | None:
-    parts = urlsplit(place)
+    try:
+        parts = urlsplit(place)
+    except ValueError:  # what is wrong with it is said when it is asked
+        return None
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if parts.scheme else Path(place).expanduser()
 
 
 def _shown(place: str) -> str:
-    """A URL without the login in it."""
-    parts = urlsplit(place)
+    """Return a URL without the login in it."""
+    try:
+        parts = urlsplit(place)
+    except ValueError:
+        return redacted(place)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

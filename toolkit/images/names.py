@@ -1,15 +1,80 @@
-"""The names of the recipes that came with the tool; apart from the store, so that printing a definition need not know of images."""
+"""The names of shipped recipes and features, and the rule for names that become parts of paths.
+
+It is apart from the store, so that printing a definition need not know of images.
+"""
 
 from __future__ import annotations
 
+import re
+
+from toolkit.errors import MalformedInputError, ToolkitError
 from toolkit.resources import shipped
+
+# Files of an image are called NAME.failed.log, .NAME.<32 digits>.json and the like: 255 bytes in
+# all.
+LONGEST = 128
+_IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{LONGEST - 1}}}(?<!\.)\Z")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The recipes that came with the tool, sorted."""
+    """Return the recipes that came with the tool, sorted."""
     return tuple(sorted(path.stem for path in shipped("recipes").glob("*.toml")))
 
 
 def feature_names() -> tuple[str, ...]:
-    """The features that came with the tool, sorted."""
+    """Return the features that came with the tool, sorted."""
     return tuple(sorted(path.stem for path in (shipped("recipes") / "features").glob("*.toml")))
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a name can be that of an image or a recipe: one plain part of a path."""
+    return bool(_IMAGE.match(name))
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a name can be that of a package's file, such as a wheel."""
+    return bool(_FILE.match(name))
+
+
+def image_name(name: str, place: str, *, error: type[ToolkitError] = MalformedInputError) -> str:
+    """Return ``name`` if a path may be made of it.
+
+    Args:
+        name: of an image or a recipe, from a registry, a manifest or the command line.
+        place: where it comes from, for the message.
+        error: the class of the error: ``UsageError`` for what the user typed.
+
+    Raises:
+        ToolkitError: it could name a file elsewhere, or one that confuses people and programs.
+    """
+    if is_image_name(name):
+        return name
+    raise error(
+        f"{name[:LONGEST]!r} cannot be the name of an image",
+        place=place,
+        next_step=f"use letters, digits and . _ + -, at most {LONGEST}; the first is a letter or digit",
+    )
+
+
+def file_name(name: str, place: str) -> str:
+    """Return the name of a package's file if a path may be made of it.
+
+    Raises:
+        MalformedInputError: it could name a file elsewhere.
+    """
+    if is_file_name(name):
+        return name
+    raise MalformedInputError(f"{name[:LONGEST]!r} cannot be the name of a file", place=place)
+
+
+def sha256(digits: str, place: str) -> str:
+    """Return the 64 digits of a SHA-256 if they are that.
+
+    Raises:
+        MalformedInputError: they are something else.
+    """
+    if _SHA256.match(digits):
+        return digits
+    raise MalformedInputError(f"{digits[:LONGEST]!r} is not a SHA-256", place=place)

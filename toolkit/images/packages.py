@@ -1,13 +1,15 @@
-"""Files of Python packages: which one an installed package came from, and what an index or a directory offers. Pure."""
+"""Files of Python packages: which one a package came from, and what an index offers. Pure."""
 
 from __future__ import annotations
 
-import json
+import html
 import re
-from collections.abc import Iterable
-from html.parser import HTMLParser
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
+import msgspec
+
+from toolkit.images.names import is_file_name
 from toolkit.model.base import Model
 
 _SOURCES = (".tar.gz", ".zip", ".tar.bz2")
@@ -70,55 +72,127 @@ def origin(name: str, version: str, installed: Iterable[str], offered: Iterable[
     return wheel or next((file for file in fitting if is_source(file.name)), None)
 
 
-def for_python(name: str, version: str, python: str, machine: str, offered: Iterable[File]) -> File | None:
-    """The file of a package for a Python: a wheel for every one, else one for this and this machine, else the source.
+def for_python(
+    name: str,
+    version: str,
+    python: str,
+    machine: str,
+    offered: Iterable[File],
+    glibc: tuple[int, int] | None = None,
+) -> File | None:
+    """Return a package's file for a Python: a pure wheel, the best native one, or the source.
 
     Args:
+        name, version: of the package.
         python: its version: ``3.11.2``.
         machine: the architecture as ``uname -m`` says it.
+        offered: what there is, what pip prefers first.
+        glibc: the version of the C library; None: unknown, so any is taken to do.
     """
     fitting = [file for file in offered if matches(file.name, name, version)]
-    own = "cp" + "".join(python.split(".")[:2])
     wheels = [file for file in fitting if file.name.endswith(".whl")]
-    pure = [file for file in wheels if any(tag.startswith("py3-none-any") for tag in tags(file.name))]
-    native = [
-        file
-        for file in wheels
-        for tag in tags(file.name)
-        if tag.startswith((f"{own}-", "py3-none-")) and "linux" in tag and tag.endswith(machine)
-    ]
-    native += [file for file in wheels for tag in tags(file.name) if "-abi3-" in tag and "manylinux" in tag and tag.endswith(machine)]
+    ranks = _ranks(python, machine, glibc or _NEWEST_GLIBC)
+    pure = [file for file in wheels if _PURE in tags(file.name)]
+    native = sorted((file for file in wheels if _rank(file, ranks) is not None), key=lambda file: _rank(file, ranks) or 0)
     return next(iter([*pure, *native, *(file for file in fitting if is_source(file.name))]), None)
 
 
-class _Anchors(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = ""
-        self.found: list[str] = []
+_PURE = "py3-none-any"
+_NEWEST_GLIBC = (2, 99)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        target = dict(attrs).get("href") or ""
-        if tag == "base":
-            self.base = self.base or target
-        elif tag == "a" and target:
-            self.found.append(target)
+
+def _ranks(python: str, machine: str, glibc: tuple[int, int]) -> dict[str, int]:
+    """Return every tag that a Python takes, the best first, as ``packaging`` has them for pip."""
+    found = re.match(r"(\d{1,2})\.(\d{1,3})", python)
+    if not found:
+        return {}
+    from packaging.tags import compatible_tags, cpython_tags  # most commands choose no wheels
+
+    own, interpreter = (int(found[1]), int(found[2])), f"cp{found[1]}{found[2]}"
+    platforms = list(_platforms(machine, glibc))
+    native = cpython_tags(own, abis=[interpreter], platforms=platforms)
+    every = (*native, *compatible_tags(own, interpreter, platforms))
+    return {str(tag): rank for rank, tag in reversed(list(enumerate(every)))}
+
+
+def _platforms(machine: str, glibc: tuple[int, int]) -> Iterator[str]:
+    """Yield what wheels call this machine with this C library, or an older one (PEP 600)."""
+    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    for minor in range(glibc[1], 4, -1):
+        yield f"manylinux_{glibc[0]}_{minor}_{machine}"
+        if minor in aliases:
+            yield f"{aliases[minor]}_{machine}"
+    yield f"linux_{machine}"
+
+
+def _rank(file: File, ranks: dict[str, int]) -> int | None:
+    return min((ranks[tag] for tag in tags(file.name) if tag in ranks), default=None)
+
+
+class _Entry(msgspec.Struct):
+    """A file on a page in JSON."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+
+
+class _Page(msgspec.Struct):
+    """A page in JSON."""
+
+    files: list[_Entry]
 
 
 def offered(page: str, url: str, *, is_json: bool) -> tuple[File, ...]:
-    """The files that a page of an index links to (PEP 503, or 691 where it is JSON).
+    """Return the files that a page of an index links to (PEP 503, or 691 where it is JSON).
+
+    What cannot be the name of a package's file is left out, and so are files of this machine on a
+    page of another.
 
     Raises:
         ValueError: it is no such page.
     """
-    if is_json:
-        entries = json.loads(page).get("files", ())
-        return tuple(
-            File(name=one["filename"], url=urljoin(url, one["url"]), sha256=one.get("hashes", {}).get("sha256", "")) for one in entries
-        )
-    anchors = _Anchors()
-    anchors.feed(page)
-    return tuple(_linked(urljoin(urljoin(url, anchors.base), target)) for target in anchors.found)
+    found = _of_json(page, url) if is_json else _of_html(page, url)
+    local = urlsplit(url).scheme in ("", "file")
+    return tuple(file for file in found if is_file_name(file.name) and (local or urlsplit(file.url).scheme in ("http", "https")))
+
+
+def _of_json(page: str, url: str) -> Iterator[File]:
+    try:
+        entries = msgspec.json.decode(page, type=_Page).files
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    for one in entries:
+        target = _joined(url, one.url)
+        if target:
+            yield File(name=one.filename, url=target, sha256=one.hashes.get("sha256", ""))
+
+
+# A tag up to the next one, and its link. Python's own parser takes minutes for some kilobytes of
+# "<a ".
+_TAG = re.compile(r"<(?P<tag>a|base)\s(?P<rest>[^<]*)", re.IGNORECASE)
+_LINK = re.compile(r"(?<![\w-])href\s{0,8}=\s{0,8}(?:\"(?P<two>[^\"]*)\"|'(?P<one>[^']*)'|(?P<bare>[^\s>\"']+))", re.IGNORECASE)
+_LONGEST_TAG = 8192
+
+
+def _of_html(page: str, url: str) -> Iterator[File]:
+    for tag in _TAG.finditer(page):
+        link = _LINK.search(tag["rest"][:_LONGEST_TAG])
+        target = _joined(url, html.unescape(link["two"] or link["one"] or link["bare"] or "")) if link else ""
+        if target and tag["tag"].lower() == "base":
+            url = target
+        elif target:
+            yield _linked(target)
+
+
+def _joined(url: str, target: str) -> str:
+    """Return where a link leads; empty where it is no URL."""
+    try:
+        joined = urljoin(url, target) if target else ""
+        urlsplit(joined)
+    except ValueError:
+        return ""
+    return joined
 
 
 def _linked(target: str) -> File:

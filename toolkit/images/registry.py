@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from toolkit.errors import CommandFailedError, ForbiddenError, UnknownImageError
+import msgspec
+
+from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, UnknownImageError
+from toolkit.images import web
 from toolkit.images.registry_auth import NGC_KEY, Credentials
 from toolkit.images.registry_names import Reference, is_loopback
 
@@ -24,6 +25,8 @@ _KINDS = (
 )
 _PATIENCE = 30.0  # seconds for one answer
 _PAGES, _PAGE = 20, 1000  # of a list of tags
+_MOST = 16 << 20  # bytes of an answer; a thousand tags have some kilobytes
+_PROOF = re.compile(r"[\x21-\x7e]{1,65536}\Z")  # what may stand in a header
 _PARAMETER = re.compile(r'(?<!\w)(\w{1,64})="([^"]*)"')
 
 
@@ -32,13 +35,20 @@ class _Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    url: str  # that answered, which may be another than was asked
 
-    def json(self) -> dict[str, Any]:
-        try:
-            data = json.loads(self.body)
-        except ValueError:
-            return {}
-        return data if isinstance(data, dict) else {}
+
+class _Tags(msgspec.Struct):
+    """A page of a list of tags; registries write null where they have none."""
+
+    tags: list[str] | None = None
+
+
+class _Token(msgspec.Struct):
+    """What a service answers that gives out tokens."""
+
+    token: str = ""
+    access_token: str = ""
 
 
 def digest_of(reference: Reference, credentials: Credentials | None) -> str:
@@ -48,6 +58,7 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
         UnknownImageError: it has no such repository or tag; names the nearest tags.
         ForbiddenError: it wants a login, or another one.
         CommandFailedError: it does not answer, or with something else.
+        MalformedInputError: it answers what no registry does.
     """
     session = _Session(reference, credentials)
     answer = session.ask("HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS))
@@ -92,7 +103,7 @@ def _tags(session: _Session) -> tuple[str, ...]:
         answer = session.ask("GET", query)
         if answer.status != 200:
             break
-        found += [str(tag) for tag in answer.json().get("tags") or ()]
+        found += session.decoded(answer, _Tags).tags or ()
         following = re.search(r"[?&](last=[^&>]+)", answer.headers.get("link", ""))
         if not following:
             break
@@ -125,6 +136,9 @@ def _strange(reference: Reference, reason: str) -> CommandFailedError:
     )
 
 
+_AnyAnswer = TypeVar("_AnyAnswer", bound=msgspec.Struct)
+
+
 class _Session:
     """Questions about one repository. What proves who we are is got once, when the registry asks for it."""
 
@@ -133,13 +147,14 @@ class _Session:
         scheme = "http" if is_loopback(reference.registry) else "https"
         host = "registry-1.docker.io" if reference.registry == "docker.io" else reference.registry
         self._root = f"{scheme}://{host}/v2/{reference.path}/"
-        handlers = [urllib.request.ProxyHandler({})] if is_loopback(reference.registry) else []
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = web.opener(proxies=not is_loopback(reference.registry))
 
     def ask(self, method: str, path: str, *, accept: str = "application/json") -> _Answer:
-        """One question, asked again with an authorization where the first answer is that it needs one."""
+        """Ask, and ask again with an authorization where the registry itself wants one."""
         answer = self._send(method, self._root + path, accept)
-        if answer.status == 401 and not self._authorization:
+        # A host that the registry has led to must not say where its login is to be sent.
+        own = web.origin(answer.url) == web.origin(self._root)
+        if answer.status == 401 and own and not self._authorization:
             self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
             if self._authorization:
                 answer = self._send(method, self._root + path, accept)
@@ -153,34 +168,78 @@ class _Session:
             return ""
         parameters = dict(_PARAMETER.findall(rest))
         realm = parameters.pop("realm", "")
-        if not realm.startswith("https://") and not is_loopback(urllib.parse.urlsplit(realm).netloc):
+        if not realm.startswith("https://") and not self._is_here(realm):
             return ""  # a password goes to no one over a line that everybody can read
         parameters.setdefault("scope", f"repository:{self._reference.path}:pull")
         answer = self._token(realm, parameters)
-        token = answer.get("token") or answer.get("access_token")
+        if answer.status != 200:
+            return ""
+        given = self.decoded(answer, _Token)
+        token = given.token or given.access_token
+        if token and not _PROOF.match(token):
+            raise self._malformed(answer, "its token holds what no header can")
         return f"Bearer {token}" if token else ""
 
-    def _token(self, realm: str, parameters: dict[str, str]) -> dict[str, Any]:
+    def _is_here(self, realm: str) -> bool:
+        """Return whether both the registry and its service of tokens are on this machine.
+
+        Of a registry elsewhere, "localhost" would be whoever listens there on this machine.
+        """
+        try:
+            return is_loopback(self._reference.registry) and is_loopback(urllib.parse.urlsplit(realm).netloc)
+        except ValueError:
+            return False
+
+    def decoded(self, answer: _Answer, model: type[_AnyAnswer]) -> _AnyAnswer:
+        """Return what an answer says.
+
+        Raises:
+            MalformedInputError: it is something else.
+        """
+        try:
+            return msgspec.json.decode(answer.body, type=model)
+        except (ValueError, RecursionError) as error:
+            raise self._malformed(answer, str(error)) from None
+
+    def _malformed(self, answer: _Answer, how: str) -> MalformedInputError:
+        registry = self._reference.registry
+        return MalformedInputError(
+            f"the registry {registry} answers what no registry does: {how}",
+            place=answer.url.partition("?")[0],
+            next_step=f"look at what answers there: curl -i {answer.url.partition('?')[0]}",
+        )
+
+    def _token(self, realm: str, parameters: dict[str, str]) -> _Answer:
         known = self._credentials
         if known and known.token:
             form = {**parameters, "grant_type": "refresh_token", "refresh_token": known.token, "client_id": "toolkit"}
-            return self._send("POST", realm, "application/json", body=urllib.parse.urlencode(form).encode()).json()
+            return self._send("POST", realm, "application/json", body=urllib.parse.urlencode(form).encode())
         url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(parameters)}"
-        return self._send("GET", url, "application/json", authorization=known.basic if known else "").json()
+        return self._send("GET", url, "application/json", authorization=known.basic if known else "")
 
     def _send(self, method: str, url: str, accept: str, *, body: bytes | None = None, authorization: str | None = None) -> _Answer:
-        request = urllib.request.Request(url, data=body, method=method, headers={"Accept": accept, "User-Agent": "toolkit"})
+        headers = {"Accept": accept, "User-Agent": "toolkit"}
         proof = self._authorization if authorization is None else authorization
-        if proof and body is None:
-            request.add_unredirected_header("Authorization", proof)  # a registry may send us to another host, which gets none of it
         try:
-            with self._opener.open(request, timeout=_PATIENCE) as response:
-                return _Answer(response.status, _lowered(response.headers), response.read())
-        except urllib.error.HTTPError as error:
-            return _Answer(error.code, _lowered(error.headers), error.read())
-        except (OSError, http.client.HTTPException) as error:
+            request = urllib.request.Request(url, data=body, method=method, headers=headers)
+            if proof and body is None:
+                request.add_unredirected_header("Authorization", proof)
+            return self._answer(request)
+        except MalformedInputError as error:
+            error.place = url.partition("?")[0]
+            raise
+        except web.FAILURES as error:
             reason = getattr(error, "reason", None) or error
             raise _strange(self._reference, f"no connection ({reason})") from None
+
+    def _answer(self, request: urllib.request.Request) -> _Answer:
+        try:
+            response = self._opener.open(request, timeout=_PATIENCE)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            said = web.body(response, _MOST)
+            return _Answer(response.status, _lowered(response.headers), said, response.geturl())
 
 
 def _lowered(headers: Any) -> dict[str, str]:

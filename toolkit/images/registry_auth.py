@@ -124,6 +124,8 @@ def _from_helper(helper: str, key: str) -> Credentials | None:
         answer = json.loads(said.stdout) if said.ok else {}
     except (ToolkitError, ValueError):
         return None
+    if not isinstance(answer, dict):
+        return None
     user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
     if not secret:
         return None

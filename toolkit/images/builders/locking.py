@@ -27,6 +27,7 @@ from toolkit.images.collect import Contents, PythonPackage
 from toolkit.images.index import Index
 from toolkit.images.loan import ROOT, Loan, bind_option
 from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.names import file_name, sha256
 from toolkit.images.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipes import Resolved
 from toolkit.images.store import FoundImage
@@ -162,10 +163,18 @@ def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tu
     has = {normal(one.name): one.version for one in found.pip}
     pinned: list[Pinned] = []
     for name, version in sorted(wanted.items()):
-        file = for_python(name, version, found.python, platform.machine(), index.files(name)) if has.get(normal(name)) != version else None
+        offered = index.files(name) if has.get(normal(name)) != version else []
+        file = for_python(name, version, found.python, platform.machine(), offered, _glibc(found))
         if file:
             pinned.append(Pinned(name=name, version=version, file=file.name, sha256=index.digest(file), source=is_source(file.name)))
     return tuple(pinned)
+
+
+def _glibc(found: Contents) -> tuple[int, int] | None:
+    """Return the version of the image's C library; None where its packages do not tell."""
+    version = next((one.version for one in found.debian if one.name == "libc6"), "")
+    numbers = re.match(r"(\d{1,3})\.(\d{1,3})", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
 def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
@@ -236,12 +245,14 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
 
     Raises:
         BuildError: a file is gone, or another one has its name now; all such are named.
+        MalformedInputError: a file's name or hash in the lock cannot be one.
     """
     index = _index(resolved)
+    place = f"the lock of {lock.name}"
+    kept_at = {one: images / _FILES / sha256(one.sha256, place) / file_name(one.file, place) for one in lock.files}
     target.mkdir()
     gone: list[str] = []
-    for one in lock.files:
-        kept = images / _FILES / one.sha256 / Path(one.file).name
+    for one, kept in kept_at.items():
         if not kept.is_file() or index.digest_of(kept) != one.sha256:
             kept.parent.mkdir(parents=True, exist_ok=True)
             if not any(index.fetch(file, kept) == one.sha256 for file in _fitting(one, index)):

@@ -1,0 +1,139 @@
+"""Ask servers over HTTP: a login stays with its server, and every answer has an end."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import IO, Any
+from urllib.parse import urljoin, urlsplit
+
+from toolkit.errors import MalformedInputError
+
+# What may go wrong between us and a server: of the network, of HTTP, and of a URL that is none.
+FAILURES = (OSError, http.client.HTTPException, ValueError)
+_PORTS = {"http": 80, "https": 443}
+_SECRET = ("Authorization", "Cookie", "Proxy-authorization")
+_CHUNK = 1 << 16
+_MOST_BESIDE = 1 << 20  # bytes that come with a redirect, which nobody reads
+_PATIENCE = 300.0  # seconds for the whole of an answer that is read into memory
+
+Origin = tuple[str, str, int | None]  # scheme, host, port
+
+
+def origin(url: str) -> Origin:
+    """Return the scheme, host and port of a URL: whom one speaks with.
+
+    Raises:
+        ValueError: it is no URL.
+    """
+    parts = urlsplit(url)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
+
+
+def opener(context: ssl.SSLContext | None = None, *, proxies: bool = True) -> urllib.request.OpenerDirector:
+    """Return what opens URLs of HTTP, and of nothing else.
+
+    Args:
+        context: which certificates are believed; None: those of the machine.
+        proxies: ask through the proxies of the environment.
+    """
+    found = urllib.request.OpenerDirector()
+    handlers = (
+        urllib.request.ProxyHandler(None if proxies else {}),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+        _Redirects(),
+    )
+    for handler in handlers:
+        found.add_handler(handler)
+    return found
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows to another place without the login, and never from HTTPS to HTTP."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        """Read what comes with the redirect, of which urllib would take any amount, and follow."""
+        body(fp, _MOST_BESIDE)
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the request for where an answer leads."""
+        before, after = origin(req.full_url), origin(urljoin(req.full_url, newurl))
+        if after[0] not in _PORTS or (before[0] == "https" and after[0] == "http"):
+            reason = f"it leads from {before[0]} to {after[0]}, where others can read along"
+            raise urllib.error.URLError(reason)
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is None:
+            return None
+        for name in _SECRET:
+            login = req.unredirected_hdrs.get(name)
+            if not _is_same(before, after):
+                request.remove_header(name)
+            elif login:
+                request.add_unredirected_header(name, login)
+        return request
+
+
+def _is_same(before: Origin, after: Origin) -> bool:
+    """Return whether a login for one place may go to another: the same, or its encrypted door."""
+    encrypted = before[0::2] == ("http", 80) and after[0::2] == ("https", 443)
+    return before == after or (encrypted and before[1] == after[1])
+
+
+def body(stream: Any, most: int) -> bytes:
+    """Read an answer of at most ``most`` bytes.
+
+    Raises:
+        MalformedInputError: it is larger, or has not ended after minutes.
+        OSError, http.client.HTTPException: the connection broke.
+    """
+    found = io.BytesIO()
+    copied(stream, found.write, most, patience=_PATIENCE)
+    return found.getvalue()
+
+
+def copied(stream: Any, write: Callable[[bytes], object], most: int, *, patience: float | None = None) -> int:
+    """Hand an answer on, piece by piece; return its length.
+
+    Args:
+        stream: of the answer.
+        write: takes a piece.
+        most: bytes that it may have.
+        patience: seconds that it may take.
+
+    Raises:
+        MalformedInputError: it is larger, or takes longer.
+        OSError, http.client.HTTPException: the connection broke.
+    """
+    began, size = time.monotonic(), 0
+    read = getattr(stream, "read1", stream.read)  # which returns what has come
+    while part := read(_CHUNK):
+        size += len(part)
+        if size > most:
+            raise MalformedInputError(f"the answer has more than {most >> 20} MiB")
+        if patience is not None and time.monotonic() - began > patience:
+            raise MalformedInputError(f"the answer has not ended after {patience:.0f} s")
+        write(part)
+    left = getattr(stream, "length", None)  # of what was announced; http.client does not look
+    if left:
+        raise http.client.IncompleteRead(b"", left)
+    return size
