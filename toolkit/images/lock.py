@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from toolkit.errors import MalformedInputError
 from toolkit.images.bases import Base
 from toolkit.images.collect import Contents
 from toolkit.images.loan import CERTIFICATES, ROOT, Bind, Loan
@@ -27,6 +28,7 @@ _MISSING = "toolkit-locked: "  # begins the line that names a package which the 
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
 _NOT_CONTENTS = ("name", "detail", "imports", "checks")  # of a piece
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
+_DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _PIN = 1001  # priority from which on apt would even take an older version
 
 # After an update: every version that neither the image nor the mirror has is named, and the update fails.
@@ -122,8 +124,17 @@ def locked_loan(loan: Loan, lock: Lock, files: str) -> Loan:
 
 
 def preferences(lock: Lock) -> str:
-    """apt's preferences: each package in the version of the lock, above all others."""
+    """Return apt's preferences: each package in the version of the lock, above all others.
+
+    Raises:
+        MalformedInputError: a name or version in the lock cannot be one, such as one with a line
+        break.
+    """
     both = {**lock.apt_build, **lock.apt}
+    wrong = next((text for text in (*both, *both.values()) if not _DEBIAN.match(text)), None)
+    if wrong is not None:
+        reason = f"{wrong[:100]!r} is no name or version of a package"
+        raise MalformedInputError(reason, place=f"the lock of {lock.name}")
     return "\n".join(f"Package: {name}\nPin: version {version}\nPin-Priority: {_PIN}\n" for name, version in sorted(both.items()))
 
 

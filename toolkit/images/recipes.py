@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,11 +9,11 @@ from msgspec.structs import replace
 
 from toolkit.images.bases import BASES, Base
 from toolkit.images.blocks import BLOCKS
+from toolkit.images.names import is_image_name
 from toolkit.images.piece import Piece
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 from toolkit.model.recipe import Feature, Recipe, Space
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 # What the definition, and the progress of a build, call by these names already.
 RESERVED = ("base", "apt", "compilers", "clean", "checks", "pack", "convert")
 
@@ -74,7 +73,7 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     Raises:
         BadDataError: something in it is unknown or impossible; with the key.
     """
-    if not _NAME.match(name):
+    if not is_image_name(name):
         raise BadDataError(f"{name!r} cannot be the name of a recipe: letters, digits and . _ + - only")
     if not recipe.base:
         raise BadDataError("a recipe needs a base, or another recipe that it extends", "base")

@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
-from toolkit.files import read_json, sync, write_atomically
+from toolkit.errors import ConfigError, ImageMissingError, MalformedInputError, UnknownImageError
+from toolkit.files import open_regular, read_json, sync, write_atomically
 from toolkit.images import sif
+from toolkit.images.names import image_name
 from toolkit.images.names import recipe_names as recipe_names
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
@@ -109,12 +110,16 @@ def whole_header(path: Path) -> sif.Header:
 
     Raises:
         ImageMissingError: it is something else, cannot be read, or is cut off.
+        MalformedInputError: its head says what cannot be.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             header, size = sif.parse(stream.read(sif.HEADER_SIZE)), os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise ImageMissingError(f"the image cannot be read: {error.strerror}", place=str(path)) from None
+    except MalformedInputError as error:
+        error.place = str(path)
+        raise
     if header is None:
         raise ImageMissingError("this file is no image: it does not begin as a SIF does", place=str(path), next_step="toolkit image list")
     if size < header.end:
@@ -144,7 +149,7 @@ def _announced_path(path: Path, sif_id: str) -> Path:
 
 def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | None = None) -> Path:
     """Make a built SIF, which lies on the file system of ``directory``, the image ``name`` (else the recipe's); returns its path."""
-    target = directory / f"{name or manifest.name}.sif"
+    target = directory / f"{image_name(name or manifest.name, str(built))}.sif"
     sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))

@@ -7,26 +7,47 @@ before it is whole and is what it was.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
 
 from toolkit import shell
-from toolkit.errors import BuildError, CommandFailedError, ImageMissingError, NeedsInstallError, NoSpaceError, UsageError
-from toolkit.images import store
+from toolkit.errors import (
+    BuildError,
+    CommandFailedError,
+    ForbiddenError,
+    ImageMissingError,
+    MalformedInputError,
+    NeedsInstallError,
+    NoSpaceError,
+    ToolkitError,
+    UsageError,
+)
+from toolkit.files import write_atomically
+from toolkit.images import sif, store
+from toolkit.images.builders.sif_file import text_of
+from toolkit.images.names import image_name
 from toolkit.images.prune import FAILED_LOG, files_of
 from toolkit.images.registry_auth import credentials
 from toolkit.images.registry_names import Reference, is_loopback, parse
 from toolkit.images.registry_source import Source
+from toolkit.images.sbom import ENDING
 from toolkit.images.store import FoundImage
-from toolkit.model.base import BadDataError, from_json
+from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 from toolkit.progress import Progress
+from toolkit.quoting import shell as quoted
 from toolkit.units import human_size
 
 _BESIDE = "-toolkit"  # ends the tag under which the text about an image is kept
@@ -70,10 +91,13 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         force: replace an image of that name.
 
     Raises:
-        UsageError: the origin is none of these, or the name is taken.
+        UsageError: the origin is none of these, or the name is taken or cannot be one.
         CommandFailedError: the registry does not give it.
         BuildError: what came is not what its manifest describes.
+        MalformedInputError: what came is broken, or wants a name that is a path.
     """
+    if name is not None:
+        image_name(name, "--name", error=UsageError)
     scheme, separator, reference = origin.partition("://")
     if not separator or scheme not in ("oras", "docker"):
         raise UsageError(
@@ -98,12 +122,11 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
                 next_step="push it again from where it was built, or pull it by docker:// as a foreign image",
             )
         chosen = name or (manifest.name if manifest else place.path.rsplit("/", 1)[-1])
+        image_name(chosen, str(place))
         return _appear(sif, chosen, manifest, beside, directory, force=force)
 
 
 def _appear(sif: Path, name: str, manifest: Manifest | None, beside: dict[str, str], directory: Path, *, force: bool) -> Path:
-    import msgspec
-
     target = directory / f"{name}.sif"
     if target.exists() and not force:
         raise UsageError(
@@ -115,8 +138,11 @@ def _appear(sif: Path, name: str, manifest: Manifest | None, beside: dict[str, s
         sif.replace(target)
     else:
         store.publish(sif, msgspec.structs.replace(manifest, name=name), directory)
-    for ending, text in beside.items():
-        target.with_name(f"{name}{ending}").write_text(text, encoding="utf-8")
+    bill = target.with_name(f"{name}{ENDING}")
+    if ENDING in beside:
+        write_atomically(bill, beside[ENDING])
+    else:
+        bill.unlink(missing_ok=True)
     return target
 
 
@@ -148,21 +174,20 @@ def _bundle(image: FoundImage) -> dict[str, str]:
 
 
 def _about(place: Reference, scratch: Path, environment: dict[str, str]) -> tuple[Manifest | None, dict[str, str]]:
-    """What was pushed beside an image; nothing, where somebody else pushed it."""
-    small, text = scratch / "about.sif", scratch / "about.json"
+    """Return what was pushed beside an image; nothing where another program pushed it."""
+    small = scratch / "about.sif"
     got = shell.run(
         [_program(), "pull", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"], env=environment, check=False, timeout=_PATIENCE
     )
     if not got.ok:
         return None, {}
-    dumped = shell.run([_program(), "sif", "dump", "1", str(small)], env=environment, check=False, timeout=60)
-    text.write_text(dumped.stdout, encoding="utf-8")
     try:
-        bundle = json.loads(dumped.stdout)
-        manifest = from_json(bundle.pop(".json"), Manifest)
-    except (ValueError, KeyError, BadDataError) as error:
-        raise BuildError(f"what is kept beside {place} cannot be read: {error}", place=f"{place}{_BESIDE}") from None
-    return manifest, {ending: str(content) for ending, content in bundle.items() if ending.startswith(".") and "/" not in ending}
+        # The data object that ``push`` adds is of the kind that SIFs have for their labels.
+        bundle = msgspec.json.decode(text_of(small, sif.metadata), type=dict[str, str])
+        return from_json(bundle.pop(".json", ""), Manifest), bundle
+    except (ValueError, RecursionError) as error:
+        reason = f"what is kept beside {place} cannot be read: {error}"
+        raise MalformedInputError(reason, place=f"{place}{_BESIDE}") from None
 
 
 def _program() -> str:
@@ -210,12 +235,16 @@ def _private(parent: Path | None = None) -> Iterator[Path]:
 
 
 def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
-    """Copy an image and what is known of it into a directory here, or (``host:directory``) on another machine by ssh.
+    """Copy an image and what is known of it into a directory, here or on another machine by ssh.
 
-    It arrives under a name that begins with a dot, is compared with what it was, and only then gets its own.
+    All files arrive under names that begin with a dot, are compared with what they were, and only
+    then get their own names. Where that fails, or is interrupted, nothing of them is left.
 
     Args:
-        mode: its permissions there.
+        image: what is copied.
+        target: a directory, or ``host:directory``.
+        progress: is told the steps.
+        mode: the permissions of the files there.
 
     Raises:
         CommandFailedError: the machine does not answer, or what arrived is not what was sent.
@@ -223,60 +252,135 @@ def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o64
     """
     host, colon, directory = target.partition(":")
     remote = bool(colon) and "/" not in host
-    sif = Path(image.path)
-    files = [path for path in files_of(sif) if not path.name.startswith(".") and not path.name.endswith((".log", FAILED_LOG))]
-    for path in sorted(files, key=lambda path: path == sif):  # the SIF last: what is said of it is there before it
-        progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-        if remote:
-            _send(path, host, directory, mode)
-        else:
-            _put(path, Path(target), mode)
-        progress.end()
-    return f"{target.rstrip('/')}/{sif.name}"
-
-
-def _put(path: Path, directory: Path, mode: int) -> None:
-    if not directory.is_dir():
-        raise ImageMissingError(f"the directory {directory} is not there", place=str(directory), next_step=f"mkdir -p {directory}")
-    temporary = directory / f".{path.name}.{os.getpid()}"
+    place: _Destination = _Remote(host, directory or ".") if remote else _Here(Path(target))
+    sif_path = Path(image.path)
+    files = [one for one in files_of(sif_path) if not one.name.startswith(".") and not one.name.endswith((".log", FAILED_LOG))]
+    names = {path: _temporary(path, image) for path in files}
     try:
-        shutil.copyfile(path, temporary)
+        for path, name in names.items():
+            progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+            place.send(path, name, mode)
+            progress.end()
+        # The SIF first: until the manifest has its own name, it is found by the SIF's id.
+        place.name({name: path.name for path, name in sorted(names.items(), key=lambda one: one[0] != sif_path)})
+    except BaseException:
+        place.discard(tuple(names.values()))
+        raise
+    return f"{target.rstrip('/')}/{sif_path.name}"
+
+
+def _temporary(path: Path, image: FoundImage) -> str:
+    """Return the name that a file has while it arrives; that of a manifest holds the SIF's id."""
+    name = Path(image.path).name.removesuffix(".sif")
+    if image.manifest and path.name == f"{name}.json":
+        return f".{name}.{image.manifest.sif_id}.json"
+    return f".{path.name}.{secrets.token_hex(4)}"
+
+
+class _Destination(Protocol):
+    """A directory that files are copied to."""
+
+    def send(self, path: Path, name: str, mode: int) -> None:
+        """Put a file there, and compare what arrived."""
+
+    def name(self, names: Mapping[str, str]) -> None:
+        """Give files their own names, in this order."""
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Remove what has arrived of them, as far as that can be done."""
+
+
+@dataclass(frozen=True)
+class _Here:
+    """A directory of this machine."""
+
+    directory: Path
+
+    def send(self, path: Path, name: str, mode: int) -> None:
+        """Copy a file; errors as of ``copy``."""
+        if not self.directory.is_dir():
+            reason = f"the directory {self.directory} is not there"
+            raise ImageMissingError(reason, place=str(self.directory), next_step=f"mkdir -p {self.directory}")
+        temporary = self.directory / name
+        try:
+            shutil.copyfile(path, temporary)
+        except OSError as error:
+            raise _not_copied(path, temporary, error) from None
         if digest(temporary) != digest(path):
             raise CommandFailedError(f"what arrived as {temporary} is not what was sent")
         temporary.chmod(mode)
-        temporary.replace(directory / path.name)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    def name(self, names: Mapping[str, str]) -> None:
+        """Rename the files."""
+        for temporary, name in names.items():
+            (self.directory / temporary).replace(self.directory / name)
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Remove the files."""
+        for name in names:
+            with suppress(OSError):
+                (self.directory / name).unlink(missing_ok=True)
 
 
-def _send(path: Path, host: str, directory: str, mode: int) -> None:
-    from toolkit.quoting import shell as quoted
+def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
+    """Return the error for a file that could not be copied into a directory of this machine."""
+    reason = f"{path.name} cannot be written: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(reason, place=str(target.parent))
+    return ForbiddenError(reason, place=str(target.parent))
 
-    if host.startswith("-"):
-        raise UsageError(f"{host!r} is no name of a machine", place="TO")
-    temporary = f"{directory.rstrip('/')}/.{path.name}.{os.getpid()}"
-    ssh = ["ssh", "-o", "BatchMode=yes"]
-    if shell.which("rsync"):
-        # --protect-args: the other side's shell does not read the name.
-        words = ["rsync", "--partial", "--protect-args", "-e", " ".join(ssh), "--", str(path), f"{host}:{temporary}"]
-    else:
-        words = ["scp", "-q", "-o", "BatchMode=yes", "--", str(path), f"{host}:{temporary}"]
-    sent = shell.run(words, check=False, timeout=_PATIENCE)
-    if not sent.ok:
-        raise CommandFailedError(
-            f"{path.name} could not be sent to {host}",
-            place=f"{host}:{directory}",
-            details=sent.tail(),
-            next_step=f"ssh {host} ls {directory}",
-        )
-    finish = (
-        f"test \"$(sha256sum < {quoted(temporary)} | cut -d' ' -f1)\" = {digest(path)} && chmod {mode:o} {quoted(temporary)} "
-        f"&& mv -f {quoted(temporary)} {quoted(f'{directory.rstrip(chr(47))}/{path.name}')}"
-    )
-    done = shell.run([*ssh, host, finish], check=False, timeout=3600)
-    if not done.ok:
-        shell.run([*ssh, host, f"rm -f {quoted(temporary)}"], check=False, timeout=60)
-        raise CommandFailedError(f"what arrived on {host} is not what was sent", place=f"{host}:{directory}", details=done.tail())
+
+@dataclass(frozen=True)
+class _Remote:
+    """A directory of another machine, by ssh."""
+
+    host: str
+    directory: str
+
+    def __post_init__(self) -> None:
+        if self.host.startswith("-"):
+            raise UsageError(f"{self.host!r} is no name of a machine", place="TO")
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory.rstrip('/')}/{name}"
+
+    def _shell(self, script: str, patience: float = 3600) -> shell.Result:
+        return shell.run(["ssh", "-o", "BatchMode=yes", self.host, script], check=False, timeout=patience)
+
+    def send(self, path: Path, name: str, mode: int) -> None:
+        """Send a file; errors as of ``copy``."""
+        there = f"{self.host}:{self._path(name)}"
+        if shell.which("rsync"):
+            # --protect-args: the other side's shell does not read the name. --inplace: it makes no
+            # further file of another name, which an interruption would leave.
+            ssh = "ssh -o BatchMode=yes"
+            words = ["rsync", "--inplace", "--protect-args", "-e", ssh, "--", str(path), there]
+        else:
+            words = ["scp", "-q", "-o", "BatchMode=yes", "--", str(path), there]
+        sent = shell.run(words, check=False, timeout=_PATIENCE)
+        if not sent.ok:
+            raise self._failed(f"{path.name} could not be sent to {self.host}", sent)
+        temporary = quoted(self._path(name))
+        compared = f"test \"$(sha256sum < {temporary} | cut -d' ' -f1)\" = {digest(path)}"
+        arrived = self._shell(f"{compared} && chmod {mode:o} {temporary}")
+        if not arrived.ok:
+            raise self._failed(f"what arrived on {self.host} is not what was sent", arrived)
+
+    def name(self, names: Mapping[str, str]) -> None:
+        """Rename the files, all of them in one command."""
+        pairs = ((quoted(self._path(old)), quoted(self._path(new))) for old, new in names.items())
+        done = self._shell(" && ".join(f"mv -f {old} {new}" for old, new in pairs))
+        if not done.ok:
+            raise self._failed(f"the files could not be named on {self.host}", done)
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Remove the files, if the machine answers."""
+        with suppress(ToolkitError):
+            self._shell("rm -f " + " ".join(quoted(self._path(name)) for name in names), patience=60)
+
+    def _failed(self, reason: str, result: shell.Result) -> CommandFailedError:
+        step = f"ssh {self.host} ls -a {quoted(self.directory)}"
+        return CommandFailedError(reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step)
 
 
 def digest(path: Path) -> str:

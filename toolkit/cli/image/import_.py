@@ -28,9 +28,10 @@ def command(file: Path, name: str | None, directory: Path) -> None:
     from toolkit.files import write_atomically
     from toolkit.images import library
     from toolkit.images.importing import imported
+    from toolkit.images.names import image_name
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
-    path = directory / f"{chosen}.toml"
+    path = directory / f"{image_name(chosen, '--name', error=UsageError)}.toml"
     if path.exists():
         raise UsageError(f"{path} is there already, and is not overwritten", place="--name", next_step="another --name, or remove the file")
     found = imported(file, chosen)

@@ -30,7 +30,9 @@ def command(name: str, origin: str, things: tuple[str, ...], packages: tuple[str
     from toolkit.files import write_atomically
     from toolkit.images import library
     from toolkit.images.drafts import draft
+    from toolkit.images.names import image_name
 
+    image_name(name, "NAME", error=UsageError)
     path = directory / f"{name}.toml"
     if path.exists():
         raise UsageError(f"{path} is there already, and is not overwritten", place="NAME", next_step="another name, or remove the file")

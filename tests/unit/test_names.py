@@ -1,0 +1,341 @@
+"""Names from elsewhere become paths only where they are one plain name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.readers import READERS
+from tests.unit.samples import MANIFEST
+from toolkit.cli import main as cli
+from toolkit.errors import MalformedInputError, UsageError
+from toolkit.images import library, store, transfer
+from toolkit.images.builders import locking
+from toolkit.images.builders.cache import Cache
+from toolkit.images.index import Index
+from toolkit.images.lock import preferences
+from toolkit.images.names import LONGEST, file_name, image_name, is_image_name, sha256
+from toolkit.images.packages import File, offered
+from toolkit.images.recipes import resolve
+from toolkit.model.base import BadDataError, to_json
+from toolkit.model.image import BaseImage
+from toolkit.model.lock import Lock, Pinned
+from toolkit.model.recipe import Recipe
+
+HOSTILE = {
+    "parent": "../x",
+    "parents": "../../../../../../tmp/toolkit-escaped",
+    "absolute": "/tmp/toolkit-escaped",
+    "inner": "a/../../x",
+    "dots": "..",
+    "dot": ".",
+    "empty": "",
+    "hidden": ".bashrc",
+    "option": "-rf",
+    "nul": "a\0b",
+    "line break": "a\nb",
+    "at the end": "a\n",
+    "blank": "a b",
+    "backslash": "..\\x",
+    "trailing dot": "a.",
+    "unicode": "é",
+    "fullwidth": "／etc",
+    "override": "a\u202egpj",
+    "escape": "a\x1b[2Jb",
+    "long": "a" * 300,
+    "home": "~root",
+    "shell": "$(id)",
+    "glob": "*",
+}
+DIGEST = hashlib.sha256(b"wheel").hexdigest()
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_are_refused(name: str) -> None:
+    with pytest.raises(MalformedInputError, match="cannot be the name of an image") as raised:
+        image_name(name, "registry.site/x:1")
+    assert raised.value.place == "registry.site/x:1"
+    with pytest.raises(UsageError):
+        image_name(name, "--name", error=UsageError)
+    with pytest.raises(MalformedInputError):
+        file_name(name, "index.site")
+    with pytest.raises(MalformedInputError):
+        sha256(name, "a lock")
+
+
+@pytest.mark.parametrize("name", ["pytorch_22.03", "a", "A-b+c.d", "x" * LONGEST, "a..b", "0"])
+def test_plain_names_are_taken(name: str) -> None:
+    assert image_name(name, "") == name
+
+
+@given(st.text(max_size=200))
+def test_a_name_that_is_taken_is_one_part_of_a_path(name: str) -> None:
+    if is_image_name(name):
+        path = Path("/images") / f"{name}.sif"
+        assert path.parent == Path("/images")
+        assert path.name == f"{name}.sif"
+        assert len(f".{name}.{'0' * 32}.json.12345678".encode()) < 256
+        assert name.isprintable()
+        assert name.isascii()
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A store in a directory of which everything else is watched."""
+    place = tmp_path / "a/b/images"
+    place.mkdir(parents=True)
+    victim = tmp_path / "a/x.sif"
+    victim.write_text("the user's own")
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(place))
+    monkeypatch.setenv("HOME", str(tmp_path / "a"))
+    monkeypatch.chdir(tmp_path / "a")
+    yield place
+    assert victim.read_text() == "the user's own"
+    assert sorted(path.name for path in (tmp_path / "a").iterdir() if path.name != "bin") == [
+        "b",
+        "x.sif",
+    ]
+    assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["images"]
+    assert not Path("/tmp/toolkit-escaped.sif").exists()
+
+
+def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: object) -> None:
+    """Make a stand-in for Apptainer whose registry has one image, and this said of it."""
+    registry = tmp_path / "a/bin"
+    registry.mkdir(exist_ok=True)
+    whole, _ = READERS["sif"].seeds
+    (registry / "image.sif").write_bytes(whole)
+    (registry / "about.sif").write_bytes(_about(whole, json.dumps(bundle).encode()))
+    program = registry / "apptainer"
+    script = 'for word; do case $word in *.sif) to=$word;; *-toolkit) from=about;; esac; done; cp "$(dirname "$0")/${from-image}.sif" "$to"'
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{registry}:/usr/bin:/bin")
+
+
+def _about(whole: bytes, text: bytes) -> bytes:
+    """A SIF that holds this text as its second object."""
+    at = 4096 + 585
+    size = len(text).to_bytes(8, "little")
+    return whole[: at + 17] + len(whole).to_bytes(8, "little") + size + whole[at + 33 :] + text
+
+
+def manifest(**changes: object) -> str:
+    whole, _ = READERS["sif"].seeds
+    known = {"sif_id": whole[48:64].hex(), "size": len(whole), **changes}
+    return to_json(msgspec.structs.replace(MANIFEST, **known))
+
+
+def pull(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    output = capsys.readouterr()
+    return int(raised.value.code or 0), output.out + output.err
+
+
+def test_an_image_is_pulled_by_its_manifest(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ".cdx.json": "{}"})
+    assert pull(monkeypatch, capsys)[0] == 0
+    assert sorted(path.name for path in images.iterdir()) == ["x.cdx.json", "x.json", "x.sif"]
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_a_registry_cannot_choose_a_path(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    apptainer(tmp_path, monkeypatch, {".json": manifest(name=name)})
+    code, output = pull(monkeypatch, capsys, "--force")
+    assert (code, "cannot be the name of an image" in output) == (95, True)
+    assert list(images.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE.values() if "\0" not in name])
+def test_nor_can_a_user_by_accident(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x")})
+    assert pull(monkeypatch, capsys, f"--name={name}")[0] == 64
+    assert list(images.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", [".sif", ".log", "/../../x.sif", ".json/../../x", "", ".failed.log", ".lock"])
+def test_a_registry_cannot_choose_further_files(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ending: str,
+) -> None:
+    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ending: "hostile"})
+    pull(monkeypatch, capsys)
+    assert set(images.iterdir()) <= {images / "x.sif", images / "x.json"}
+    assert (images / "x.sif").read_bytes() == READERS["sif"].seeds[0]
+
+
+@pytest.mark.parametrize("bundle", [[], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None, {".json": "[" * 5000}])
+def test_what_is_said_of_an_image_is_read_with_care(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bundle: object,
+) -> None:
+    apptainer(tmp_path, monkeypatch, bundle)
+    code, output = pull(monkeypatch, capsys)
+    assert code == 95, output
+    assert list(images.iterdir()) == []
+
+
+def test_an_image_that_is_another_is_refused(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x", sif_id="f" * 32)})
+    assert pull(monkeypatch, capsys)[0] == 74
+    assert list(images.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_an_image_is_published_under_a_plain_name_only(images: Path, tmp_path: Path, name: str) -> None:
+    built = tmp_path / "built.sif"
+    built.write_bytes(b"x")
+    with pytest.raises(MalformedInputError):
+        store.publish(built, msgspec.structs.replace(MANIFEST, name=name), images)
+
+
+def lock(file: str, digits: str = DIGEST, **more: dict[str, str]) -> Lock:
+    pinned = (Pinned(name="a", version="1", file=file, sha256=digits),)
+    return Lock(name="x", recipe_hash="0", epoch=1, base=BaseImage(reference="debian"), pip=pinned, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE.values(), "a-1-py3-none-any.whl/../../x"])
+@pytest.mark.parametrize("what", ["file", "digest"])
+def test_a_lock_cannot_choose_a_path(images: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str) -> None:
+    wheel = "a-1-py3-none-any.whl"
+    wanted = lock(name) if what == "file" else lock(wheel, name)
+    monkeypatch.setattr(Index, "files", lambda *_: [File(name=wheel, url="file:///nowhere")])
+    if not wanted.files:
+        return
+    with pytest.raises(MalformedInputError, match=r"cannot be the name of a file|is not a SHA-256"):
+        locking.bring(wanted, library.load("pytorch_cpu"), images, images / "locked")
+    assert list(images.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["1\nPin-Priority: -1", "1\n\nPackage: sudo", "", "1 2", "$(id)"])
+def test_a_lock_cannot_add_lines_to_what_apt_reads(text: str) -> None:
+    for wanted in (
+        lock("a.whl", apt={"libc6": text}),
+        lock("a.whl", apt={text: "1"}),
+        lock("a.whl", apt_build={text: "1"}),
+    ):
+        with pytest.raises(MalformedInputError):
+            preferences(wanted)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE.values(), "%2e%2e%2fx", "a%2f..%2fb"])
+def test_an_index_cannot_choose_a_path(tmp_path: Path, name: str) -> None:
+    page = json.dumps({"files": [{"filename": name, "url": "x"}, {"filename": "a-1.tar.gz", "url": "x"}]})
+    assert [one.name for one in offered(page, "https://index.site/a/", is_json=True)] in (
+        ["a-1.tar.gz"],
+        [name, "a-1.tar.gz"],
+    )
+    if "%" not in name:
+        assert len(offered(page, "https://index.site/a/", is_json=True)) == 1
+        with pytest.raises(MalformedInputError):
+            Index({}).fetch(File(name=name, url=(tmp_path / "x").as_uri()), tmp_path / "y")
+    html = f'<a href="https://index.site/{name}">x</a>'
+    assert all(is_image_name(one.name[:LONGEST]) for one in offered(html, "https://index.site/a/", is_json=False))
+
+
+def test_an_index_cannot_name_files_of_this_machine() -> None:
+    page = json.dumps({"files": [{"filename": "a-1.tar.gz", "url": "file:///etc/shadow"}]})
+    assert offered(page, "https://index.site/a/", is_json=True) == ()
+    assert offered('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False) == ()
+    assert (
+        offered(
+            '<base href="file:///etc/"><a href="a-1.tar.gz">a</a>',
+            "https://index.site/",
+            is_json=False,
+        )
+        == ()
+    )
+    assert len(offered('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False)) == 1
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", "a\nb", "a b", "?", "#"])
+def test_a_package_cannot_choose_a_page(tmp_path: Path, name: str) -> None:
+    (tmp_path / "simple").mkdir()
+    (tmp_path / "index.html").write_text('<a href="a-1.tar.gz">a</a>')
+    index = Index({"index-url": (tmp_path / "simple").as_uri()}, [(tmp_path / "simple").as_uri()])
+    assert (index.files(name), index.further(name)) == ([], [])
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE.values() if "\0" not in name])
+@pytest.mark.parametrize("words", [("new", "--from", "pytorch_cpu"), ("import", "--name")])
+def test_a_recipe_is_written_where_it_should_be(
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    name: str,
+) -> None:
+    (images / "Dockerfile").write_text("FROM debian:bookworm\nRUN true\n")
+    argv = ["new", "--from", "pytorch_cpu", "--", name] if words[0] == "new" else ["import", f"--name={name}", str(images / "Dockerfile")]
+    monkeypatch.chdir(images)
+    monkeypatch.setattr(sys, "argv", ["toolkit", "image", *argv])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    capsys.readouterr()
+    if name:  # without one it is that of the file
+        assert raised.value.code == 64
+        assert [path.name for path in images.iterdir()] == ["Dockerfile"]
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_a_recipe_has_a_plain_name(name: str) -> None:
+    with pytest.raises(BadDataError, match="cannot be the name of a recipe"):
+        resolve(name, Recipe(summary="x"))
+
+
+def test_keys_of_caches_are_made_here(tmp_path: Path) -> None:
+    assert Cache(tmp_path).path("bases", "0" * 64).parent == tmp_path / ".cache/bases"
+
+
+def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: Path) -> None:
+    (images / "x.sif").write_bytes(READERS["sif"].seeds[0])
+    (images / "x.json").write_text(manifest(name="../../y"))
+    target = tmp_path / "target"
+    target.mkdir()
+    found = store.find("x")
+    assert found.manifest
+
+    class Quiet:
+        def begin(self, *_: object) -> None: ...
+        def end(self, *_: object) -> None: ...
+
+    transfer.copy(found, str(target), Quiet())  # type: ignore[arg-type]
+    assert sorted(path.name for path in target.iterdir()) == ["x.json", "x.sif"]
