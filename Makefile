@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue test-faults test-fresh clean
+.PHONY: help test-long fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -51,6 +51,9 @@ test-long: .venv/.ready-dev ## what takes many minutes: every image for CPUs, by
 test-jobs: setup ## every exercise and every way to run, on a local cluster of two nodes; renews what the README says they took
 	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
 	@$(TOOLKIT) bench coverage --write
+
+fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
+	.venv/bin/python -m tests.fuzz $(or $(SECONDS),300)
 
 lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 	.venv/bin/ruff check -q .

@@ -1,4 +1,4 @@
-"""Inputs that make a regular expression slow, built from the expression itself, and a measure of how its time grows.
+"""Inputs that make a regular expression slow, and a measure of how its time grows.
 
 The time of a search is compared with the time of a search in twice the text, in CPU seconds of this process, the least of several
 runs: other work on the machine does not change it.
@@ -22,9 +22,10 @@ except ImportError:  # Python 3.10
     import sre_parse as sre
 
 LENGTH = 8_000  # characters of the first measurement
-_LEAST = 0.0025  # seconds of CPU below which a search of LENGTH characters is fast, whatever its growth
+_LEAST = 0.0025  # seconds of CPU; a search of LENGTH characters that takes less is fast
 _MOST_GROWTH = 3.0  # of the time when the text doubles: 2 is linear, 4 is quadratic
-_DOUBTS = 3  # measurements that must all be too long: caches and the clock of a shared processor make single ones wrong
+# Measurements that must all be too long: a shared processor makes single ones wrong.
+_DOUBTS = 3
 _CLEAR = 0.08  # seconds of CPU that are long enough to be believed at once
 _SHORT = (
     *range(16, 48, 4),
@@ -59,7 +60,7 @@ GENERAL: Mapping[str, str] = {
 
 
 def attacks(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """Yield (unit to repeat, end of the text): pieces of what the pattern matches, and never the whole."""
+    """Yield (unit to repeat, end of the text): pieces of what the pattern matches."""
     seen: set[tuple[str, str]] = set()
     for head, unit in _pieces(sre.parse(pattern.pattern, pattern.flags & ~re.UNICODE), ""):
         for repeated in (unit, head + unit, head):
@@ -70,7 +71,7 @@ def attacks(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(items: Iterable[Any], head: str) -> Iterator[tuple[str, str]]:
-    """Yield (what matches up to a long repeat, what that repeat takes), for every long repeat and every alternative."""
+    """Yield (what matches up to a long repeat, what that repeat takes) for every such repeat."""
     for operation, argument in items:
         name = str(operation)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
@@ -99,7 +100,7 @@ def _sample(items: Iterable[Any]) -> str:
 
 
 def _samples(items: Iterable[Any]) -> list[str]:
-    """Return several texts that a repeated item matches: one for each kind of character that it takes."""
+    """Return texts that a repeated item matches: one for each kind of character."""
     listed = list(items)
     return _of_item(str(listed[0][0]), listed[0][1])[:6] if len(listed) == 1 else [_sample(listed)]
 
@@ -187,7 +188,7 @@ def _seconds(function: Callable[[str], object], text: str, runs: int) -> float:
 
 
 def slow_search(pattern: re.Pattern[str], search: Callable[[str], object]) -> str:
-    """Say with which input a search for a pattern takes more than linear time; empty where none is known."""
+    """Say with which input a search takes more than linear time; empty where none is known."""
     units = [*attacks(pattern), *((unit, "") for unit in GENERAL.values())]
     return next((said for unit, end in units if (said := is_slow(search, unit, end))), "")
 
@@ -210,7 +211,7 @@ _METHODS = ("match", "fullmatch", "search", "findall", "finditer", "sub", "subn"
 
 
 def uses(package: ModuleType) -> Iterator[Use]:
-    """Yield every use of a regular expression in the modules of a package, each expression and method once."""
+    """Yield every use of a regular expression in the modules of a package, each once."""
     seen: set[tuple[str, int, str]] = set()
     for name in _module_names(package):
         module = importlib.import_module(name)
@@ -224,12 +225,13 @@ def uses(package: ModuleType) -> Iterator[Use]:
 
 def _module_names(package: ModuleType) -> list[str]:
     found = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-    # What runs inside an image or on a node is no module of ours: it is handed to another Python as a file.
+    # What runs inside an image or on a node is no module of ours: it is handed to another Python as
+    # a file.
     return [name for name in found if not re.search(r"\.__main__$|\.(?:scripts|checks|templates)\.", name)]
 
 
 def _called(call: ast.Call, names: Mapping[str, object]) -> re.Pattern[str] | None:
-    """Return the expression that a call searches for: ``_NAME.search(...)`` or ``re.search("...", ...)``."""
+    """Return the expression of a call: ``_NAME.search(...)`` or ``re.search("...", ...)``."""
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr not in _METHODS or not isinstance(function.value, ast.Name):
         return None

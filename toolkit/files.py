@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from toolkit.errors import ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
+
+_MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, and never wait, as opening another user's pipe would.
+
+    Raises:
+        OSError: it cannot be opened, or is something else than a regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_text(path: Path, most: int = _MOST_BYTES) -> str:
+    """Return the text of a file of at most ``most`` bytes.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    with open_regular(path) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+    return data.decode("utf-8")
 
 
 def read_toml(path: Path, model: type[AnyModel]) -> AnyModel:
@@ -27,9 +59,11 @@ def read_json(path: Path, model: type[AnyModel]) -> AnyModel:
 
 def _read(path: Path, model: type[AnyModel], *, is_json: bool) -> AnyModel:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        if not isinstance(error, OSError | UnicodeDecodeError):  # a path that no file can have
+            reason = str(error)
         raise ConfigError(f"{path} cannot be read: {reason}", place=str(path)) from error
     try:
         return from_json(text, model) if is_json else from_toml(text, model)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.errors import MalformedInputError
+from toolkit.files import open_regular
 from toolkit.hostsetup.parts import DATASETS
 from toolkit.images import sif, space
 from toolkit.images.store import FoundImage
@@ -87,9 +89,9 @@ def datasets(job: Job, site: Site) -> dict[str, str]:
 
 def _architecture(image: Path) -> str:
     try:
-        with image.open("rb") as stream:
+        with open_regular(image) as stream:
             return sif.architecture(stream.read(sif.HEADER_SIZE))
-    except OSError:
+    except (OSError, MalformedInputError):
         return ""
 
 

@@ -1,8 +1,8 @@
 """Hide secrets in what people are shown: passwords in URLs, keys and tokens. Pure.
 
 The time is linear in the length of the text, whatever is in it: logs are foreign, and one line of a
-log can be megabytes long. So each pattern can only begin where a word or a URL begins (``(?<!...)``),
-and reads that word once.
+log can be megabytes long. So each pattern can only begin where a word or a URL begins
+(``(?<!...)``), and reads that word once.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _without_login(url: re.Match[str]) -> str:
 def _login_end(url: re.Match[str]) -> int:
     """Return the position of the ``@`` that ends a URL's user information; -1: there is no secret.
 
-    It is the last ``@`` before the path, since people write passwords with ``@`` in them. A password
-    with ``/`` in it ends the authority too early: what is left, ``user:pass``, is then no host with a
-    port, and the last ``@`` of all is taken.
+    It is the last ``@`` before the path, since people write passwords with ``@`` in them. A
+    password with ``/`` in it ends the authority too early: what is left, ``user:pass``, is then no
+    host with a port, and the last ``@`` of all is taken.
     """
     rest = url["rest"]
     authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]

@@ -1,9 +1,9 @@
 """Make foreign text safe to print: what a terminal would obey is shown instead. Pure.
 
-Logs, labels, manifests, answers of registries and names of jobs come from others. Escape sequences in
-them can hide lines, set the title, write to the clipboard (OSC 52) or make a link lead elsewhere
-(OSC 8); marks of direction can make ``rm -rf x # comment`` read backwards; characters of no width make
-two names look alike. All of these are written as Python writes them in a string: ``\\x1b[2J``.
+Logs, labels, manifests, answers of registries and names of jobs come from others. Escape sequences
+in them can hide lines, set the title, write to the clipboard (OSC 52) or make a link lead elsewhere
+(OSC 8); marks of direction can make ``rm -rf x # comment`` read backwards; characters of no width
+make two names look alike. All of these are written as Python writes them in a string: ``\\x1b[2J``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import cache
 
 # C0 but tab and line feed, DEL, C1 (0x9b begins an 8-bit sequence); soft hyphen; marks, embeddings,
 # overrides and isolates of direction; characters of no width; separators of lines and paragraphs;
-# annotations, shorthand and musical controls; tags; and halves of surrogates, which no terminal takes.
+# annotations, shorthand and musical controls; tags; and halves of surrogates, which no terminal
+# takes.
 _OBEYED = (
     "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
     "\\ufff9-\\ufffb\\ud800-\\udfff\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"

@@ -9,6 +9,7 @@ import pytest
 
 from toolkit.images.squashfs.format import (
     SUPERBLOCK_SIZE,
+    Read,
     SquashfsError,
     Superblock,
     decoded,
@@ -92,7 +93,7 @@ class Image:
 
 
 def read(data: bytes) -> Tables:
-    return read_tables(lambda at, length: data[at : at + length])
+    return read_tables(Read(len(data), lambda at, length: data[at : at + length]))
 
 
 def contents(data: bytes) -> dict[str, object]:

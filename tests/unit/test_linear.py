@@ -1,4 +1,4 @@
-"""Logs are foreign and can be of any length: the time to read one grows with its length, and no faster, whatever is in it."""
+"""The time to read a log grows with its length and no faster, whatever is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of others never reaches the terminal as anything but text: the function, the one door that prints, and the commands."""
+"""Text of others reaches the terminal as text only."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_document_is_exact_for_programs_and_shown_to_people(monkeypatch: pytes
 
 
 # What runs inside an image, on a node or in a build prints for a program, not for a terminal.
-PRINTS = (
+PRINTS: tuple[str, ...] = (
     "cli/console.py",
     "shell.py",
     "bench/",
@@ -165,7 +165,7 @@ PRINTS = (
     "scripts/",
     "doctor/scripts/",
 )
-PRINTS = (*PRINTS, "inside/find.py", "images/builders/sandbox.py", "localcluster/supervisor.py")
+PRINTS += ("inside/find.py", "images/builders/sandbox.py", "localcluster/supervisor.py")
 
 
 def test_nothing_prints_but_the_console() -> None:
@@ -230,9 +230,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     ],
     ids=" ".join,
 )
+@pytest.mark.usefixtures("run")
 def test_hostile_logs_are_shown(
     words: tuple[str, ...],
-    run: store.Paths,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -243,9 +243,9 @@ def test_hostile_logs_are_shown(
 
 
 @pytest.mark.parametrize("words", [("explain", "--json"), ("ps", "--json"), ("results", "--json")], ids=" ".join)
+@pytest.mark.usefixtures("run")
 def test_json_of_hostile_logs_is_exact(
     words: tuple[str, ...],
-    run: store.Paths,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -310,9 +310,9 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=" ".join,
 )
+@pytest.mark.usefixtures("image")
 def test_a_hostile_manifest_is_shown(
     words: tuple[str, ...],
-    image: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

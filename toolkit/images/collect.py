@@ -119,7 +119,10 @@ def parse(said: str) -> Contents | None:
     lines = [line[len(_MARK) + 1 :].partition(" ")[::2] for line in said.splitlines() if line.startswith(_MARK)]
     if ("end", "") not in lines:
         return None
-    python = next((msgspec.json.decode(text, type=_Python) for kind, text in lines if kind == "python"), None)
+    try:
+        python = next((msgspec.json.decode(text, type=_Python) for kind, text in lines if kind == "python"), None)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     return Contents(
         system=next((text for kind, text in lines if kind == "system"), ""),
         python=python.version if python else "",

@@ -1,28 +1,35 @@
-"""The head of a SIF file: what tells one image from another and a whole file from a part of one, where its file system is, and a new one.
+"""The head of a SIF file: its identity, its objects, and the head of a new one.
 
-The layout is ``sif.header`` of github.com/sylabs/sif: fixed offsets, little-endian. Pure: works on bytes that others have read.
+The layout is ``sif.header`` of github.com/sylabs/sif: fixed offsets, little-endian. Pure: works on
+bytes that others have read. Nothing in a head is believed before it fits into the file that it
+heads.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
+from toolkit.errors import MalformedInputError
 from toolkit.model.base import Model
 
 HEADER_SIZE = 128  # bytes to read from the beginning of the file
 _MAGIC = b"SIF_MAGIC"
-_MAGIC_AT, _ID_AT, _COUNT_AT, _DATA_AT = 32, 48, 88, 112
+_MAGIC_AT, _ID_AT, _COUNTS_AT, _DATA_AT = 32, 48, 80, 112
 _HEAD = struct.Struct("<32s10s3s3s16s8q")
+_COUNTS = struct.Struct("<qqqq")  # free descriptors, all of them, where they begin, their length
 _LAUNCH = b"#!/usr/bin/env run-singularity\n"
+# kind, used, id, group, link, offset, size, size with padding, created, modified, user, group,
+# name, facts of its kind
 _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
 _DESCRIPTORS_AT, _MOST = 4096, 48
-_DEFINITION, _PARTITION, _JSON = 0x4001, 0x4004, 0x4006
-_GROUP = 0xF0000001
+_DEFINITION, PARTITION, SIGNATURE, _JSON = 0x4001, 0x4004, 0x4005, 0x4006
+_NO_GROUP, _GROUP = 0xF0000000, 0xF0000001
 _PRIMARY = struct.Struct("<ii3s")  # of a partition: squashfs, the system that starts, architecture
 FIRST = 32768  # where an image of ours has its file system: behind the head and all descriptors
-HEAD_SIZE = _DESCRIPTORS_AT + _MOST * _DESCRIPTOR.size  # bytes that ``partition`` needs
+HEAD_SIZE = _DESCRIPTORS_AT + _MOST * _DESCRIPTOR.size  # bytes that ``objects`` needs
 _ARCHITECTURES = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06", "s390x": b"09"}
+
+Place = tuple[int, int]  # position in the file, and length in bytes
 
 
 class Header(Model, frozen=True, kw_only=True):
@@ -37,47 +44,117 @@ class Header(Model, frozen=True, kw_only=True):
     end: int
 
 
+class Object(Model, frozen=True, kw_only=True):
+    """One object of a SIF.
+
+    Attributes:
+        number: of it in the file, from 1 on.
+        kind: ``PARTITION``, ``SIGNATURE`` or another.
+        group: of objects that belong together and are signed together; 0: none.
+        offset, size: where its data are.
+        created: when, in seconds since 1970.
+        at: where its descriptor is.
+        extra: facts of its kind.
+    """
+
+    number: int
+    kind: int
+    group: int
+    offset: int
+    size: int
+    created: int
+    at: int
+    extra: bytes = b""
+
+    @property
+    def place(self) -> Place:
+        """Where its data are, and how long they are."""
+        return self.offset, self.size
+
+
 def parse(head: bytes) -> Header | None:
-    """Read the first ``HEADER_SIZE`` bytes of a file; None where it is no SIF."""
+    """Read the first ``HEADER_SIZE`` bytes of a file; None where it is not a SIF.
+
+    Raises:
+        MalformedInputError: it begins as a SIF does, and says what cannot be.
+    """
     if len(head) < HEADER_SIZE or not head.startswith(_MAGIC, _MAGIC_AT):
         return None
     start, size = struct.unpack_from("<qq", head, _DATA_AT)
+    if start < 0 or size < 0:
+        raise _broken(f"its data begin at {start} and are {size} bytes long", _DATA_AT)
     return Header(sif_id=head[_ID_AT : _ID_AT + 16].hex(), end=start + size)
 
 
 def architecture(head: bytes) -> str:
-    """The architecture that a SIF is for, as ``uname -m`` says it; empty where it is no SIF or of one that is not known."""
+    """Return the architecture of a SIF, as ``uname -m`` writes it; empty where it is unknown."""
     if parse(head) is None:
         return ""
     code = _HEAD.unpack_from(head)[3].rstrip(b"\0")
     return next((name for name, known in _ARCHITECTURES.items() if known == code), "")
 
 
-def partition(head: bytes) -> tuple[int, int] | None:
-    """Where the squashfs that a SIF starts from lies, and how long it is, by the first ``HEAD_SIZE`` bytes; None where there is none."""
-    found = (place for kind, place, extra in _objects(head) if kind == _PARTITION and _PRIMARY.unpack_from(extra)[:2] == (1, 2))
-    return next(found, None)
+def objects(head: bytes, size: int | None = None) -> tuple[Object, ...]:
+    """Read the objects of a SIF; none where it is not one.
+
+    Args:
+        head: the first ``HEAD_SIZE`` bytes of the file.
+        size: of the file, in bytes; None: unknown, so places of data are not compared with it.
+
+    Raises:
+        MalformedInputError: it begins as a SIF does, and its table of objects is broken.
+    """
+    if parse(head) is None:
+        return ()
+    _, count, begin, _ = _COUNTS.unpack_from(head, _COUNTS_AT)
+    if count < 0 or begin < HEADER_SIZE or begin + count * _DESCRIPTOR.size > len(head):
+        raise _broken(f"its table of {count} objects cannot begin at {begin}", _COUNTS_AT)
+    places = range(begin, begin + count * _DESCRIPTOR.size, _DESCRIPTOR.size)
+    return tuple(_object(head, at, size) for at in places if head[at + 4])
 
 
-def metadata(head: bytes) -> tuple[int, int] | None:
-    """Where the labels and the like are that ``inspect`` shows, and how long they are; None where they are not kept apart."""
-    return next((place for kind, place, _ in _objects(head) if kind == _JSON), None)
+def _object(head: bytes, at: int, whole: int | None) -> Object:
+    kind, _, number, group, _, offset, size, _, created, *_, extra = _DESCRIPTOR.unpack_from(head, at)
+    if offset < 0 or size < 0 or (whole is not None and offset + size > whole):
+        raise _broken(f"the {size} bytes at {offset} of object {number} are not in the file", at)
+    owner = group - _NO_GROUP if group > _NO_GROUP else 0
+    return Object(
+        number=number,
+        kind=kind,
+        group=owner,
+        offset=offset,
+        size=size,
+        created=created,
+        at=at,
+        extra=extra[: _PRIMARY.size],
+    )
 
 
-def definition(head: bytes) -> tuple[int, int] | None:
-    """Where the definition is that it was built from, and how long; None where it is not kept apart."""
-    return next((place for kind, place, _ in _objects(head) if kind == _DEFINITION), None)
+def _broken(how: str, at: int) -> MalformedInputError:
+    return MalformedInputError(f"this SIF is broken at byte {at}: {how}")
 
 
-def _objects(head: bytes) -> Iterator[tuple[int, tuple[int, int], bytes]]:
-    """Kind, place and further facts of whatever a SIF holds."""
-    if parse(head) is None or len(head) < HEAD_SIZE:
-        return
-    count, at = struct.unpack_from("<qq", head, _COUNT_AT)
-    for number in range(min(count, _MOST)):
-        kind, used, _, _, _, start, size, *_, extra = _DESCRIPTOR.unpack_from(head, at + number * _DESCRIPTOR.size)
-        if used:
-            yield kind, (start, size), extra
+def partition(head: bytes, size: int | None = None) -> Place | None:
+    """Return where the squashfs is that a SIF starts from; None where there is none.
+
+    Arguments and errors are those of ``objects``.
+    """
+    found = objects(head, size)
+    return next((one.place for one in found if one.kind == PARTITION and _is_primary(one)), None)
+
+
+def _is_primary(one: Object) -> bool:
+    return _PRIMARY.unpack_from(one.extra)[:2] == (1, 2)
+
+
+def metadata(head: bytes, size: int | None = None) -> Place | None:
+    """Return where the labels are that ``inspect`` shows; None where they are not kept apart."""
+    return next((one.place for one in objects(head, size) if one.kind == _JSON), None)
+
+
+def definition(head: bytes, size: int | None = None) -> Place | None:
+    """Return where the definition is that it was built from; None where it is not kept apart."""
+    return next((one.place for one in objects(head, size) if one.kind == _DEFINITION), None)
 
 
 class Part(Model, frozen=True, kw_only=True):
@@ -100,13 +177,20 @@ def head(part: Part, sif_id: bytes, time: int, machine: str) -> bytes:
     entries = (
         (_DEFINITION, *part.definition, b"", b""),
         (_JSON, *part.metadata, b"inspect-metadata.json", b""),
-        (_PARTITION, FIRST, part.system, b"", _PRIMARY.pack(1, 2, architecture)),
+        (PARTITION, FIRST, part.system, b"", _PRIMARY.pack(1, 2, architecture)),
     )
     packed = b"".join(
         _DESCRIPTOR.pack(kind, True, number, _GROUP, 0, start, size, size, time, time, 0, 0, name, extra)
         for number, (kind, start, size, name, extra) in enumerate(entries, 1)
     )
     end = max(FIRST + part.system, sum(part.definition), sum(part.metadata))
-    places = (_MOST - len(entries), _MOST, _DESCRIPTORS_AT, _MOST * _DESCRIPTOR.size, HEAD_SIZE, end - HEAD_SIZE)
+    places = (
+        _MOST - len(entries),
+        _MOST,
+        _DESCRIPTORS_AT,
+        _MOST * _DESCRIPTOR.size,
+        HEAD_SIZE,
+        end - HEAD_SIZE,
+    )
     first = _HEAD.pack(_LAUNCH, _MAGIC, b"01\0", architecture, sif_id, time, time, *places)
     return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(FIRST, b"\0")

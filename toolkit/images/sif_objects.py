@@ -11,55 +11,13 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 
-from toolkit.images import sif
-from toolkit.model.base import Model
+from toolkit.images.sif import PARTITION as PARTITION
+from toolkit.images.sif import SIGNATURE as SIGNATURE
+from toolkit.images.sif import Object as Object
+from toolkit.images.sif import objects as objects
 
-# kind, used, id, group, link, offset, size, size with padding, created, modified
-_DESCRIPTOR = struct.Struct("<i?IIIqqqqq")
-_LENGTH = 585
-_TIMES_AT = 41
-_ID_AT, _HEAD_TIMES_AT, _COUNTS_AT = 48, 64, 80
-_COUNTS = struct.Struct("<qqqq")  # free descriptors, all descriptors, where they begin, how long they are
-_NAME_AT, _NAME_LENGTH, _EXTRA_LENGTH = 73, 128, 384
-_NO_GROUP = 0xF0000000
-PARTITION, SIGNATURE = 0x4004, 0x4005
-
-
-class Object(Model, frozen=True, kw_only=True):
-    """One object of a SIF.
-
-    Attributes:
-        number: of it in the file, from 1 on.
-        kind: ``PARTITION``, ``SIGNATURE`` or another.
-        group: of objects that belong together and are signed together; 0: none.
-        offset, size: where its data are.
-        created: when, in seconds since 1970.
-        at: where its descriptor is.
-    """
-
-    number: int
-    kind: int
-    group: int
-    offset: int
-    size: int
-    created: int
-    at: int
-
-
-def objects(head: bytes) -> tuple[Object, ...]:
-    """The objects by the first ``sif.HEAD_SIZE`` bytes of a file; none where it is no SIF, or has more than those tell."""
-    if sif.parse(head) is None:
-        return ()
-    _, count, begin, length = _COUNTS.unpack_from(head, _COUNTS_AT)
-    if count <= 0 or length // count != _LENGTH or begin + length > len(head):
-        return ()
-    found = []
-    for at in range(begin, begin + length, _LENGTH):
-        kind, used, number, group, _, offset, size, _, created, _ = _DESCRIPTOR.unpack_from(head, at)
-        if used:
-            owner = group - _NO_GROUP if group > _NO_GROUP else 0
-            found.append(Object(number=number, kind=kind, group=owner, offset=offset, size=size, created=created, at=at))
-    return tuple(found)
+_ID_AT, _HEAD_TIMES_AT = 48, 64
+_TIMES_AT = 41  # in a descriptor
 
 
 def identity(digests: Iterable[str]) -> bytes:

@@ -11,7 +11,10 @@ import os
 import time
 from pathlib import Path
 
+from toolkit.files import read_text
+
 _DIRECTORY = ".used"
+_LONGEST = 1 << 16  # bytes of a note, which is a path
 _FINISHED = 3600.0  # seconds after which a run that left no trace of its end, and whose directory is gone, is forgotten
 
 
@@ -38,7 +41,10 @@ def unfinished(image: Path) -> tuple[Path, ...]:
     for path in _notes(image):
         if path.name == "ended":
             continue
-        run = Path(path.read_text(encoding="utf-8"))
+        try:
+            run = Path(read_text(path, _LONGEST))
+        except (OSError, UnicodeDecodeError):  # no note of ours
+            continue
         if (run / "outcome.json").exists() or (not run.exists() and time.time() - path.stat().st_mtime > _FINISHED):
             _keep_time_only(path)
         elif (run / "run.json").exists() or not run.exists():

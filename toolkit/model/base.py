@@ -106,7 +106,7 @@ def toml(text: str) -> dict[str, object]:
     """
     try:
         data: dict[str, object] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise BadDataError(f"this is not valid TOML: {error}") from None
     return data
 
@@ -129,6 +129,7 @@ def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:
         BadDataError: it is not JSON, or another version of the tool wrote it.
     """
     try:
-        return convert(msgspec.json.decode(text), model)
-    except msgspec.DecodeError as error:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadDataError(f"this is not valid JSON: {error}") from None
+    return convert(data, model)

@@ -82,8 +82,8 @@ def _inspected(path: Path) -> dict[str, dict[str, str]]:
     said = shell.run([program, "inspect", "--json", "--labels", "--environment", path], check=False, timeout=60)
     try:
         found = json.loads(said.stdout)["data"]["attributes"]
-        return {name: found.get(name) or {} for name in ("labels", "environment")}
-    except (ValueError, KeyError, TypeError):
+        return {name: dict(found.get(name) or {}) for name in ("labels", "environment")}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
 

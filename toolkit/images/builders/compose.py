@@ -15,12 +15,15 @@ import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from toolkit.errors import BuildError
+from toolkit.files import open_regular
 from toolkit.images import sif
 from toolkit.images.builders import identity
 from toolkit.images.builders.cache import TABLES, Cache, Kept
+from toolkit.images.builders.sif_file import placed, text_of
 from toolkit.images.squashfs.format import SUPERBLOCK_SIZE, Read, SquashfsError, Superblock
 from toolkit.images.squashfs.graft import graft
 from toolkit.images.squashfs.tables import Tables, read_tables, written
@@ -97,37 +100,33 @@ def system_of(path: str) -> tuple[int, Read]:
 
     Raises:
         BuildError: there is none in it.
+        MalformedInputError: it is a broken SIF.
     """
-    handle = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - closed when nobody reads any more
+    handle = open_regular(Path(path))  # closed when nobody reads any more
+    whole = os.fstat(handle.fileno()).st_size
     head = handle.read(sif.HEAD_SIZE)
-    place = (0, 0) if head.startswith(b"hsqs") else sif.partition(head)
+    with placed(path):
+        place = (0, whole) if head.startswith(b"hsqs") else sif.partition(head, whole)
     if place is None:
         raise BuildError("this file holds no squashfs", place=path)
-    offset = place[0]
-    return offset, lambda position, length: os.pread(handle.fileno(), length, offset + position)
+    offset, size = place
+    return offset, Read(size, lambda at, length: os.pread(handle.fileno(), length, offset + at))
 
 
 def labels_of(path: str) -> dict[str, str]:
-    """The labels of a SIF."""
-    with Path(path).open("rb") as stream:
-        place = sif.metadata(stream.read(sif.HEAD_SIZE))
-        if place is None:
-            return {}
-        stream.seek(place[0])
-        return identity.labels_of(stream.read(place[1]))
+    """Return the labels of a SIF."""
+    return identity.labels_of(text_of(Path(path), sif.metadata))
 
 
 def tables_of(path: str) -> Tables:
-    """The tables of a SIF or a squashfs.
+    """Read the tables of a SIF or a squashfs.
 
     Raises:
-        BuildError: it cannot be built upon; says why.
+        MalformedInputError: it cannot be built upon; says why.
     """
     _, read = system_of(path)
-    try:
+    with placed(path, "nothing can be put on this file system: "):
         return read_tables(read)
-    except SquashfsError as error:
-        raise BuildError(f"nothing can be put on this file system: {error}", place=path) from None
 
 
 def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> Tables:
@@ -152,16 +151,18 @@ def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> 
 def data_of(path: str) -> tuple[str, int, int]:
     """Where the data of a SIF's base, or of a layer, begin and end in their file: for ``Copier.append``."""
     offset, read = system_of(path)
-    head = Superblock.parse(read(0, SUPERBLOCK_SIZE))
+    with placed(path):
+        head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
+        if not SUPERBLOCK_SIZE <= head.inode_table <= read.size:
+            raise SquashfsError(f"its tables cannot begin at {head.inode_table}")
     return path, offset + (SUPERBLOCK_SIZE if offset == 0 else 0), offset + head.inode_table
 
 
 def put_on(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
     """Graft the layer of a file; ``only_adds`` as for ``graft``."""
-    try:
-        graft(tables, tables_of(layer), SUPERBLOCK_SIZE, only_adds=only_adds)
-    except SquashfsError as error:
-        raise BuildError(f"a layer cannot be put on the base: {error}", place=layer) from None
+    above = tables_of(layer)
+    with placed(layer, "a layer cannot be put on the base: "):
+        graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
 
 
 def _remembered(cache: Cache, key: str) -> Tables | None:
@@ -170,10 +171,20 @@ def _remembered(cache: Cache, key: str) -> Tables | None:
     kept = cache.use(TABLES, key)
     if kept is None:
         return None
-    raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())
-    (end,) = _END.unpack_from(raw)
-    head, tail = raw[_END.size : _END.size + SUPERBLOCK_SIZE], raw[_END.size + SUPERBLOCK_SIZE :]
-    return read_tables(lambda at, length: head[at : at + length] if at < SUPERBLOCK_SIZE else tail[at - end : at - end + length])
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())
+        (end,) = _END.unpack_from(raw)
+        head, tail = raw[_END.size : _END.size + SUPERBLOCK_SIZE], raw[_END.size + SUPERBLOCK_SIZE :]
+        return read_tables(Read(end + len(tail), partial(_rest, head, tail, end)))
+    except (OSError, zstandard.ZstdError, struct.error, SquashfsError):
+        return None  # they are made again
+
+
+def _rest(head: bytes, tail: bytes, end: int, at: int, length: int) -> bytes:
+    """Return bytes of a squashfs of which only the superblock and what follows ``end`` is there."""
+    if at < SUPERBLOCK_SIZE:
+        return head[at : at + length]
+    return tail[at - end : at - end + length] if at >= end else b""
 
 
 def _remember(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:

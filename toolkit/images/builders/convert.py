@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from toolkit.errors import BuildError, NoSpaceError
+from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.bases import Base
 from toolkit.images.builders import apptainer
 from toolkit.images.builders.docker_engine import Engine
@@ -66,7 +66,8 @@ def save(engine: Engine, image: str, directory: Path) -> None:
 
     try:
         write_layout(engine.client.images.get(image).save(), directory)
-    except (DockerException, requests.RequestException, ValueError) as error:  # the second is an OSError
+    # RequestException is an OSError.
+    except (DockerException, requests.RequestException, MalformedInputError) as error:
         raise _not_saved(engine, error) from None
     except OSError as error:
         raise NoSpaceError(f"the image could not be written to {directory.parent}: {error.strerror}", place=str(directory.parent)) from None

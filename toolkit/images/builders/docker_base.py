@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import shell
-from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, NeedsInstallError
+from toolkit.errors import (
+    BuildError,
+    ConfigError,
+    ForbiddenError,
+    ImageMissingError,
+    MalformedInputError,
+    NeedsInstallError,
+)
 from toolkit.images import host
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.docker_archive import archive_of, as_docker_archive
@@ -162,7 +169,7 @@ def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
             images = engine.client.images.load(_chunks(stream))
     except OSError as error:
         raise ImageMissingError(f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)) from None
-    except (DockerException, ValueError) as error:
+    except (DockerException, MalformedInputError) as error:  # the same code as by Apptainer
         raise BuildError("the archive of the base is none that the engine can load", place=str(path), details=(str(error)[:300],)) from None
     if len(images) != 1:
         raise BuildError(f"the archive of the base holds {len(images)} images, not one", place=str(path))

@@ -7,63 +7,48 @@ quarters of the time that a conversion takes. Layers of this layout it takes unc
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
-import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import msgspec
+
+from toolkit.errors import MalformedInputError
+from toolkit.images.archives import Archive, reading, streamed
 
 _KIND = "application/vnd.oci.image"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
+_MOST_TEXT = 16 << 20  # bytes of what describes an image
 
 
-class _Stream(io.RawIOBase):
-    """Chunks, to be read as a file."""
+class _Saved(msgspec.Struct):
+    """An image in the ``manifest.json`` of `docker save`."""
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks: Iterator[bytes] = iter(chunks)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            self._rest = next(self._chunks, b"")
-        taken = self._rest[: len(buffer)]
-        self._rest = self._rest[len(taken) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+    Config: str
+    Layers: list[str]
 
 
 def write_layout(chunks: Iterable[bytes], directory: Path) -> None:
     """Write one image into a new directory.
 
     Args:
-        chunks: of what `docker save` says, in its old form or that of engines since 25.
+        chunks: what `docker save` writes, in its old form or that of engines since 25.
+        directory: where; nothing is written outside of it, whatever the members are called.
 
     Raises:
-        ValueError: it is cut off, or holds no image or several.
+        MalformedInputError: it is cut off or broken, or holds no image or several.
         OSError: it cannot be written.
     """
     parts = directory / "parts"
     parts.mkdir(parents=True)
-    try:
-        with tarfile.open(fileobj=io.BufferedReader(_Stream(chunks), _CHUNK), mode="r|") as archive:
-            names = _unpacked(archive, parts)
-    except tarfile.TarError as error:
-        raise ValueError(f"it is cut off: {error}") from None
-    try:
-        described = json.loads((parts / names["manifest.json"]).read_bytes())
-        if len(described) != 1:
-            raise ValueError(f"it holds {len(described)} images, not one")
-        config = _blob(directory, parts / names[described[0]["Config"]], "config.v1+json")
-        layers = [_blob(directory, parts / names[layer]) for layer in described[0]["Layers"]]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it is not whole: {error} is missing") from None
+    with reading("the image that the engine wrote"):
+        names = _unpacked(streamed(chunks), parts)
+        saved = _saved(parts, names)
+        config = _blob(directory, _part(parts, names, saved.Config), "config.v1+json")
+        layers = [_blob(directory, _part(parts, names, layer)) for layer in saved.Layers]
     manifest = {"schemaVersion": 2, "mediaType": f"{_KIND}.manifest.v1+json", "config": config, "layers": layers}
     (parts / "manifest").write_text(json.dumps(manifest), encoding="utf-8")
     index = {"schemaVersion": 2, "manifests": [_blob(directory, parts / "manifest", "manifest.v1+json")]}
@@ -72,15 +57,32 @@ def write_layout(chunks: Iterable[bytes], directory: Path) -> None:
     shutil.rmtree(parts)
 
 
-def _unpacked(archive: tarfile.TarFile, parts: Path) -> dict[str, str]:
-    """Every file under a number, whatever it is called; a link (as the old form has for equal layers) is another name for a number."""
+def _saved(parts: Path, names: dict[str, str]) -> _Saved:
+    with _part(parts, names, "manifest.json").open("rb") as stream:
+        found = msgspec.json.decode(stream.read(_MOST_TEXT), type=list[_Saved])
+    if len(found) != 1:
+        raise MalformedInputError(f"it holds {len(found)} images, not one")
+    return found[0]
+
+
+def _part(parts: Path, names: dict[str, str], name: str) -> Path:
+    if name not in names:
+        raise MalformedInputError(f"it is not whole: {name[:100]!r} is missing")
+    return parts / names[name]
+
+
+def _unpacked(archive: Archive, parts: Path) -> dict[str, str]:
+    """Write each file under a number, whatever it is called.
+
+    A link, as the old form has for equal layers, is another name for a number.
+    """
     names: dict[str, str] = {}
     links: dict[str, tuple[str, str]] = {}
-    for number, member in enumerate(archive):
-        stream = archive.extractfile(member) if member.isreg() else None
-        if stream:
+    for number, member in enumerate(archive.members()):
+        if member.isreg():
             with (parts / str(number)).open("wb") as target:
-                shutil.copyfileobj(stream, target, _CHUNK)
+                for part in archive.chunks(member):
+                    target.write(part)
             names[member.name] = str(number)
         elif member.issym() or member.islnk():
             links[member.name] = (_joined(member.name.rpartition("/")[0], member.linkname), member.linkname)

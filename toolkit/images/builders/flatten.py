@@ -17,6 +17,7 @@ from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.lock import held
 from toolkit.images.builders.namespaces import NotHereError, done, prove
 from toolkit.images.builders.privilege import way
+from toolkit.images.builders.sif_file import text_of
 from toolkit.images.builders.work import Lower, Work
 from toolkit.images.builders.workspace import workspace
 from toolkit.model.base import Model
@@ -79,12 +80,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
 
 def _written(old: Path, packed: Path, target: Path) -> str:
     """A SIF of a packed file system, with what the old one keeps beside its own; its id."""
-    with old.open("rb") as stream:
-        head = stream.read(sif.HEAD_SIZE)
-        texts = []
-        for place in (sif.definition(head), sif.metadata(head)):
-            stream.seek(place[0] if place else 0)
-            texts.append(stream.read(place[1]) if place else b"")
+    texts = [text_of(old, which) for which in (sif.definition, sif.metadata)]
     copier = compose.Copier(target)
     size = packed.stat().st_size
     copier.append(str(packed), 0, size)

@@ -37,7 +37,7 @@ def labels_of(metadata: bytes) -> dict[str, str]:
     try:
         found = json.loads(metadata)["data"]["attributes"]["labels"]
         return {str(name): str(value) for name, value in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -14,8 +14,11 @@ def labels(path: str) -> dict[str, str]:
     """What an image says of itself; empty where it has no labels or cannot be read, for which spython has several shapes."""
     from spython.main import Client
 
-    with _no_traces():
-        found = Client.inspect(path, json=True, quiet=True)
+    try:
+        with _no_traces():
+            found = Client.inspect(path, json=True, quiet=True)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
     attributes = found.get("attributes") if isinstance(found, dict) else None
     said = attributes.get("labels") if isinstance(attributes, dict) else None
     return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}

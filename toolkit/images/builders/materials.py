@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import __version__
-from toolkit.files import write_atomically
+from toolkit.files import read_text, write_atomically
 from toolkit.images import sbom
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.sif_file import partition_digest
@@ -25,10 +25,9 @@ def materials(image: FoundImage) -> str:
     """
     path = Path(image.path)
     beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")
-    if image.manifest and beside.is_file():
-        document = beside.read_text(encoding="utf-8")
-        if sbom.belongs(document, image.manifest):
-            return document
+    document = _beside(beside)
+    if image.manifest and sbom.belongs(document, image.manifest):
+        return document
     found = contents(image.path)
     manifest = image.manifest or _foreign(path, image.name)
     return sbom.cyclonedx(msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__)
@@ -39,8 +38,16 @@ def complete(image: FoundImage) -> None:
     path = Path(image.path)
     beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")
     text = materials(image)
-    if not beside.is_file() or beside.read_text(encoding="utf-8") != text:
+    if _beside(beside) != text:
         write_atomically(beside, text)
+
+
+def _beside(path: Path) -> str:
+    """Return the document beside an image; empty where none can be read."""
+    try:
+        return read_text(path)
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _foreign(path: Path, name: str) -> Manifest:

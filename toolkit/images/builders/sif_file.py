@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from toolkit.errors import ImageMissingError
+from toolkit.errors import ImageMissingError, MalformedInputError
+from toolkit.files import open_regular
 from toolkit.images import sif
 from toolkit.images.sif_objects import PARTITION, SIGNATURE, Object, identity, normalised, objects
 
 _CHUNK = 1 << 20
+_MOST_TEXT = 16 << 20  # bytes; a definition has some thousands
 
 
 def objects_of(path: Path) -> tuple[Object, ...]:
@@ -18,15 +22,52 @@ def objects_of(path: Path) -> tuple[Object, ...]:
 
     Raises:
         ImageMissingError: it is none, or cannot be read.
+        MalformedInputError: it is a broken one.
     """
     try:
-        with path.open("rb") as stream:
-            found = objects(stream.read(sif.HEAD_SIZE))
+        with open_regular(path) as stream, placed(str(path)):
+            size = os.fstat(stream.fileno()).st_size
+            found = objects(stream.read(sif.HEAD_SIZE), size)
     except OSError as error:
-        raise ImageMissingError(f"the image cannot be read: {error.strerror}", place=str(path)) from None
+        reason = f"the image cannot be read: {error.strerror}"
+        raise ImageMissingError(reason, place=str(path)) from None
     if not found:
         raise ImageMissingError("this file is no image: it does not begin as a SIF does", place=str(path), next_step="toolkit image list")
     return found
+
+
+@contextmanager
+def placed(path: str, before: str = "") -> Iterator[None]:
+    """Name the file in errors of what is read from it.
+
+    Args:
+        path: of the file.
+        before: first words of the message.
+    """
+    try:
+        yield
+    except MalformedInputError as error:
+        raise MalformedInputError(f"{before}{error.cause}", place=path) from None
+
+
+def text_of(path: Path, which: Callable[[bytes, int], sif.Place | None]) -> bytes:
+    """Return a text that a SIF keeps beside its file system; empty where it does not.
+
+    Args:
+        path: of the SIF.
+        which: ``sif.metadata`` or ``sif.definition``.
+
+    Raises:
+        MalformedInputError: the SIF is broken, or the text is larger than any.
+    """
+    with open_regular(path) as stream, placed(str(path)):
+        place = which(stream.read(sif.HEAD_SIZE), os.fstat(stream.fileno()).st_size)
+        if place is None:
+            return b""
+        if place[1] > _MOST_TEXT:
+            raise MalformedInputError(f"it keeps a text of {place[1]} bytes beside its file system")
+        stream.seek(place[0])
+        return stream.read(place[1])
 
 
 def partition_digest(path: Path) -> str:

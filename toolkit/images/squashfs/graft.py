@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from toolkit.images.squashfs.format import SquashfsError
+from toolkit.images.squashfs.format import SquashfsError, reading
 from toolkit.images.squashfs.inodes import (
     DIRECTORY,
     FILE,
@@ -23,6 +23,8 @@ from toolkit.images.squashfs.inodes import (
 )
 from toolkit.images.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
 
+_DEEPEST = 300  # nested directories; a path can have 4,096 characters
+
 
 def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = False) -> None:
     """Put a layer on ``base``, which is changed: directories are merged, a whiteout deletes, everything else replaces.
@@ -37,25 +39,41 @@ def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = Fal
     """
     if (base.head.block_size, base.head.compression) != (layer.head.block_size, layer.head.compression):
         raise SquashfsError("it was packed in another way than what it is to be put on")
+    if layer.data_end < data_start:
+        raise SquashfsError(f"its tables begin at {layer.data_end}, before its data")
     shift = base.data_end - data_start
-    moved = _Moved(
-        base=base,
-        layer=layer,
-        shift=shift,
-        fragments=add_fragments(base, layer, shift),
-        ids=add_ids(base, layer),
-        xattrs=add_xattrs(base, layer),
-        only_adds=only_adds,
-    )
-    base.data_end += layer.data_end - data_start
-    root = read_inode(base, base.head.root)
-    top = moved.merged(root, read_inode(layer, layer.head.root), root.parent)
+    with reading("what refers to another table"):
+        moved = _Moved(
+            base=base,
+            layer=layer,
+            shift=shift,
+            fragments=add_fragments(base, layer, shift),
+            ids=add_ids(base, layer),
+            xattrs=add_xattrs(base, layer),
+            only_adds=only_adds,
+        )
+        base.data_end += layer.data_end - data_start
+        root = _directory(base, base.head.root)
+        top = moved.merged(root, _directory(layer, layer.head.root), root.parent)
     base.head = msgspec.structs.replace(base.head, root=top.inode)
+
+
+def _directory(tables: Tables, at: int) -> Inode:
+    found = read_inode(tables, at)
+    if found.kind != DIRECTORY:
+        raise SquashfsError(f"inode {found.number} of it is not a directory")
+    return found
 
 
 @dataclass
 class _Moved:
-    """One graft: how the layer's numbers become the base's."""
+    """One graft: how the layer's numbers become the base's.
+
+    Attributes:
+        links: the inodes of the layer that are in the base already, by their numbers.
+        left: bytes of tables that may still be read. Each is read once, unless directories are within
+            themselves or lie on each other.
+    """
 
     base: Tables
     layer: Tables
@@ -65,20 +83,32 @@ class _Moved:
     xattrs: int
     only_adds: bool
     links: dict[int, Entry] = field(default_factory=dict)
+    left: int = 0
 
-    def merged(self, below: Inode | None, above: Inode, parent: int, name: bytes = b"") -> Entry:
-        """A directory of the layer, on one of the base or on none."""
+    def __post_init__(self) -> None:
+        self.left = len(self.layer.inodes) + len(self.layer.directories) + len(self.base.directories)
+
+    def merged(self, below: Inode | None, above: Inode, parent: int, name: bytes = b"", depth: int = 0) -> Entry:
+        """Put a directory of the layer on one of the base, or on none.
+
+        Raises:
+            SquashfsError: a directory is within itself, or too deep.
+        """
         base = self.base
+        if depth > _DEEPEST:
+            raise SquashfsError(f"its directories are nested deeper than {_DEEPEST}")
+        self._spend(above.size + (below.size if below else 0))
         number = below.number if below else self._new_number()
         entries = {entry.name: entry for entry in listing(base, below)} if below else {}
         for entry in list(listing(self.layer, above)):
             inode = read_inode(self.layer, entry.inode)
+            self._spend(len(inode.sizes))
             if is_whiteout(inode):
                 entries.pop(entry.name, None)
             elif inode.kind == DIRECTORY:
                 old = entries.get(entry.name)
-                lower = read_inode(base, old.inode) if old and old.kind == DIRECTORY else None
-                entries[entry.name] = self.merged(lower, inode, number, entry.name)
+                lower = _directory(base, old.inode) if old and old.kind == DIRECTORY else None
+                entries[entry.name] = self.merged(lower, inode, number, entry.name, depth + 1)
             else:
                 entries[entry.name] = replace(self._leaf(inode), name=entry.name)
         start, size, index = add_listing(base, entries.values())
@@ -86,6 +116,11 @@ class _Moved:
         like = below if below and self.only_adds else self._owned(above)
         whole = replace(like, number=number, links=2 + directories, start=start, size=size, parent=parent)
         return Entry(name, add_inode(base, whole, index), number, DIRECTORY)
+
+    def _spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise SquashfsError("its directories are within themselves, or lie on each other")
 
     def _leaf(self, inode: Inode) -> Entry:
         """Anything but a directory; the second name of the same inode gets the same inode."""

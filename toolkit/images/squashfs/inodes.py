@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.images.squashfs.format import SquashfsError, linear, reference
+from toolkit.images.squashfs.format import SquashfsError, linear, reading, reference
 from toolkit.images.squashfs.tables import Tables
 
 DIRECTORY, FILE, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET = range(1, 8)
@@ -68,13 +68,13 @@ class Entry:
 
 
 def read_inode(tables: Tables, at: int) -> Inode:
-    """The inode that a reference points to.
+    """Return the inode that a reference points to.
 
     Raises:
         SquashfsError: there is none of a known kind.
     """
     stream, position = tables.inodes, linear(at)
-    try:
+    with reading("an inode"):
         kind, mode, owner, group, time, number = _COMMON.unpack_from(stream, position)
         basic = kind - _EXTENDED if kind > _EXTENDED else kind
         common = Inode(basic, mode, owner, group, time, number)
@@ -84,8 +84,6 @@ def read_inode(tables: Tables, at: int) -> Inode:
         if basic == FILE:
             return _file(stream, rest, common, tables.head.block_size, large=kind > _EXTENDED)
         return _other(stream, rest, common, large=kind > _EXTENDED)
-    except struct.error:
-        raise SquashfsError("an inode of it is cut off") from None
 
 
 def _directory(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
@@ -94,6 +92,7 @@ def _directory(stream: bytearray, at: int, common: Inode, *, large: bool) -> Ino
     else:
         (block, links, size, offset, parent), xattrs = _DIRECTORY.unpack_from(stream, at), NO_XATTRS
     start = linear(block << 16 | offset)
+    size = max(size, _EMPTY)
     return replace(common, links=links, start=start, size=size - _EMPTY, parent=parent, xattrs=xattrs)
 
 
@@ -105,14 +104,14 @@ def _file(stream: bytearray, at: int, common: Inode, block_size: int, *, large: 
         (start, fragment, offset, size), holes, links, xattrs = _FILE.unpack_from(stream, at), 0, 1, NO_XATTRS
         at += _FILE.size
     blocks = size // block_size if fragment != NO_FRAGMENT else -(-size // block_size)
-    sizes = bytes(stream[at : at + 4 * blocks])
+    sizes = _bytes(stream, at, 4 * blocks)
     return replace(common, links=links, start=start, size=size, fragment=fragment, offset=offset, holes=holes, xattrs=xattrs, sizes=sizes)
 
 
 def _other(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
     if common.kind == SYMLINK:
         links, size = _TWO.unpack_from(stream, at)
-        target = bytes(stream[at + 8 : at + 8 + size])
+        target = _bytes(stream, at + 8, size)
         xattrs = _WORD.unpack_from(stream, at + 8 + size)[0] if large else NO_XATTRS
         return replace(common, links=links, size=size, sizes=target, xattrs=xattrs)
     (links,) = _WORD.unpack_from(stream, at)
@@ -126,6 +125,12 @@ def _other(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
     return replace(common, links=links, start=device, xattrs=_WORD.unpack_from(stream, at)[0] if large else NO_XATTRS)
 
 
+def _bytes(stream: bytearray, at: int, length: int) -> bytes:
+    if at + length > len(stream):
+        raise SquashfsError(f"an inode of it is longer than its table: {length} bytes at {at}")
+    return bytes(stream[at : at + length])
+
+
 def is_whiteout(inode: Inode) -> bool:
     """Whether it says that the name is deleted below: the character device 0:0, as overlayfs has it."""
     return inode.kind == CHARACTER_DEVICE and inode.start == 0
@@ -135,6 +140,8 @@ def add_inode(tables: Tables, inode: Inode, index: Sequence[tuple[int, int, byte
     """Append an inode, with the index of a directory; its reference."""
     large = inode.kind in (DIRECTORY, FILE) or inode.xattrs != NO_XATTRS
     kind = inode.kind + _EXTENDED if large else inode.kind
+    if not 1 <= inode.number <= len(tables.export) // 8:
+        raise SquashfsError(f"it has no inode {inode.number}")
     at = reference(len(tables.inodes))
     tables.inodes += _COMMON.pack(kind, inode.mode, inode.owner, inode.group, inode.time, inode.number)
     tables.inodes += _body(inode, len(index))
@@ -160,18 +167,32 @@ def _body(inode: Inode, index: int) -> bytes:
 
 
 def listing(tables: Tables, directory: Inode) -> Iterator[Entry]:
-    """What a directory holds, sorted by name."""
+    """Yield what a directory holds, sorted by name.
+
+    Raises:
+        SquashfsError: it is cut off, or a name in it cannot be one.
+    """
     stream, at = tables.directories, directory.start
     end = at + directory.size
     if end > len(stream):
         raise SquashfsError("a directory of it is cut off")
     while at < end:
-        count, block, first = _HEADER.unpack_from(stream, at)
+        with reading("a directory"):
+            count, block, first = _HEADER.unpack_from(stream, at)
         at += _HEADER.size
         for _ in range(count + 1):
-            offset, number, kind, length = _ENTRY.unpack_from(stream, at)
+            with reading("a directory"):
+                offset, number, kind, length = _ENTRY.unpack_from(stream, at)
             at += _ENTRY.size + length + 1
-            yield Entry(bytes(stream[at - length - 1 : at]), block << 16 | offset, first + number, kind)
+            if at > end:
+                raise SquashfsError("an entry of a directory of it is longer than the directory")
+            yield Entry(_name(stream[at - length - 1 : at]), block << 16 | offset, first + number, kind)
+
+
+def _name(raw: bytearray) -> bytes:
+    if bytes(raw) in (b".", b"..") or b"/" in raw or b"\0" in raw:
+        raise SquashfsError(f"{bytes(raw)!r} is no name of a file")
+    return bytes(raw)
 
 
 def add_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int, list[tuple[int, int, bytes]]]:

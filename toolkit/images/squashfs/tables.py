@@ -11,12 +11,13 @@ from toolkit.images.squashfs.format import (
     Read,
     SquashfsError,
     Superblock,
-    decoded,
     encoded,
     index_of,
     indexed,
     linear,
+    reading,
     reference,
+    stream,
 )
 
 FRAGMENT = struct.Struct("<QII")  # position, size, unused
@@ -48,37 +49,36 @@ class Tables:
 
 
 def read_tables(read: Read) -> Tables:
-    """The tables of a squashfs.
+    """Read the tables of a squashfs.
 
     Raises:
-        SquashfsError: it is none, it is cut off, or its tables are compressed.
+        SquashfsError: it is something else, broken, cut off, or its tables are compressed.
     """
-    head = Superblock.parse(read(0, SUPERBLOCK_SIZE))
+    with reading("a table"):
+        return _tables(read)
+
+
+def _tables(read: Read) -> Tables:
+    head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
     if head.export_table == NONE:
         raise SquashfsError("it has no table of its inodes")
     fragment_blocks = index_of(read, head.fragment_table, FRAGMENT.size * head.fragments)
     export_blocks = index_of(read, head.export_table, 8 * head.inodes)
     id_blocks = index_of(read, head.id_table, 4 * head.ids)
     directories_end = (*fragment_blocks, *export_blocks)[0]
+    fragments_at, of_fragments = (directories_end, head.compression) if head.fragments else (0, 0)
     xattrs, xattr_ids = _read_xattrs(read, head)
     return Tables(
         head=head,
         data_end=head.inode_table,
-        inodes=_stream(read, head.inode_table, head.directory_table),
-        directories=_stream(read, head.directory_table, directories_end),
-        fragments=_stream(read, directories_end, head.fragment_table, head.compression) if head.fragments else bytearray(),
-        export=_stream(read, export_blocks[0], head.export_table),
-        ids=_stream(read, id_blocks[0], head.id_table),
+        inodes=stream(read, head.inode_table, head.directory_table),
+        directories=stream(read, head.directory_table, directories_end),
+        fragments=stream(read, fragments_at, head.fragment_table if fragments_at else 0, of_fragments),
+        export=stream(read, export_blocks[0], head.export_table),
+        ids=stream(read, id_blocks[0], head.id_table),
         xattrs=xattrs,
         xattr_ids=xattr_ids,
     )
-
-
-def _stream(read: Read, start: int, end: int, compression: int = 0) -> bytearray:
-    raw = read(start, end - start) if end >= start else b""
-    if len(raw) != end - start:
-        raise SquashfsError("it is cut off")
-    return bytearray(decoded(raw, compression))
 
 
 def _read_xattrs(read: Read, head: Superblock) -> tuple[bytearray, bytearray]:
@@ -86,7 +86,9 @@ def _read_xattrs(read: Read, head: Superblock) -> tuple[bytearray, bytearray]:
         return bytearray(), bytearray()
     start, count, _ = _XATTR_HEADER.unpack(read(head.xattr_table, _XATTR_HEADER.size))
     blocks = index_of(read, head.xattr_table + _XATTR_HEADER.size, _XATTR_ID.size * count)
-    return _stream(read, start, blocks[0]), _stream(read, blocks[0], head.xattr_table)
+    if not blocks:
+        raise SquashfsError("its table of extended attributes is empty")
+    return stream(read, start, blocks[0]), stream(read, blocks[0], head.xattr_table)
 
 
 def written(tables: Tables) -> tuple[bytes, bytes]:
@@ -143,14 +145,16 @@ def add_fragments(base: Tables, layer: Tables, shift: int) -> int:
 
 def add_ids(base: Tables, layer: Tables) -> list[int]:
     """Make the layer's owners known to the base; where each of them is now."""
-    known = [value for (value,) in struct.iter_unpack("<I", bytes(base.ids))]
+    known: dict[int, int] = {}
+    for index, (value,) in enumerate(struct.iter_unpack("<I", bytes(base.ids))):
+        known.setdefault(value, index)
     found: list[int] = []
     for (value,) in struct.iter_unpack("<I", bytes(layer.ids)):
         if value not in known:
-            known.append(value)
+            known[value] = len(base.ids) // 4
             base.ids += struct.pack("<I", value)
-        found.append(known.index(value))
-    if len(known) > 0xFFFF:
+        found.append(known[value])
+    if len(base.ids) // 4 > 0xFFFF:
         raise SquashfsError("it has more than 65,535 owners")
     return found
 
@@ -158,18 +162,22 @@ def add_ids(base: Tables, layer: Tables) -> list[int]:
 def add_xattrs(base: Tables, layer: Tables) -> int:
     """Append the layer's extended attributes; the number of its first set of them."""
     first, moved = len(base.xattr_ids) // _XATTR_ID.size, len(base.xattrs)
-    stream = bytearray(layer.xattrs)
+    attributes = bytearray(layer.xattrs)
+    mended: set[int] = set()
     for start, count, size in _XATTR_ID.iter_unpack(bytes(layer.xattr_ids)):
         at = linear(start)
         base.xattr_ids += _XATTR_ID.pack(reference(at + moved), count, size)
         for _ in range(count):
-            at = _moved_xattr(stream, at, moved)
-    base.xattrs += stream
+            if at in mended:
+                raise SquashfsError("two sets of its extended attributes overlap")
+            mended.add(at)
+            at = _moved_xattr(attributes, at, moved)
+    base.xattrs += attributes
     return first
 
 
 def _moved_xattr(stream: bytearray, at: int, moved: int) -> int:
-    """Mend the attribute at ``at``, if its value stands elsewhere in the stream; the position behind it."""
+    """Mend the attribute at ``at``, if its value is elsewhere; return the position behind it."""
     kind, name_size = struct.unpack_from("<HH", stream, at)
     at += 4 + name_size
     (value_size,) = struct.unpack_from("<I", stream, at)

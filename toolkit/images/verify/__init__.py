@@ -48,6 +48,11 @@ CHECKS: dict[str, Entry] = {
 }
 
 
+# What comes of an answer of another shape than that of our scripts: an image's Python can be
+# anything.
+_STRANGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
 class Module(Protocol):
     """A module of this package."""
 
@@ -77,6 +82,9 @@ def _verdicts(case: Case, only: Collection[str]) -> Iterator[Verdict]:
             answer = module.verify(case)
         except ToolkitError as error:
             answer = failed(error.cause)
+        except _STRANGE as error:
+            kind = type(error).__name__
+            answer = failed(f"the image answers what our script does not: {kind}: {error}")
         when = datetime.now(timezone.utc).isoformat(timespec="seconds")
         yield Verdict(name=name, outcome=answer.outcome, detail=answer.detail, when=when, site=site if entry.of_site else "")
 

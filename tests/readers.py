@@ -1,0 +1,436 @@
+"""Everything that reads what others made, each with small real inputs, and ways to break those.
+
+The unit tests break them a little, ``make fuzz`` for minutes. Whatever comes in, a reader ends with
+a result or with a ``ToolkitError``, and writes nothing outside the directory that it was given.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import socket
+import struct
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from toolkit.errors import ToolkitError
+from toolkit.files import read_json, read_toml
+from toolkit.images import registry, sif, store
+from toolkit.images.builders import compose, identity, sif_file
+from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_layout import write_layout
+from toolkit.images.collect import parse as contents
+from toolkit.images.index import Index
+from toolkit.images.packages import offered
+from toolkit.images.registry_auth import Credentials
+from toolkit.images.registry_names import Reference
+from toolkit.images.squashfs.format import Read, reading
+from toolkit.images.squashfs.graft import graft
+from toolkit.images.squashfs.inodes import DIRECTORY, listing, read_inode
+from toolkit.images.squashfs.tables import Tables, read_tables, written
+from toolkit.model.base import BadDataError, from_json, to_json
+from toolkit.model.image import BaseImage, Manifest
+from toolkit.model.lock import Lock, Pinned, to_toml
+
+GOLDEN = Path(__file__).parent / "golden/readers"
+
+
+class Reader(NamedTuple):
+    """A reader of what others made.
+
+    Attributes:
+        seeds: small inputs that it reads.
+        read: takes the bytes and a directory of its own.
+        documented: an error besides ``ToolkitError`` that its callers handle.
+    """
+
+    seeds: tuple[bytes, ...]
+    read: Callable[[bytes, Path], object]
+    documented: type[Exception] = ToolkitError
+
+
+# ---- images
+
+# As Apptainer and mksquashfs wrote them.
+_SIF = gzip.decompress((GOLDEN / "image.sif.gz").read_bytes())
+_BASE = _SIF[32768:]
+_LAYER = gzip.decompress((GOLDEN / "layer.sqfs.gz").read_bytes())
+
+
+def _ours() -> bytes:
+    """A SIF as layered builds write it."""
+    texts = (b"Bootstrap: scratch\n", b'{"data": {"attributes": {"labels": {"a": "b"}}}}')
+    end = sif.FIRST + len(_BASE)
+    part = sif.Part(
+        system=len(_BASE),
+        definition=(end, len(texts[0])),
+        metadata=(end + len(texts[0]), len(texts[1])),
+    )
+    return sif.head(part, bytes(range(16)), 7, "x86_64") + _BASE + b"".join(texts)
+
+
+def _read_sif(data: bytes, directory: Path) -> None:
+    path = directory / "x.sif"
+    path.write_bytes(data)
+    for read in (
+        store.whole_header,
+        sif_file.objects_of,
+        sif_file.partition_digest,
+        sif_file.is_signed,
+        lambda path: identity.labels_of(sif_file.text_of(path, sif.metadata)),
+        lambda path: sif_file.text_of(path, sif.definition),
+        lambda path: compose.tables_of(str(path)),
+        lambda path: compose.data_of(str(path)),
+        lambda path: store.find(str(path)),
+    ):
+        _tried(read, path)
+
+
+def _tried(read: Callable[[Path], object], path: Path) -> None:
+    """Call one of several readers of the same file: an error of one must not hide the others."""
+    try:
+        read(path)
+    except ToolkitError:
+        return
+
+
+def tables(data: bytes) -> Tables:
+    return read_tables(Read(len(data), lambda at, length: data[at : at + length]))
+
+
+def _read_squashfs(data: bytes, directory: Path) -> None:
+    del directory
+    found = tables(data)
+    left = 20_000
+    waiting = [found.head.root]
+    while waiting:
+        inode = read_inode(found, waiting.pop())
+        if inode.kind != DIRECTORY:
+            continue
+        for entry in listing(found, inode):
+            left -= 1
+            if left < 0:
+                return
+            waiting.append(entry.inode)
+
+
+def _graft_layer(data: bytes, directory: Path) -> None:
+    del directory
+    base = tables(_BASE)
+    graft(base, tables(data), 96)
+    with reading("the new one"):
+        written(base)
+
+
+def _graft_base(data: bytes, directory: Path) -> None:
+    del directory
+    base = tables(data)
+    graft(base, tables(_LAYER), 96)
+    with reading("the new one"):
+        written(base)
+
+
+# ---- texts
+
+_MANIFEST = Manifest(
+    name="x",
+    sif_id=bytes(range(16)).hex(),
+    size=len(_SIF),
+    recipe_hash="0",
+    built="2026-01-01T00:00:00+00:00",
+    frameworks={"torch": "2.13.0"},
+    horovod={"a": [1, {"b": None}]},
+    base=BaseImage(reference="debian"),
+)
+_LOCK = Lock(
+    name="x",
+    recipe_hash="0",
+    epoch=1,
+    base=BaseImage(reference="debian", digest="sha256:" + "0" * 64),
+    apt={"libc6": "2.36-9"},
+    pip=(Pinned(name="a", version="1", file="a-1-py3-none-any.whl", sha256="0" * 64),),
+)
+_CONTENTS = (
+    b"toolkit-contents: apt installed\tlibc6\t2.36-9\tamd64\tglibc\t2.36-9\ntoolkit-contents: system Debian\n"
+    b'toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "a", "version": "1", "licence": "MIT", "tags": []}], '
+    b'"horovod": {}}\ntoolkit-contents: end\n'
+)
+
+
+def _read_manifest(data: bytes, directory: Path) -> None:
+    (directory / "x.sif").write_bytes(_SIF)
+    (directory / "x.json").write_bytes(data)
+    store.manifest_of(directory / "x.sif", store.whole_header(directory / "x.sif"))
+    read_json(directory / "x.json", Manifest)
+
+
+def _read_lock(data: bytes, directory: Path) -> None:
+    (directory / "x.lock").write_bytes(data)
+    read_toml(directory / "x.lock", Lock)
+
+
+_HTML = b"""<!DOCTYPE html><html><head><base href="../"></head><body>
+<a href="../../files/numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl#sha256=aa" data-requires-python="&gt;=3">n</a>
+<a href='https://elsewhere.example/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl'>t</a></body></html>"""
+_JSON = b'{"files": [{"filename": "a-1.tar.gz", "url": "../a-1.tar.gz", "hashes": {"sha256": "cc"}}], "meta": {"x": [1]}}'
+
+
+def _read_page(data: bytes, directory: Path) -> None:
+    del directory
+    text = data.decode("utf-8", "replace")
+    for is_json in (False, True):
+        try:
+            offered(text, "https://index.example/simple/a/", is_json=is_json)
+        except ValueError:
+            continue
+
+
+# ---- archives
+
+
+def tarred(files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT, **more: tarfile.TarInfo) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        for member in more.values():
+            archive.addfile(member)
+    return stream.getvalue()
+
+
+def _link(name: str, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = tarfile.SYMTYPE, target
+    return member
+
+
+_SAVED = {
+    "c.json": b'{"a": 1}',
+    "two/layer.tar": b"layer",
+    "manifest.json": json.dumps([{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]).encode(),
+}
+_DIGESTS = {name: (name * 64)[:64] for name in "abc"}
+_OCI = {
+    "oci-layout": b"{}",
+    "index.json": json.dumps({"manifests": [{"digest": f"sha256:{_DIGESTS['a']}"}]}).encode(),
+    f"blobs/sha256/{_DIGESTS['a']}": json.dumps(
+        {
+            "config": {"digest": f"sha256:{_DIGESTS['b']}"},
+            "layers": [{"digest": f"sha256:{_DIGESTS['c']}"}],
+        }
+    ).encode(),
+    f"blobs/sha256/{_DIGESTS['b']}": b"{}",
+    f"blobs/sha256/{_DIGESTS['c']}": b"layer" * 200,
+}
+_PLAIN = tarred(_SAVED, one=_link("one/layer.tar", "../two/layer.tar"))
+_LONG = tarred({**_OCI, "x" * 300: b"long"}, tarfile.GNU_FORMAT)
+
+
+def _read_archive(data: bytes, directory: Path) -> None:
+    (directory / "x.tar").write_bytes(data)
+    with as_docker_archive(directory / "x.tar", directory) as found:
+        found.stat()
+
+
+def _read_saved(data: bytes, directory: Path) -> None:
+    write_layout((data[at : at + 1000] for at in range(0, len(data), 1000)), directory / "image")
+
+
+# ---- answers of servers
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[int]:
+    """Answer every connection on a loopback port with these bytes, whatever is asked."""
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(5)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(5)
+                try:
+                    connection.recv(65536)
+                    connection.sendall(data)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        with socket.create_connection(server.getsockname()) as last:
+            server.close()
+            last.close()
+        thread.join()
+
+
+def _http(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
+    lines = (
+        b"HTTP/1.1 " + status,
+        b"Content-Length: %d" % len(body),
+        b"Connection: close",
+        *headers,
+    )
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+_ANSWERS = (
+    _http(b'{"tags": ["1", "22.03-py3"]}', b"Docker-Content-Digest: sha256:" + b"ab" * 32),
+    _http(
+        b'{"tags": ["2"]}',
+        b'Link: </v2/a/b/tags/list?n=1000&last=2>; rel="next"',
+        status=b"404 Not Found",
+    ),
+    _http(
+        b'{"token": "given"}',
+        b'WWW-Authenticate: Bearer realm="http://127.0.0.1:1/token",service="x"',
+        status=b"401 No",
+    ),
+    _http(b"", b"WWW-Authenticate: Basic", status=b"401 No"),
+    _http(b"moved", b"Location: http://127.0.0.1:1/x", status=b"302 Found"),
+    _http(_HTML, b"Content-Type: text/html"),
+    _http(_JSON, b"Content-Type: application/vnd.pypi.simple.v1+json"),
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+)
+
+
+def _ask(data: bytes, directory: Path) -> None:
+    del directory
+    with answering(data) as port:
+        reference = Reference(registry=f"127.0.0.1:{port}", path="a/b", tag="1")
+        login = Credentials(user="me", secret="hunter22")
+        for ask in (
+            lambda: registry.digest_of(reference, login),
+            lambda: registry.tags(reference, None),
+            lambda: Index({"index-url": f"http://me:hunter22@127.0.0.1:{port}/simple"}).files("a"),
+        ):
+            _asked(ask)
+
+
+def _asked(ask: Callable[[], object]) -> None:
+    said = ""
+    try:
+        ask()
+    except ToolkitError as error:
+        said = f"{error.cause} {error.place} {error.details} {error.next_step}"
+    assert "hunter22" not in said
+
+
+READERS: dict[str, Reader] = {
+    "sif": Reader((_SIF, _ours()), _read_sif),
+    "squashfs": Reader((_BASE, _LAYER), _read_squashfs),
+    "layer": Reader((_LAYER,), _graft_layer),
+    "base": Reader((_BASE,), _graft_base),
+    "manifest": Reader((to_json(_MANIFEST).encode(),), _read_manifest),
+    "model": Reader((to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError),
+    "lock": Reader((to_toml(_LOCK).encode(),), _read_lock),
+    "contents": Reader((_CONTENTS,), lambda data, _: contents(data.decode("utf-8", "replace")), ValueError),
+    "labels": Reader(
+        (b'{"data": {"attributes": {"labels": {"a": "b"}}}}',),
+        lambda data, _: identity.labels_of(data),
+    ),
+    "page": Reader((_HTML, _JSON), _read_page),
+    "archive": Reader((_PLAIN, _LONG, tarred(_OCI), gzip.compress(tarred(_OCI), mtime=0)), _read_archive),
+    "saved": Reader((_PLAIN, tarred({**_SAVED, "one/layer.tar": b"layer"})), _read_saved),
+    "server": Reader(_ANSWERS, _ask),
+}
+
+
+# ---- ways to break them
+
+_NUMBERS = (
+    0,
+    1,
+    2,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
+_TEXTS = (
+    *(b"../../x", b"/etc/x", b"\0", b"\n", b"-1", b"1e999", b"null", b"\xff\xfe"),
+    *(b"[" * 2000, b'{"a":' * 500, b"9" * 5000, b"\x80" + b"\xff" * 11),
+)
+
+
+def broken(seed: bytes, random: Random) -> bytes:
+    """Return an input with a few things changed."""
+    data = bytearray(seed)
+    for _ in range(random.choice((1, 1, 1, 2, 4, 8))):
+        _break(data, random)
+    return bytes(data)
+
+
+def _break(data: bytearray, random: Random) -> None:
+    at = random.randrange(len(data) + 1) if random.random() < 0.5 else _interesting(data, random)
+    way = random.randrange(8)
+    if way == 0 and at < len(data):
+        data[at] ^= 1 << random.randrange(8)
+    elif way == 1 and at < len(data):
+        data[at] = random.randrange(256)
+    elif way == 2:
+        size = random.choice((1, 2, 4, 8))
+        data[at : at + size] = struct.pack("<Q", random.choice(_NUMBERS))[:size]
+    elif way == 3:
+        del data[random.choice((at, len(data) - at)) :]
+    elif way == 4:
+        data[at:at] = random.choice(_TEXTS)
+    elif way == 5:
+        text = random.choice(_TEXTS)
+        data[at : at + len(text)] = text
+    elif way == 6:
+        del data[at : at + random.randrange(1, 64)]
+    else:
+        data[at:at] = data[at : at + random.randrange(1, 600)]
+
+
+def _interesting(data: bytearray, random: Random) -> int:
+    """Return a place that is not among zeros, where most of a file's meaning is."""
+    for _ in range(20):
+        at = random.randrange(len(data) + 1)
+        if any(data[at : at + 4]):
+            return at
+    return 0
+
+
+def check(reader: Reader, data: bytes, directory: Path) -> str:
+    """Have a reader read, and return how it came out: ``read``, or the name of its error.
+
+    Args:
+        reader: which.
+        data: what it reads.
+        directory: an empty one; the reader gets one within, and nothing else may appear.
+    """
+    own = directory / "own"
+    own.mkdir()
+    try:
+        reader.read(data, own)
+        outcome = "read"
+    except (ToolkitError, reader.documented) as error:
+        outcome = type(error).__name__
+    outside = [path for path in directory.iterdir() if path != own]
+    assert not outside, f"written outside: {outside}"
+    return outcome

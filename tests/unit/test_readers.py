@@ -1,0 +1,365 @@
+"""Readers of what others made: one class of error, bounded memory, nothing written outside."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.readers import READERS, broken, check, tables, tarred
+from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
+from toolkit.files import read_text
+from toolkit.images import store
+from toolkit.images.builders import compose
+from toolkit.images.builders.docker_archive import as_docker_archive
+from toolkit.images.builders.docker_layout import write_layout
+from toolkit.images.builders.sif_file import objects_of, partition_digest
+from toolkit.images.squashfs.format import Read, SquashfsError, decoded, reference
+from toolkit.images.squashfs.graft import graft
+from toolkit.images.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing
+from toolkit.images.squashfs.tables import Tables
+
+SIF, OURS = READERS["sif"].seeds
+BASE, LAYER = READERS["squashfs"].seeds
+PLAIN, LONG, OCI, _ = READERS["archive"].seeds
+
+
+FILES = [name for name in READERS if name != "server"]
+
+
+def examined(name: str, data: bytes) -> str:
+    directory = Path(tempfile.mkdtemp())
+    try:
+        return check(READERS[name], data, directory)
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name, one in READERS.items() for number in range(len(one.seeds))],
+)
+def test_what_is_whole_is_read(name: str, number: int) -> None:
+    assert examined(name, READERS[name].seeds[number]) == "read"
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_what_is_broken_ends_with_one_class_of_error(name: str, data: st.DataObject) -> None:
+    seed = data.draw(st.sampled_from(READERS[name].seeds))
+    examined(name, broken(seed, Random(data.draw(st.integers(0, 2**32)))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(READERS["server"].seeds), st.integers(0, 2**32))
+def test_a_server_that_answers_anything_ends_with_one_class_of_error(seed: bytes, number: int) -> None:
+    examined("server", broken(seed, Random(number)))
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_cut_off_ends_with_one_class_of_error(name: str, data: st.DataObject) -> None:
+    seed = data.draw(st.sampled_from(READERS[name].seeds))
+    examined(name, seed[: data.draw(st.integers(0, len(seed)))])
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=600))
+def test_anything_ends_with_one_class_of_error(name: str, data: bytes) -> None:
+    examined(name, data)
+
+
+def peak(function: Callable[[], object]) -> int:
+    """Bytes that a function takes at most."""
+    tracemalloc.start()
+    try:
+        function()
+    except ToolkitError:
+        pass
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return most
+
+
+def patched(data: bytes, at: int, form: str, *values: int) -> bytes:
+    changed = bytearray(data)
+    struct.pack_into(form, changed, at, *values)
+    return bytes(changed)
+
+
+OFFSET, SIZE = 4096 + 17, 4096 + 25  # of the first object of a SIF, in its descriptor
+COUNT, BEGIN, DATA = 88, 96, 112
+HOSTILE = (-1, -(2**63), 2**63 - 1, 2**62, 10**12)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("at", [OFFSET, SIZE, OFFSET + 585, SIZE + 585, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN])
+def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, value: int) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(patched(SIF, at, "<q", value))
+    with pytest.raises(MalformedInputError, match="broken at byte") as raised:
+        objects_of(path)
+    assert raised.value.place == str(path)
+    assert raised.value.exit_code == 95
+    for read in (
+        partition_digest,
+        lambda one: compose.tables_of(str(one)),
+        lambda one: compose.labels_of(str(one)),
+    ):
+        with pytest.raises(MalformedInputError):
+            read(path)
+
+
+def test_a_negative_end_is_no_whole_image(tmp_path: Path) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(patched(SIF, DATA, "<qq", -5, 4))
+    with pytest.raises(MalformedInputError):
+        store.whole_header(path)
+
+
+# Of the superblock: what it says of sizes and places of tables, and the position of each.
+FIELDS = {
+    "inodes": (4, "<I"),
+    "block size": (12, "<I"),
+    "fragments": (16, "<I"),
+    "ids": (26, "<H"),
+    "root": (32, "<Q"),
+}
+FIELDS |= {f"table {number}": (48 + 8 * number, "<Q") for number in range(6)}
+
+
+@pytest.mark.parametrize("value", [0, 1, 0xFFFF, 2**31, 2**32 - 1, 2**63, 2**64 - 2])
+@pytest.mark.parametrize("field", FIELDS)
+def test_numbers_of_a_superblock_are_compared_with_its_size(field: str, value: int) -> None:
+    at, form = FIELDS[field]
+    if value >= 1 << 8 * struct.calcsize(form):
+        return
+    data = patched(BASE, at, form, value)
+    assert peak(lambda: tables(data)) < 8 << 20
+    assert examined("squashfs", data) in ("read", "SquashfsError")
+    assert examined("base", data) in ("read", "SquashfsError")
+
+
+def test_a_block_that_wants_gigabytes_gets_none() -> None:
+    frame = bytearray(zstandard.ZstdCompressor(write_content_size=True).compress(bytes(300)))
+    # A single segment of 8 GiB.
+    huge = frame[:4] + bytes([0xE0]) + struct.pack("<Q", 8 << 30) + frame[5 + 2 :]
+    table = struct.pack("<H", len(huge)) + bytes(huge)
+    assert peak(lambda: decoded(table, 6)) < 1 << 20
+    with pytest.raises(SquashfsError, match="8589934592 bytes"):
+        decoded(table, 6)
+
+
+def test_a_table_of_a_sparse_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqfs"
+    path.write_bytes(patched(BASE, 64, "<QQQ", 96, 6 << 30, 6 << 30))
+    os.truncate(path, 8 << 30)
+    assert peak(lambda: compose.tables_of(str(path))) < 4 << 20
+    with pytest.raises(MalformedInputError, match="cannot lie"):
+        compose.tables_of(str(path))
+
+
+def directories(*levels: tuple[int, ...]) -> Tables:
+    """Tables of nothing but directories: each level names the levels that its entries lead to."""
+    made = tables(LAYER)
+    made.inodes, made.directories, made.export = (
+        bytearray(),
+        bytearray(),
+        bytearray(8 * len(levels)),
+    )
+    size = 40  # of an inode of a directory: so it is known where each will be
+    for number, leads_to in enumerate(levels):
+        entries = [Entry(b"%02d" % place, reference(size * level), level + 1, DIRECTORY) for place, level in enumerate(leads_to)]
+        start, length, index = add_listing(made, entries)
+        inode = Inode(DIRECTORY, 0o755, 0, 0, 0, number + 1, start=start, size=length)
+        assert add_inode(made, inode, index) == reference(size * number)
+    made.head = msgspec.structs.replace(made.head, root=reference(0), inodes=len(levels))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("levels", "error"),
+    [
+        (((0,),), "nested deeper|within themselves"),
+        (((1,), (0,)), "nested deeper|within themselves"),
+        ((*((level + 1, level + 1) for level in range(40)), ()), "lie on each other"),
+        ((*((level + 1,) for level in range(500)), ()), "nested deeper"),
+    ],
+    ids=["itself", "a circle", "two to the power of forty", "five hundred deep"],
+)
+def test_directories_have_an_end(levels: tuple[tuple[int, ...], ...], error: str) -> None:
+    with pytest.raises(SquashfsError, match=error):
+        graft(tables(BASE), directories(*levels), 96)
+
+
+def test_directories_that_are_whole_are_grafted() -> None:
+    graft(tables(BASE), directories((1, 2), (), ()), 96)
+
+
+@pytest.mark.parametrize("name", [b"..", b".", b"a/b", b"a\0b"])
+def test_a_name_that_is_a_path_is_refused(name: bytes) -> None:
+    layer = tables(LAYER)
+    layer.directories = bytearray()
+    start, size, _ = add_listing(layer, [Entry(name, layer.head.root, 1, DIRECTORY)])
+    with pytest.raises(SquashfsError, match="is no name of a file"):
+        list(listing(layer, Inode(DIRECTORY, 0, 0, 0, 0, 1, start=start, size=size)))
+
+
+@pytest.mark.parametrize("position", [-1, 2**70])
+def test_nothing_is_read_beside_the_file_system(position: int) -> None:
+    read = Read(10, lambda _, length: bytes(length))
+    with pytest.raises(SquashfsError):
+        read(position, 5)
+    with pytest.raises(SquashfsError):
+        read(8, 5)
+
+
+def header(name: str, size: int, kind: bytes = b"0", *, binary: bool = False) -> bytes:
+    """Return a header of a tar archive, of any size."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    raw = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
+    digits = b"%011o\0" % size if not binary else b""
+    positive = b"\x80" + max(size, 0).to_bytes(11, "big")
+    raw[124:136] = digits or (positive if size >= 0 else size.to_bytes(12, "big", signed=True))
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    return bytes(raw)
+
+
+def pax(**fields: str) -> bytes:
+    body = b"".join(_record(name, text) for name, text in fields.items())
+    return header("pax", len(body), tarfile.XHDTYPE) + body.ljust(-(-len(body) // 512) * 512, b"\0")
+
+
+def _record(name: str, text: str) -> bytes:
+    rest = f" {name.replace('__', '.')}={text}\n".encode()
+    size = len(rest) + 1
+    while len(str(size)) + len(rest) != size:
+        size = len(str(size)) + len(rest)
+    return str(size).encode() + rest
+
+
+SPARSE = pax(GNU__sparse__major="1", GNU__sparse__minor="0", GNU__sparse__realsize="9")
+ARCHIVES = {
+    "a name of gigabytes": header("x", 8 << 30, tarfile.GNUTYPE_LONGNAME, binary=True) + bytes(4096),
+    "a pax header of gigabytes": header("x", 7 << 30, tarfile.XHDTYPE, binary=True) + bytes(4096),
+    "a negative size": header("x", -1024, binary=True) + bytes(4096),
+    "a very negative size": header("a", 0) + header("x", -(2**80), binary=True) + bytes(4096),
+    "a negative size in pax": pax(size="-2048") + header("x", 0) + bytes(4096),
+    "a size that is no number": pax(size="nan") + header("x", 0) + bytes(4096),
+    "headers in headers": pax(path="a") * 3000 + header("x", 0) + bytes(1024),
+    "a file larger than the archive": header("manifest.json", 8 << 30, binary=True) + bytes(1024),
+    "a sparse file": SPARSE + header("x", 512) + b"999999\n" * 100,
+    "an old sparse file": header("x", 512, tarfile.GNUTYPE_SPARSE) + bytes(600),
+    "many members": b"".join(header(f"f{number}", 0) for number in range(900)),
+    "a manifest of lists": tarred({"manifest.json": b"[" * 100_000}),
+    "a manifest of numbers": tarred({"manifest.json": b"[1, 2]"}),
+    "a manifest that is a path": tarred({"manifest.json": b'[{"Config": "../../x", "Layers": []}]'}),
+    "an index of lists": tarred({"index.json": b'{"manifests": [' + b"[" * 50_000}),
+    "an index without a digest": tarred({"index.json": b'{"manifests": [{}]}'}),
+    "a digest that is a path": tarred({"index.json": b'{"manifests": [{"digest": "sha256:../../../x"}]}'}),
+    "a digest that is absolute": tarred({"index.json": b'{"manifests": [{"digest": "/etc:passwd"}]}'}),
+    "a blob that is not there": tarred({"index.json": b'{"manifests": [{"digest": "sha256:' + b"0" * 64 + b'"}]}'}),
+    "nothing": b"",
+    "noise": bytes(range(256)) * 20,
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_hostile_archives_end_with_one_class_of_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("toolkit.images.archives._MOST_MEMBERS", 800)
+    path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
+    path.write_bytes(ARCHIVES[name])
+    scratch.mkdir()
+
+    def as_docker() -> None:
+        with as_docker_archive(path, scratch):
+            assert name.startswith("a manifest")  # the engine is the one to read it
+
+    assert peak(as_docker) < 120 << 20
+    with pytest.raises(MalformedInputError):
+        write_layout([ARCHIVES[name]], tmp_path / "image")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["image", "scratch", "x.tar"]
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["../../out", "/tmp/toolkit-out", "a/../../out"])
+def test_members_are_written_under_numbers(tmp_path: Path, target: str) -> None:
+    manifest = b'[{"Config": "%s", "Layers": ["%s"]}]' % (target.encode(), target.encode())
+    write_layout([tarred({target: b"{}", "manifest.json": manifest})], tmp_path / "deep/image")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+    assert not Path("/tmp/toolkit-out").exists()
+
+
+@pytest.mark.parametrize("compressed", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
+def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "x.tar"
+    path.write_bytes(compressed(OCI))
+    with as_docker_archive(path, tmp_path) as found, tarfile.open(found) as archive:
+        assert "manifest.json" in archive.getnames()
+    whole = compressed(OCI)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(MalformedInputError), as_docker_archive(path, tmp_path):
+        pass
+
+
+def test_an_archive_that_unpacks_to_everything_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.images.archives._FREE", 1 << 20)
+    path = tmp_path / "x.tar"
+    path.write_bytes(gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024)))
+    assert path.stat().st_size < 100_000
+    with (
+        pytest.raises(MalformedInputError, match="times its size"),
+        as_docker_archive(path, tmp_path),
+    ):
+        pass
+
+
+def test_xz_that_wants_gigabytes_is_refused(tmp_path: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 20}]
+    data = bytearray(lzma.compress(OCI, format=lzma.FORMAT_XZ, filters=filters))
+    assert data[16] == 16  # the size of the dictionary: 1 MiB
+    data[16] = 38  # 2 GiB
+    size = (data[12] + 1) * 4
+    struct.pack_into("<I", data, 12 + size - 4, zlib.crc32(bytes(data[12 : 12 + size - 4])))
+    path = tmp_path / "x.tar"
+    path.write_bytes(bytes(data))
+    with pytest.raises(MalformedInputError), as_docker_archive(path, tmp_path):
+        pass
+
+
+def test_pipes_and_huge_files_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.sif")
+    os.mkfifo(tmp_path / "x.json")
+    with pytest.raises(ImageMissingError, match="not a regular file"):
+        store.find(str(tmp_path / "x.sif"))
+    (tmp_path / "y.sif").write_bytes(SIF)
+    (tmp_path / "y.json").touch()
+    os.truncate(tmp_path / "y.json", 1 << 40)
+    assert store.find(str(tmp_path / "y.sif")).manifest is None
+    with pytest.raises(OSError, match="larger"):
+        read_text(tmp_path / "y.json")
+    (tmp_path / "y.json").unlink()
+    os.mkfifo(tmp_path / "y.json")
+    assert store.find(str(tmp_path / "y.sif")).manifest is None
