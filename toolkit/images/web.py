@@ -81,6 +81,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if after[0] not in _PORTS or (before[0] == "https" and after[0] == "http"):
             reason = f"it leads from {before[0]} to {after[0]}, where others can read along"
             raise urllib.error.URLError(reason)
+        code = 307 if code == 308 else code  # Python 3.10 knows no 308, which means the same
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is None:
             return None
