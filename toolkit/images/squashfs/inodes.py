@@ -74,7 +74,7 @@ def read_inode(tables: Tables, at: int) -> Inode:
         SquashfsError: there is none of a known kind.
     """
     stream, position = tables.inodes, linear(at)
-    with reading("an inode"):
+    try:
         kind, mode, owner, group, time, number = _COMMON.unpack_from(stream, position)
         basic = kind - _EXTENDED if kind > _EXTENDED else kind
         common = Inode(basic, mode, owner, group, time, number)
@@ -84,6 +84,8 @@ def read_inode(tables: Tables, at: int) -> Inode:
         if basic == FILE:
             return _file(stream, rest, common, tables.head.block_size, large=kind > _EXTENDED)
         return _other(stream, rest, common, large=kind > _EXTENDED)
+    except (struct.error, OverflowError) as error:
+        raise SquashfsError(f"inode {at:#x} of it is broken: {error}") from None
 
 
 def _directory(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
@@ -176,23 +178,24 @@ def listing(tables: Tables, directory: Inode) -> Iterator[Entry]:
     end = at + directory.size
     if end > len(stream):
         raise SquashfsError("a directory of it is cut off")
-    while at < end:
-        with reading("a directory"):
+    with reading("a directory"):
+        while at < end:
             count, block, first = _HEADER.unpack_from(stream, at)
-        at += _HEADER.size
-        for _ in range(count + 1):
-            with reading("a directory"):
+            at += _HEADER.size
+            for _ in range(count + 1):
                 offset, number, kind, length = _ENTRY.unpack_from(stream, at)
-            at += _ENTRY.size + length + 1
-            if at > end:
-                raise SquashfsError("an entry of a directory of it is longer than the directory")
-            yield Entry(_name(stream[at - length - 1 : at]), block << 16 | offset, first + number, kind)
+                at += _ENTRY.size + length + 1
+                if at > end:
+                    raise SquashfsError("an entry of a directory of it is longer than it")
+                name = _name(stream[at - length - 1 : at])
+                yield Entry(name, block << 16 | offset, first + number, kind)
 
 
 def _name(raw: bytearray) -> bytes:
-    if bytes(raw) in (b".", b"..") or b"/" in raw or b"\0" in raw:
-        raise SquashfsError(f"{bytes(raw)!r} is no name of a file")
-    return bytes(raw)
+    name = bytes(raw)
+    if name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise SquashfsError(f"{name!r} is no name of a file")
+    return name
 
 
 def add_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int, list[tuple[int, int, bytes]]]:
