@@ -242,6 +242,12 @@ class UnrecordedError(ToolkitError):
     exit_code, kind = 93, "job not recorded"
 
 
+class UntrustedError(ToolkitError):
+    """A configuration file or directory belongs to another user, or others can write to it."""
+
+    exit_code, kind = 94, "untrusted file"
+
+
 class MalformedInputError(ToolkitError, ValueError):
     """A file, archive or answer from elsewhere is not what its format says; none of it is used."""
 

@@ -43,23 +43,29 @@ def read_text(path: Path, most: int = _MOST_BYTES) -> str:
     return data.decode("utf-8")
 
 
-def read_toml(path: Path, model: type[AnyModel]) -> AnyModel:
+def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyModel:
     """Read a TOML file into a model.
 
+    Args:
+        path: the file.
+        model: what it describes.
+        named: the user named the file, or its directory; else its owner must be trusted.
+
     Raises:
+        UntrustedError: it was not named, and another user could have written it.
         ConfigError: it is missing, unreadable, no TOML, or does not fit; with the key, its place and the nearest valid key.
     """
-    return _read(path, model, is_json=False)
+    return _read(path, model, is_json=False, is_searched=not named)
 
 
 def read_json(path: Path, model: type[AnyModel]) -> AnyModel:
     """Read a JSON file that we wrote into a model; errors as ``read_toml``."""
-    return _read(path, model, is_json=True)
+    return _read(path, model, is_json=True, is_searched=False)
 
 
-def _read(path: Path, model: type[AnyModel], *, is_json: bool) -> AnyModel:
+def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool) -> AnyModel:
     try:
-        text = read_text(path)
+        text = _searched_text(path) if is_searched else read_text(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         if not isinstance(error, OSError | UnicodeDecodeError):  # a path that no file can have
@@ -69,6 +75,13 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool) -> AnyModel:
         return from_json(text, model) if is_json else from_toml(text, model)
     except BadDataError as error:
         raise config_error(path, text, error) from None
+
+
+def _searched_text(path: Path) -> str:
+    from toolkit.resources import is_shipped
+    from toolkit.trust import read_text as read_trusted
+
+    return read_text(path) if is_shipped(path) else read_trusted(path)
 
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:

@@ -13,6 +13,12 @@ def shipped(kind: str) -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / kind
 
 
+def is_shipped(path: Path) -> bool:
+    """Return whether a file came with this installation, and is trusted as its code is."""
+    places = (_PACKAGE, *(shipped(kind) for kind in ("recipes", "containers", "jobs")))
+    return any(path.is_relative_to(place) for place in places)
+
+
 def package_directory(kind: str) -> Path:
     """A directory of data within the package: ``sites`` or ``scripts/templates``."""
     return _PACKAGE / kind

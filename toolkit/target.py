@@ -53,7 +53,8 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
         job = read_json(path / "job.json", Job)
         return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)
     if (path / "job.toml").is_file():
-        return _job("job.toml", read_toml(path / "job.toml", Job), path.resolve(), here)
+        settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
+        return _job("job.toml", settings, path.resolve(), here)
     if path.is_file():
         return Target(_word(path, here), str(path.parent.resolve()), Layer("script", {}))
     if program and _is_program(name) and not path.exists():
@@ -76,6 +77,11 @@ def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
     said = layer(origin, job)
     name = {"job_name": folder.name} if folder != here else {}
     return Target(_word(script, here), str(script.parent.resolve()), Layer(origin, {**name, **said.values}))
+
+
+def _hides_shipped(name: str) -> bool:
+    """Return whether a name that was found here is also a shipped job's, which the user may mean."""
+    return name.startswith("jobs/") and (shipped("jobs") / name.removeprefix("jobs/")).is_dir()
 
 
 def _is_program(name: str) -> bool:

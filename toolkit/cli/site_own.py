@@ -119,11 +119,12 @@ def use(name: str) -> None:
     from toolkit import sites
     from toolkit.files import write_atomically
     from toolkit.sites.choice import chosen
+    from toolkit.trust import read_text
 
     if name != "auto":
         sites.load(name)
     path = sites.user_file()
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before = read_text(path) if path.is_file() else ""
     write_atomically(path, chosen(before, name if name != "auto" else None))
     console.out(console.subject("site", f"{name}   (in {path})"))
 

@@ -43,7 +43,7 @@ def from_file(path: Path) -> Shape:
     Raises:
         ConfigError: it is missing or broken, or no cluster could have this shape.
     """
-    shape = read_toml(path, Shape)
+    shape = read_toml(path, Shape, named=True)
     try:
         return check(shape)
     except BadDataError as error:

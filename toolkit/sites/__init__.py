@@ -68,7 +68,7 @@ def from_file(path: Path) -> Site:
         ConfigError: it is broken.
         UnknownSiteError: it extends a site that is not there.
     """
-    site = read_toml(path, Site)
+    site = read_toml(path, Site, named=True)
     return _upon(load(site.extends), site) if site.extends else site
 
 

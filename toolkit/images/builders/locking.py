@@ -53,7 +53,7 @@ def read(path: Path, resolved: Resolved) -> Lock:
     """
     if not path.is_file():
         raise ConfigError(f"{resolved.name} has no lock", place=str(path), next_step=f"toolkit image lock {resolved.name}")
-    lock = read_toml(path, Lock)
+    lock = read_toml(path, Lock, named=True)  # beside the recipe that the user named
     if lock.format != FORMAT:
         raise ConfigError(
             f"the lock is of format {lock.format}, not {FORMAT}", place=str(path), next_step=f"toolkit image lock {resolved.name}"
