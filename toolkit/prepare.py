@@ -28,7 +28,7 @@ from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, worded
-from toolkit.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
+from toolkit.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
@@ -68,7 +68,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     target = resolve(target_name, here, program=named is not None and named.programs)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
     place = find_place(_merged(layers).job.site or "auto")
-    settings = _merged([layers[0], Layer(f"site {place.site.name}", place.site.defaults), *layers[1:]])
+    site = Layer(f"site {place.site.name}", place.site.defaults)
+    settings = _merged([layers[0], site, *layers[1:], demands(site)])
     findings: list[ToolkitError] = []
     settings = _with_secrets(settings, findings)
     client = Client(place.access)
@@ -87,7 +88,7 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     if found and job.require_signed:
         from toolkit.images.demand import signature
 
-        findings += signature(job, found.path, (here, Path(target.folder), *here.parents))
+        findings += signature(job, found.path, here, Path(target.folder), settings.origins.get("signature_key", ""))
     waits_for: tuple[str, ...] = ()
     if job.after:
         from toolkit.runs.after import dependencies

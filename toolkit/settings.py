@@ -67,6 +67,16 @@ def merge(layers: Sequence[Layer]) -> Settings:
     return Settings(convert(merged, Job), origins)
 
 
+# What a site may demand of every job.
+_DEMANDS = ("require_signed", "signature_key")
+
+
+def demands(site: Layer) -> Layer:
+    """Return what a site demands, to be merged last: no user's setting, variable or flag relaxes it."""
+    keys = _DEMANDS if site.values.get("require_signed") else ()
+    return Layer(site.origin, {key: site.values[key] for key in keys if key in site.values})
+
+
 def from_environment(environment: Mapping[str, str]) -> Layer:
     """The layer of ``TOOLKIT_NODES`` and its like.
 

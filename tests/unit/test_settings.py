@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
-from toolkit.settings import DEFAULTS, Layer, from_environment, layer, merge
+from toolkit.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
 
 
 def test_each_layer_has_its_say_and_is_remembered() -> None:
@@ -57,3 +57,22 @@ def test_a_wrong_variable_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(UsageError) as caught:
         from_environment({name: value})
     assert caught.value.place == name
+
+
+def test_nobody_relaxes_what_a_site_demands() -> None:
+    site = Layer("site strict", {"require_signed": True, "signature_key": "/etc/site.pub", "nodes": 2})
+    relaxing = {"require_signed": False, "signature_key": "mine.pub", "nodes": 3}
+    for origin in ("your toolkit.toml", "toolkit.toml", "job.toml", "environment", "flag"):
+        merged = merge([layer("default", DEFAULTS), site, Layer(origin, relaxing), demands(site)])
+        assert (merged.job.require_signed, merged.job.signature_key, merged.job.nodes) == (True, "/etc/site.pub", 3)
+        assert merged.origins["require_signed"] == merged.origins["signature_key"] == "site strict"
+
+
+def test_a_site_that_demands_nothing_leaves_the_choice() -> None:
+    for values in ({}, {"require_signed": False}, {"signature_key": "/etc/site.pub"}):
+        site = Layer("site mild", values)
+        merged = merge([layer("default", DEFAULTS), site, Layer("flag", {"signature_key": "mine.pub"}), demands(site)])
+        assert (bool(merged.job.require_signed), merged.job.signature_key) == (False, "mine.pub")
+    keyless = Layer("site strict", {"require_signed": True})
+    merged = merge([layer("default", DEFAULTS), keyless, Layer("flag", {"signature_key": "mine.pub"}), demands(keyless)])
+    assert (merged.job.require_signed, merged.job.signature_key) == (True, "mine.pub")

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import SignatureError, ToolkitError, UsageError
 from toolkit.images.keys import pgp_fingerprint
 from toolkit.model.job import Job
+from toolkit.trust import require_trusted
 
 
-def signature(job: Job, image: str, directories: Sequence[Path]) -> list[ToolkitError]:
-    """What is wrong with the signature of an image; nothing where none is demanded. Where one is, the whole image is read.
+def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> list[ToolkitError]:
+    """Return what is wrong with an image's signature; nothing where none is demanded.
 
     Args:
-        image: the path of the SIF.
-        directories: that a key's path may be relative to, in order.
+        job: says whether a signature is demanded, and by which key.
+        image: path of the SIF; all of it is read.
+        here: current working directory. A key is searched there, in ``folder`` and in the parents.
+        folder: directory of the script.
+        origin: of the key: a file that neither the command line nor the job names must be trusted.
     """
     if not job.require_signed:
         return []
     if not job.signature_key:
-        return [UsageError("a signed image is demanded, but not by whom", place="require_signed", next_step="--signature-key FILE")]
+        return [UsageError("a signed image is demanded, but no key is named", place="require_signed", next_step="--signature-key FILE")]
     from toolkit.images.builders.sign import verify
 
     try:
-        verify(Path(image), _key(job.signature_key, directories))
+        verify(Path(image), _key(job.signature_key, here, folder, origin))
     except ToolkitError as error:
         error.place = "--image" if isinstance(error, SignatureError) else error.place or "--signature-key"
         return [error]
     return []
 
 
-def _key(key: str, directories: Sequence[Path]) -> str:
+def _key(key: str, here: Path, folder: Path, origin: str) -> str:
+    """Return the fingerprint, or the path of the key's file.
+
+    Raises:
+        UntrustedError: the file was found by searching, and another user could have put it there.
+    """
     if pgp_fingerprint(key):
         return key
-    candidates = [directory / Path(key).expanduser() for directory in directories]
-    return str(next((path for path in candidates if path.is_file()), candidates[0]))
+    candidates = [directory / Path(key).expanduser() for directory in (here, folder, *here.parents)]
+    path = next((path for path in candidates if path.is_file()), candidates[0])
+    is_named = origin == "--signature-key" or (origin == "job.toml" and path.parent == folder)
+    if path.is_file() and not is_named:
+        require_trusted(path)
+    return str(path)
