@@ -92,8 +92,7 @@ def plan(inputs: Inputs) -> Plan:
     launcher = _collect(findings, lambda: launchers.get(named))
     request = _request(inputs, partition)
     if launcher is not None:
-        said = [*launcher_findings(job, named), *launcher.check(request)]
-        findings += [runtimes.in_words(finding, job.runtime or "apptainer") for finding in said]
+        findings += [*launcher_findings(job, named), *launcher.check(request)]
     asked = _asked(inputs, findings)
     container = _collect(findings, lambda: _container(inputs, asked, findings))
     if findings or launcher is None or container is None:
@@ -209,6 +208,7 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
         source=inputs.source,
         run_directory=inputs.run_directory,
         program=inputs.program,
+        noun=runtimes.noun(job.runtime or "apptainer"),
     )
 
 

@@ -27,7 +27,7 @@ from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
 from toolkit.runs import store as runs
-from toolkit.runtimes import able, worded
+from toolkit.runtimes import able, noun
 from toolkit.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
@@ -140,9 +140,9 @@ def _with_launcher(settings: Settings, target: Target, source: Source, inner: in
         return settings
     runtime = settings.job.runtime or "apptainer"
     frameworks = inner.manifest.frameworks if inner.manifest else None
-    chosen = auto.choose(PurePosixPath(target.script).name, source, frameworks, settings.job, LAUNCHERS)
+    chosen = auto.choose(PurePosixPath(target.script).name, source, frameworks, settings.job, LAUNCHERS, noun(runtime))
     launcher = able(runtime, chosen.launcher)
-    return Settings(replace(settings.job, launcher=launcher), {**settings.origins, "launcher": worded(chosen.reason, runtime)})
+    return Settings(replace(settings.job, launcher=launcher), {**settings.origins, "launcher": chosen.reason})
 
 
 def chosen_site(here: Path) -> str:

@@ -16,7 +16,9 @@ from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.inside import environments
+from toolkit.launchers import LAUNCHERS, auto
 from toolkit.model.environment import Engine, Environment
+from toolkit.model.job import Job
 from toolkit.model.plan import Bind
 from toolkit.model.source import Source
 from toolkit.plan import Inputs, plan
@@ -225,6 +227,25 @@ def test_an_image_that_is_asked_for_beside_no_image_is_refused_and_one_of_the_jo
     assert f"the runtime {runtime} starts no image" in said["--image"]
     assert plan(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime == runtime
     assert "no container" in refused(on(runtime, {"bind": ("/data",)}, origins={"bind": "--bind"}))["--bind"]
+
+
+@pytest.mark.parametrize("runtime", ["conda", "none"])
+def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> None:
+    """Messages name the environment in place of an image, and leave every name that users gave."""
+    lacking = replace(MANIFEST, frameworks={"imagenet_tools": "1"}, mpi=())
+    script = {"script": "images/train_imagenet.py", "folder": "/home/user/images"}
+    for launcher in LAUNCHERS:
+        job = {"launcher": launcher, "job_name": "imagenet"}
+        given = on(runtime, job, manifest=lacking, origins={"launcher": "train_imagenet.py imports torch"}, **script)
+        try:
+            decided = plan(given)
+            texts = [*decided.warnings, decided.launch.reason]
+        except PlanError as error:
+            texts = [text for finding in error.findings for text in (finding.cause, finding.next_step or "")]
+            assert not any("this image" in text for text in texts)
+        assert not any("environmentnet" in text or "environment list" in text or "environments/" in text for text in texts)
+    choice = auto.choose("train_imagenet.py", Source(python=True), {"numpy"}, Job(), LAUNCHERS, "environment")
+    assert choice.reason == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"
 
 
 def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:

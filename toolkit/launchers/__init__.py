@@ -80,6 +80,7 @@ class Request(Model, frozen=True, kw_only=True):
         source: what was read of the script.
         run_directory: where files that ranks share may be made.
         program: ``script`` is a program of the image, no file of the user's.
+        noun: what messages call the thing that ranks run in: ``image`` or ``environment``.
     """
 
     nodes: int
@@ -95,6 +96,7 @@ class Request(Model, frozen=True, kw_only=True):
     source: Source = Source()
     run_directory: str = ""
     program: bool = False
+    noun: str = "image"
 
 
 class Launcher(Protocol):

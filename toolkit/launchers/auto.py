@@ -55,7 +55,9 @@ _RULES = (
 )
 
 
-def choose(script: str, source: Source, frameworks: Collection[str] | None, job: Job, registered: Collection[str]) -> Choice:
+def choose(
+    script: str, source: Source, frameworks: Collection[str] | None, job: Job, registered: Collection[str], noun: str = "image"
+) -> Choice:
     """The launcher for a script.
 
     Args:
@@ -64,6 +66,7 @@ def choose(script: str, source: Source, frameworks: Collection[str] | None, job:
         frameworks: what the image holds; None: nobody knows.
         job: how many nodes and ranks are asked for.
         registered: the launchers that there are.
+        noun: what the reason calls the thing that ranks run in: ``image`` or ``environment``.
     """
     if not script.endswith(".py"):
         return Choice("none", f"{script} is no Python script")
@@ -71,7 +74,7 @@ def choose(script: str, source: Source, frameworks: Collection[str] | None, job:
     if found is not None:
         return Choice(found.launcher, f"{script} {found.because}")
     if frameworks is not None and "torch" not in frameworks:
-        return Choice("none", f"{script} imports nothing that spreads it, and the image holds no torch")
+        return Choice("none", f"{script} imports nothing that spreads it, and the {noun} holds no torch")
     if job.node_range == (1, 1) and (job.ntasks_per_node or job.most_gpus or 1) == 1:
         return Choice("none", f"{script} imports nothing that spreads it, and one rank was asked for")
     return Choice("torchrun", f"{script} imports nothing that says otherwise")

@@ -22,12 +22,12 @@ def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitEr
 
     Of an image that nobody has looked into, and of a build that was not checked, nothing is known, and nothing is refused.
     """
-    findings: list[ToolkitError] = list(needs("horovod", launcher, request.manifest.frameworks if request.manifest else None))
+    findings: list[ToolkitError] = list(needs("horovod", launcher, request))
     held = operations(request.manifest) if not findings else None
     if held is not None and operation not in held:
         findings.append(
             LauncherMismatchError(
-                f"the launcher {launcher} needs a Horovod that was built with {_NAMES[operation]}, this image's has "
+                f"the launcher {launcher} needs a Horovod that was built with {_NAMES[operation]}, this {request.noun}'s has "
                 f"{', '.join(_NAMES.get(one, one) for one in held)}",
                 place="--launcher",
                 next_step=_OTHER[operation],
@@ -45,9 +45,11 @@ def _unbuilt(request: Request) -> Sequence[ToolkitError]:
     lacking = [(part, name) for part, name in _PARTS.items() if request.source.imports_any(part) and name not in held]
     return [
         LauncherMismatchError(
-            f"the script imports {part}, this image's Horovod was built for {', '.join(sorted(held))}",
-            place="--image",
-            next_step=f"an image whose recipe builds Horovod for {name}: toolkit image list",
+            f"the script imports {part}, this {request.noun}'s Horovod was built for {', '.join(sorted(held))}",
+            place="--image" if request.noun == "image" else "--runtime",
+            next_step=f"an image whose recipe builds Horovod for {name}: toolkit image list"
+            if request.noun == "image"
+            else f"build Horovod for {name} in the environment",
         )
         for part, name in lacking[:1]
     ]

@@ -35,16 +35,16 @@ def interface(request: Request) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
 
 
-def needs(framework: str, launcher: str, frameworks: dict[str, str] | None) -> list[LauncherMismatchError]:
-    """A finding where an image is known not to hold a framework; of a foreign image (None) nothing is known."""
-    if frameworks is None or framework in frameworks:
+def needs(framework: str, launcher: str, request: Request) -> list[LauncherMismatchError]:
+    """Return a finding if the image is known not to hold a framework; of a foreign image nothing is known."""
+    if request.manifest is None or framework in request.manifest.frameworks:
         return []
-    held = ", ".join(sorted(frameworks)) or "none"
+    held = ", ".join(sorted(request.manifest.frameworks)) or "none"
     return [
         LauncherMismatchError(
-            f"the launcher {launcher} needs {framework}, which this image does not hold (it holds: {held})",
+            f"the launcher {launcher} needs {framework}, which this {request.noun} does not hold (it holds: {held})",
             place="--launcher",
-            next_step="choose another image or launcher",
+            next_step=f"choose another {request.noun} or launcher",
         )
     ]
 

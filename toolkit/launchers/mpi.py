@@ -17,7 +17,7 @@ def check(request: Request) -> Sequence[ToolkitError]:
     """An MPI must be in the image, mpi4py where the script imports it, and Slurm must offer a PMI that this MPI speaks."""
     findings: list[ToolkitError] = list(pmi.needs_mpi(request, "mpi"))
     if request.source.imports_any("mpi4py") and not findings:
-        findings += needs("mpi4py", "mpi", request.manifest.frameworks if request.manifest else None)
+        findings += needs("mpi4py", "mpi", request)
     return findings or pmi.check(request)
 
 

@@ -25,7 +25,7 @@ def check(request: Request) -> Sequence[LauncherMismatchError]:
         return []
     return [
         LauncherMismatchError(
-            f"Slurm here offers {', '.join(offered) or 'no PMI'}, the image's MPI speaks {', '.join(_spoken(request))}",
+            f"Slurm here offers {', '.join(offered) or 'no PMI'}, the {request.noun}'s MPI speaks {', '.join(_spoken(request))}",
             place="--launcher",
             next_step="ask the administrator for Slurm's pmix plugin, or use a launcher without MPI (horovod-gloo, torchrun)",
         )
@@ -41,11 +41,12 @@ def needs_mpi(request: Request, launcher: str) -> Sequence[LauncherMismatchError
     """A finding where an image is known to hold no MPI that anything could start."""
     if request.manifest is None or request.manifest.mpi:
         return []
+    recipe = ', or add block = "openmpi" to its recipe' if request.noun == "image" else ""
     return [
         LauncherMismatchError(
-            f"the launcher {launcher} needs an MPI, which this image does not hold",
+            f"the launcher {launcher} needs an MPI, which this {request.noun} does not hold",
             place="--launcher",
-            next_step='choose another image, or add block = "openmpi" to its recipe',
+            next_step=f"choose another {request.noun}{recipe}",
         )
     ]
 

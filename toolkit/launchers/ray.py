@@ -17,7 +17,7 @@ from toolkit.model.run import Failure
 
 def check(request: Request) -> Sequence[ToolkitError]:
     """Ray must be in the image."""
-    return needs("ray", "ray", request.manifest.frameworks if request.manifest else None)
+    return needs("ray", "ray", request)
 
 
 def launch(request: Request) -> Launch:

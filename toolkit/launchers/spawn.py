@@ -26,7 +26,7 @@ _SWITCH = Known(("multiprocessing-distributed",), None)
 
 def check(request: Request) -> Sequence[ToolkitError]:
     """torch must be in the image."""
-    return needs("torch", "spawn", request.manifest.frameworks if request.manifest else None)
+    return needs("torch", "spawn", request)
 
 
 def launch(request: Request) -> Launch:

@@ -19,7 +19,7 @@ from toolkit.model.run import Failure
 
 def check(request: Request) -> Sequence[ToolkitError]:
     """torch must be in the image; a file's path must be one that torch reads out of a URL."""
-    findings: list[ToolkitError] = list(needs("torch", "srun", request.manifest.frameworks if request.manifest else None))
+    findings: list[ToolkitError] = list(needs("torch", "srun", request))
     if request.job.init == "file" and (wrong := next((one for one in "#?" if one in request.run_directory), None)):
         findings.append(
             UsageError(

@@ -59,7 +59,7 @@ def check(request: Request) -> Sequence[ToolkitError]:
                 next_step=f"signal='B:{SIGNAL}@SECONDS', or leave it out",
             )
         )
-    return [*findings, *needs("submitit", "submitit", request.manifest.frameworks if request.manifest else None)]
+    return [*findings, *needs("submitit", "submitit", request)]
 
 
 def launch(request: Request) -> Launch:

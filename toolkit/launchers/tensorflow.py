@@ -17,7 +17,7 @@ from toolkit.model.run import Failure
 
 def check(request: Request) -> Sequence[ToolkitError]:
     """TensorFlow must be in the image, and the script must do with workers."""
-    findings: list[ToolkitError] = list(needs("tensorflow", "tensorflow", request.manifest.frameworks if request.manifest else None))
+    findings: list[ToolkitError] = list(needs("tensorflow", "tensorflow", request))
     if request.source.calls_any("ParameterServerStrategy"):
         findings.append(
             LauncherMismatchError(

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?\d+")
 
 def check(request: Request) -> Sequence[ToolkitError]:
     """torch must be in the image."""
-    return needs("torch", "torchrun", request.manifest.frameworks if request.manifest else None)
+    return needs("torch", "torchrun", request)
 
 
 def launch(request: Request) -> Launch:

@@ -28,14 +28,14 @@ class Entry(NamedTuple):
         image: what kind of image it starts; None: it starts none.
         launchers: those that can start ranks in it; None: all.
         interface: the network interface that ranks use, where it is not the site's.
-        calls: what the inside is to people, where it is no image.
+        noun: what messages call the thing that ranks run in.
     """
 
     summary: str
     image: Literal["sif", "docker", "enroot"] | None = None
     launchers: tuple[str, ...] | None = None
     interface: str | None = None
-    calls: str = "image"
+    noun: str = "image"
 
 
 # The module of a runtime is toolkit.runtimes.<name>.
@@ -52,8 +52,8 @@ RUNTIMES: dict[str, Entry] = {
         image="enroot",
         launchers=("torchrun", "srun", "spawn", "none", "horovod", "mpi", "horovod-gloo", "tensorflow", "shell"),
     ),
-    "conda": Entry("a conda environment (--env NAME), with the site's modules", calls="environment"),
-    "none": Entry("the nodes' own Python, with the site's modules, or the virtual environment that is active", calls="environment"),
+    "conda": Entry("a conda environment (--env NAME), with the site's modules", noun="environment"),
+    "none": Entry("the nodes' own Python, with the site's modules, or the virtual environment that is active", noun="environment"),
 }
 
 
@@ -128,14 +128,7 @@ def launcher_findings(runtime: str, launcher: str) -> list[ToolkitError]:
     ]
 
 
-def in_words(error: ToolkitError, runtime: str) -> ToolkitError:
-    """A launcher's finding, which speaks of an image, in the words of a runtime that has none."""
-    error.cause = worded(error.cause, runtime)
-    error.next_step = worded(error.next_step, runtime) if error.next_step else None
-    return error
-
-
-def worded(text: str, runtime: str) -> str:
-    """``this image does not hold`` becomes ``this environment does not hold`` where ranks run in no image."""
+def noun(runtime: str) -> str:
+    """Return what messages call the thing that ranks run in: ``image``, or ``environment`` where there is no image."""
     entry = RUNTIMES.get(runtime)
-    return text if entry is None else text.replace("image", entry.calls)
+    return entry.noun if entry else "image"
