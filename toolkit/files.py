@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -120,8 +121,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old or the new one, never a part, also after a power cut."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
+    """Write a file so that a reader sees the old or the new one, never a part, also after a power cut.
+
+    Args:
+        path: the file.
+        text: its new content.
+        mode: its permissions.
+        owner: user and group to give it to, where this user may; None: this user's own.
+    """
     import tempfile  # with random and its hashes; most commands write nothing
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +139,9 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        if owner is not None:
+            with suppress(PermissionError):
+                os.chown(name, *owner)
         Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:

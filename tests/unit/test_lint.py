@@ -12,6 +12,7 @@ from tests.hostile import HOSTILE
 from tests.lint_cases import CASES, Case
 from toolkit import sites
 from toolkit.cli.lint import command
+from toolkit.errors import ForbiddenError, UsageError
 from toolkit.lint import RULES, fixed, lint, modules
 from toolkit.lint.model import Context
 from toolkit.lint.script import directive_words, parse
@@ -95,3 +96,70 @@ def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
     assert script.read_text() == "#!/bin/bash\n#SBATCH --nodes=2\nsrun true\n"
     assert script.stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "job.sbatch.orig").read_text() == "#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n"
+
+
+BROKEN = "#!/bin/bash\n#SBATCH –nodes={}\nsrun true\n"
+FIXED = "#!/bin/bash\n#SBATCH --nodes={}\nsrun true\n"
+
+
+def fix(script: Path) -> str:
+    done = CliRunner().invoke(command, ["--fix", str(script)])
+    assert done.exit_code == 0, done.output
+    return script.read_text()
+
+
+def test_no_original_is_ever_written_over(tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    for number in (1, 2, 3):
+        script.write_text(BROKEN.format(number))
+        assert fix(script) == FIXED.format(number)
+        assert fix(script) == FIXED.format(number), "a second time changes nothing, and keeps nothing"
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()} | {script.name: ""}
+    names = ("job.sbatch.orig", "job.sbatch.orig.2", "job.sbatch.orig.3")
+    assert kept == {script.name: "", **{name: BROKEN.format(number) for number, name in enumerate(names, 1)}}
+
+
+def test_a_link_stays_a_link_and_modes_stay(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    real = tmp_path / "real" / "job.sbatch"
+    real.write_text(BROKEN.format(1))
+    real.chmod(0o750)
+    link = tmp_path / "link.sbatch"
+    link.symlink_to("real/job.sbatch")
+    (tmp_path / "real" / "job.sbatch.orig").symlink_to(tmp_path / "precious")  # dangling; nothing is written through it
+    assert fix(link) == FIXED.format(1)
+    assert link.is_symlink()
+    assert not (tmp_path / "precious").exists()
+    assert (tmp_path / "real" / "job.sbatch.orig.2").read_text() == BROKEN.format(1)
+    assert {oct(path.stat().st_mode & 0o7777) for path in (real, real.with_name("job.sbatch.orig.2"))} == {"0o750"}
+
+
+@pytest.mark.parametrize("fails", ["pathlib.Path.replace", "os.fsync"])
+def test_a_fix_that_fails_leaves_everything_as_it_was(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    script = tmp_path / "job.sbatch"
+    script.write_text(BROKEN.format(1))
+    monkeypatch.setattr(fails, full)
+    done = CliRunner().invoke(command, ["--fix", str(script)])
+    assert isinstance(done.exception, ForbiddenError)
+    assert "No space left" in done.exception.cause
+    assert [path.name for path in tmp_path.iterdir()] == ["job.sbatch"]
+    assert script.read_text() == BROKEN.format(1)
+
+
+def test_where_there_are_no_hard_links_the_original_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    test_no_original_is_ever_written_over(tmp_path)
+
+
+def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:
+    from toolkit.lint.saving import save
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="regular files"):
+        save(tmp_path / "pipe", "text")

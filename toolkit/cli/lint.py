@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--site", "site_name", help="The cluster that the scripts are for: its partitions, comments and modules are looked at too.")
-@click.option("--fix", is_flag=True, help="Mend what is mechanical, in the file; the file as it was is kept as FILE.orig.")
+@click.option(
+    "--fix", is_flag=True, help="Mend what is mechanical, in the file; the file as it was is kept as FILE.orig, or FILE.orig.2 and so on."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_context
 def command(context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool) -> None:
@@ -56,18 +58,16 @@ def command(context: click.Context, files: tuple[Path, ...], site_name: str | No
 
 def _fix(file: Path, text: str, given: Context) -> str:
     from toolkit.cli import console
-    from toolkit.files import write_atomically
     from toolkit.lint import fixed
+    from toolkit.lint.saving import save
 
     new, mended = fixed(text, given)
     if not mended:
         return text
-    mode = file.stat().st_mode & 0o777
-    write_atomically(file.with_name(f"{file.name}.orig"), text, mode=mode)
-    write_atomically(file, new, mode=mode)
+    original = save(file, new)
     for finding in mended:
         console.note(console.subject("mended", f"{file}:{finding.line} {finding.message}"))
-    console.note(console.subject("kept", f"{file}.orig"))
+    console.note(console.subject("kept", str(original)))
     return new
 
 
