@@ -445,3 +445,18 @@ def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:
     assert "| -    true" in wrong.stderr
     assert "| +    echo other" in wrong.stderr
     assert tiny.run("render", recipe).stdout != (tiny.place / "tiny.def").read_text()
+
+
+def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(tiny: Tiny, tiny_base: str) -> None:
+    stores = [Tiny(tiny.place / name, tiny_base, extra={"TOOLKIT_BUILD_TMP": str(tiny.place / "scratch")}) for name in "abc"]
+    recipes = []
+    for store in stores:
+        store.images.mkdir(parents=True)
+        recipes.append(store.recipe("sleep 0.3", f"echo {store.place.name} > /greeting"))
+    for _ in range(2):
+        running = [store.start("build", recipe, "--force") for store, recipe in zip(stores, recipes, strict=True)]
+        assert [(process.wait(120), process.stderr.read() if process.returncode and process.stderr else "") for process in running] == [
+            (0, "")
+        ] * 3
+    assert [store.inside("/bin/cat", "/greeting") for store in stores] == ["a\n", "b\n", "c\n"]
+    assert list((tiny.place / "scratch").iterdir()) == []

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images.builders import privilege, workspace
+from toolkit.images import sharing
+from toolkit.images.builders import ownership, privilege, workspace
 from toolkit.images.builders.guard import descendants
 from toolkit.images.builders.lock import held
+from toolkit.images.builders.ownership import Owner
 from toolkit.images.builders.remove import remove, subordinate_range
 from toolkit.images.buildlog import Reader
 from toolkit.model.image import Check
@@ -150,18 +156,132 @@ def test_a_workspace_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.Mon
         (place.scratch / "deep/er").mkdir(parents=True)
         (place.scratch / "deep").chmod(0o500)
     assert list(scratch.iterdir()) == []
-    assert [path.name for path in images.iterdir()] == [".builds.lock"]
+    assert list(images.iterdir()) == []
+
+
+HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
+
+
+@pytest.mark.parametrize(
+    ("owner", "lives", "days", "gone"),
+    [
+        (HERE, False, 0, True),
+        (HERE, True, 0, False),  # no locks on this file system
+        (replace(HERE, boot="before"), True, 0, True),
+        (replace(HERE, host="nid002"), False, 6, False),
+        (replace(HERE, host="nid002"), False, 8, True),
+        (replace(HERE, store="/others"), False, 6, False),
+        (replace(HERE, store="/others"), False, 8, True),
+        (None, False, 6, False),
+        (None, False, 8, True),
+    ],
+)
+def test_whose_directories_are_removed(owner: Owner | None, lives: bool, days: float, gone: bool) -> None:
+    assert ownership.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
+
+
+def leave(parent: Path, owner: Owner | None) -> Path:
+    """The directory of a build that is dead."""
+    directory = Path(tempfile.mkdtemp(prefix=".toolkit-build-", dir=parent))
+    (directory / "rootfs").mkdir()
+    if owner is not None:
+        ownership.write(directory, owner)
+    return directory
 
 
 def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
-    dead = tmp_path / ".toolkit-build-dead"
-    (dead / "rootfs").mkdir(parents=True)
-    with workspace.workspace(tmp_path) as first:
+    images = tmp_path / "images"
+    images.mkdir()
+    own = replace(ownership.this_process(images), pid=2**22 + 1)
+    dead = leave(images, own)
+    unmarked, foreign = leave(images, None), leave(images, replace(own, host="nid007"))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (images / ".toolkit-build-link").symlink_to(precious)
+    with workspace.workspace(images) as first:
         assert not dead.exists()
-        with workspace.workspace(tmp_path) as second:
+        with workspace.workspace(images) as second:
             assert first.output.exists()
             assert first.output != second.output
+    assert unmarked.exists()
+    assert foreign.exists()
+    long_ago = time.time() - 8 * 86400
+    for directory in (unmarked, foreign):
+        os.utime(directory, (long_ago, long_ago))
+    workspace.sweep(images)
+    assert [path.name for path in images.iterdir()] == [".toolkit-build-link"]
+    assert precious.exists()
+
+
+def test_a_build_without_locks_is_known_by_its_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with workspace.workspace(tmp_path) as first, workspace.workspace(tmp_path) as second:
+        assert first.output.exists()
+        assert second.output.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+WORKING = """\
+import sys, time
+from pathlib import Path
+from toolkit.images.builders.workspace import workspace
+until, lost = time.monotonic() + 1.5, 0
+while time.monotonic() < until:
+    with workspace(Path(sys.argv[1])) as place:
+        (place.scratch / "file").touch()
+        time.sleep(0.001)
+        lost += not (place.scratch / "file").exists()
+sys.exit(lost)
+"""
+
+
+def test_two_stores_with_one_directory_for_builds_leave_each_other_alone(tmp_path: Path) -> None:
+    stores = [tmp_path / "a", tmp_path / "b"]
+    scratch = tmp_path / "scratch"
+    for directory in (*stores, scratch):
+        directory.mkdir()
+    environment = {**os.environ, workspace.TMP_VARIABLE: str(scratch)}
+    command = [sys.executable, "-c", WORKING]
+    running = [subprocess.Popen([*command, str(store)], env=environment, stderr=subprocess.PIPE) for store in stores * 2]
+    assert [(process.communicate()[1], process.returncode) for process in running] == [(b"", 0)] * 4
+    assert list(scratch.iterdir()) == []
+
+
+def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        for mode, expected in ((0o2770, 0o660), (0o700, 0o600)):
+            directory = tmp_path / oct(mode)
+            directory.mkdir()
+            directory.chmod(mode)
+            with held(directory, "x", wait=False, progress=Silent()):
+                pass
+            assert stat.S_IMODE((directory / ".x.lock").stat().st_mode) == expected
+            sharing.make_directory(directory / ".cache" / "layers")
+            is_shared = (directory / ".cache" / "layers").stat().st_mode & stat.S_IWGRP
+            assert bool(is_shared) == (expected == 0o660)
+    finally:
+        os.umask(before)
+
+
+def test_a_lock_that_cannot_be_used_names_the_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".x.lock").touch()
+
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ForbiddenError, match="cannot be used: Permission denied") as caught:
+        sharing.open_lock(tmp_path / ".x.lock")
+    assert f"chmod g+rw {tmp_path / '.x.lock'}" in str(caught.value.next_step)
+    with pytest.raises(ForbiddenError) as caught:
+        sharing.open_lock(tmp_path / ".y.lock")
+    assert "write permission" in str(caught.value.next_step)
 
 
 FULL, LAST = "000001ffffffffff", 40

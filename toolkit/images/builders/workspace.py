@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
+from toolkit.images.builders import ownership
+from toolkit.images.builders.ownership import Owner
 from toolkit.images.builders.remove import remove
 from toolkit.images.space import look, warnings
 from toolkit.model.recipe import Space
@@ -18,6 +21,8 @@ from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
 _PREFIX = ".toolkit-build-"
+_UNFINISHED = ".toolkit-making-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
 
 
@@ -78,23 +83,22 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
 
 
 def sweep(images: Path) -> None:
-    """Remove what builds left that are dead."""
-    with _only_one(images):
-        for parent in dict.fromkeys((images, scratch_parent(images))):
-            _remove_dead(parent)
+    """Remove what dead builds of this store left."""
+    owner = ownership.this_process(images)
+    for parent in dict.fromkeys((images, scratch_parent(images))):
+        _remove_abandoned(parent, owner)
 
 
 @contextmanager
 def workspace(images: Path) -> Iterator[Workspace]:
     """Directories for one build, removed at the end; removes those of dead builds first."""
-    parents = tuple(dict.fromkeys((images, scratch_parent(images))))
-    with _only_one(images):
-        for parent in parents:
-            _remove_dead(parent)
-        made = {parent: Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)) for parent in parents}
-        locks = tuple(_lock(directory) for directory in made.values())
+    sweep(images)
+    owner, made, locks = ownership.this_process(images), {}, []
     try:
-        yield Workspace(output=made[images], scratch=made[scratch_parent(images)], locks=locks)
+        for parent in dict.fromkeys((images, scratch_parent(images))):
+            made[parent], lock = _made(parent, owner)
+            locks.append(lock)
+        yield Workspace(output=made[images], scratch=made[scratch_parent(images)], locks=tuple(locks))
     finally:
         for directory in made.values():
             remove(directory)
@@ -102,34 +106,47 @@ def workspace(images: Path) -> Iterator[Workspace]:
             os.close(lock)
 
 
-@contextmanager
-def _only_one(images: Path) -> Iterator[None]:
-    """Between making a directory and locking it, nobody else may take it for a dead one."""
-    handle = os.open(images / ".builds.lock", os.O_RDWR | os.O_CREAT, 0o644)
+def _made(parent: Path, owner: Owner) -> tuple[Path, int]:
+    """Make a directory that has its marker and its lock before it gets a name that others look for."""
+    new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+    lock = os.open(new, _DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        with suppress(OSError):  # a file system without locks: the marker says that the build is alive
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        ownership.write(new, owner)
+        return new.rename(new.with_name(new.name.replace(_UNFINISHED, _PREFIX, 1))), lock
+    except BaseException:
+        os.close(lock)
+        remove(new)
+        raise
 
 
-def _lock(directory: Path) -> int:
-    handle = os.open(directory, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle
-
-
-def _remove_dead(parent: Path) -> None:
-    """A build holds a lock on its directory as long as any part of it lives."""
-    for directory in parent.glob(f"{_PREFIX}*"):
+def _remove_abandoned(parent: Path, reader: Owner) -> None:
+    for directory in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_UNFINISHED}*")):
         try:
-            handle = os.open(directory, os.O_RDONLY)
+            lock = os.open(directory, _DIRECTORY)
         except OSError:
-            continue  # of another user, or gone
+            continue  # of another user, a symbolic link, or gone
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(directory)
-        except BlockingIOError:
-            continue
+            if _is_free(lock) and _is_abandoned(directory, lock, reader):
+                remove(directory)
         finally:
-            os.close(handle)
+            os.close(lock)
+
+
+def _is_free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here: only the marker tells
+        return True
+    return True
+
+
+def _is_abandoned(directory: Path, handle: int, reader: Owner) -> bool:
+    status = os.fstat(handle)
+    if status.st_uid != os.geteuid():
+        return False
+    owner = ownership.read(directory)
+    return ownership.is_abandoned(owner, reader, lives=ownership.lives(owner), age=time.time() - status.st_mtime)
