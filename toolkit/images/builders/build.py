@@ -32,6 +32,7 @@ from toolkit.images.builders.workspace import Workspace, require_space, scratch_
 from toolkit.images.chain import chain
 from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
+from toolkit.images.sharing import require_writable
 from toolkit.images.verify.finish import finish
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
@@ -171,6 +172,7 @@ def _make(directory: Path) -> None:
             raise ForbiddenError(
                 f"the directory {one} cannot be made: {error.strerror}", next_step="set TOOLKIT_IMAGES to a directory of your own"
             ) from None
+        require_writable(one)
 
 
 def _build(task: _Task, progress: Progress) -> Built:

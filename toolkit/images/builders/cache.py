@@ -23,6 +23,7 @@ from pathlib import Path
 from toolkit.errors import BusyError
 from toolkit.files import sync, write_atomically
 from toolkit.images.builders.remove import remove
+from toolkit.images.sharing import make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 
 BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"
@@ -95,7 +96,7 @@ class Cache:
         """``find``, and remember that it was of use."""
         found = self.find(kind, key)
         if found:
-            with suppress(FileNotFoundError):  # it is being kept anew
+            with suppress(FileNotFoundError, PermissionError):  # it is being kept anew, or is another user's
                 os.utime(self._note(kind, key))
         return found
 
@@ -106,7 +107,7 @@ class Cache:
             anew: also where another build has kept the same meanwhile; else that stays, since somebody may be reading it.
         """
         target = self.path(kind, key)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         size, digest = _weighed(made)
         _sync_all(made)
         with self._locked(kind):
@@ -160,8 +161,8 @@ class Cache:
 
     @contextmanager
     def _flock(self, how: int) -> Iterator[None]:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.directory / ".use.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        make_directory(self.directory)
+        handle = open_lock(self.directory / ".use.lock")
         try:
             fcntl.flock(handle, how)
             yield
@@ -172,7 +173,7 @@ class Cache:
 
     @contextmanager
     def _locked(self, kind: str) -> Iterator[None]:
-        handle = os.open(self.directory / kind / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = open_lock(self.directory / kind / ".lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BusyError
+from toolkit.images.sharing import forbidden, open_lock
 from toolkit.progress import Progress
 from toolkit.units import human_time
 
@@ -27,14 +29,16 @@ def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Itera
 
     Raises:
         BusyError: somebody else holds it, and ``wait`` is false.
+        ForbiddenError: this user may not use the lock.
     """
-    handle = os.open(directory / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    path = directory / f".{name}.lock"
+    handle = open_lock(path)
     try:
-        if not _try(handle):
+        if not _try(handle, path):
             if not wait:
                 raise BusyError(f"the image {name} is being built {_holder(handle)}", next_step="leave --no-wait out to wait for it")
             progress.say("waiting", f"{name} is being built {_holder(handle)}")
-            while not _try(handle):
+            while not _try(handle, path):
                 time.sleep(_POLL)
         _sign(handle)
         yield
@@ -42,18 +46,24 @@ def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Itera
         os.close(handle)
 
 
-def _try(handle: int) -> bool:
+def _try(handle: int, path: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        raise forbidden(path, error) from None  # NFS locks only what is open for writing
     return True
 
 
 def _sign(handle: int) -> None:
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    os.truncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+    with suppress(OSError):  # only read: another user made it, and its group may not write
+        os.truncate(handle, 0)
+        os.pwrite(handle, text.encode(), 0)
 
 
 def _holder(handle: int) -> str:

@@ -1,0 +1,89 @@
+"""Image directories that several users share: what one makes there, the others can use.
+
+The directory's own permission decides: where its group may write, the group may use the locks and
+add to the caches, whatever the umask of the user who comes first. That gives nobody a right that
+the directory does not give already.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from contextlib import suppress
+from errno import EACCES
+from pathlib import Path
+
+from toolkit.errors import ForbiddenError
+from toolkit.quoting import shell
+
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, and make it if it is not there; the handle can be given to flock(2).
+
+    Raises:
+        ForbiddenError: this user may not; names the permission that is missing.
+    """
+    try:
+        return _opened(path)
+    except PermissionError:
+        pass
+    try:  # a handle that only reads can hold a lock on most file systems; NFS refuses it later
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise forbidden(path, error) from None
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, for the group that may write to the one above."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _share(handle, path.parent.stat(), stat.S_IRWXG | stat.S_ISGID)
+        finally:
+            os.close(handle)
+
+
+def require_writable(directory: Path) -> None:
+    """Raise ForbiddenError if this user cannot make files in a directory."""
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise forbidden(directory, PermissionError(EACCES, os.strerror(EACCES)))
+
+
+def forbidden(path: Path, error: OSError) -> ForbiddenError:
+    """Return the error for a file of an image directory, or the directory, that this user may not write."""
+    place = path if path.exists() else path.parent
+    wanted = "for write permission" if place.is_dir() else f"to run: chmod g+rw {shell(place)}"
+    next_step = f"ask {_name(place)} {wanted}; or set TOOLKIT_IMAGES to a directory of your own"
+    return ForbiddenError(f"{place} cannot be used: {error.strerror}", place=str(place), next_step=next_step)
+
+
+def _opened(path: Path) -> int:
+    with suppress(FileNotFoundError):  # first without O_CREAT, which fs.protected_regular forbids
+        return os.open(path, _OPEN)
+    handle = os.open(path, _OPEN | os.O_CREAT, 0o666)
+    _share(handle, path.parent.stat(), stat.S_IRGRP | stat.S_IWGRP)
+    return handle
+
+
+def _share(handle: int, directory: os.stat_result, mode: int) -> None:
+    """Give a new file or directory to the directory's group, if that may write there."""
+    if not directory.st_mode & stat.S_IWGRP:
+        return
+    with suppress(OSError):  # another made it at the same moment, or we are not of the group
+        os.fchown(handle, -1, directory.st_gid)
+        os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | mode)
+
+
+def _name(path: Path) -> str:
+    uid = path.stat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
