@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
+from tests.cluster.ordinary_user import User
 
 GROUP = f"tkg{os.getpid()}"
 USERS = (f"tka{os.getpid()}", f"tkb{os.getpid()}")
@@ -97,3 +99,147 @@ def test_who_may_not_is_told_which_permission_is_missing(shared_store: tuple[Tin
         assert done.returncode == 77, (words, done.stdout, done.stderr)
         assert str(first.images) in done.stderr
     assert first.inside("/bin/true") == ""
+
+
+@pytest.fixture
+def public(group: str) -> Iterator[Path]:
+    """A directory of ours whose way every user may go, with a name that nobody can guess."""
+    del group
+    with tempfile.TemporaryDirectory(prefix="tk", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def as_user(name: str, *words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
+    """Run a command as another user, who has no privileges."""
+    become = ("setpriv", "--reuid", name, "--regid", name, "--init-groups", "--inh-caps=-all", "--bounding-set=-all")
+    return subprocess.run([*become, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_project_file_of_another_user_is_not_obeyed(public: Path, toolkit: Any, toolkit_env: dict[str, str]) -> None:
+    trap = public / "scratch"
+    trap.mkdir()
+    trap.chmod(0o1777)
+    (trap / "mine").mkdir()
+    (trap / "mine" / "train.py").touch()
+    run = ("run", "--dry-run", "--image", "pytorch_cpu", "train.py")
+    text = 'env = { LD_PRELOAD = "/var/tmp/evil.so" }'
+    assert as_user(USERS[0], "sh", "-c", f"echo '{text}' > toolkit.toml", cwd=trap).returncode == 0
+    done = toolkit(*run, cwd=trap / "mine")
+    assert done.returncode == 93, done.stderr
+    assert f"{trap}/toolkit.toml" in done.stderr
+    assert f"user {USERS[0]}" in done.stderr
+
+    # The same through a link of theirs to a file of ours, and in a directory of ours that they may write to.
+    (public / "own.toml").write_text("nodes = 2\n")
+    assert as_user(USERS[0], "sh", "-c", f"rm toolkit.toml && ln -s {public}/own.toml toolkit.toml", cwd=trap).returncode == 0
+    linked = toolkit(*run, cwd=trap / "mine")
+    assert (linked.returncode, "symbolic link" in linked.stderr or "belongs to" in linked.stderr) == (93, True), linked.stderr
+    assert as_user(USERS[0], "rm", "toolkit.toml", cwd=trap).returncode == 0
+    (trap / "mine" / "toolkit.toml").write_text(text)
+    shutil.chown(trap / "mine", group=GROUP)
+    (trap / "mine").chmod(0o2775)
+    writable = toolkit(*run, cwd=trap / "mine")
+    assert (writable.returncode, f"group {GROUP}" in writable.stderr) == (93, True), writable.stderr
+    assert f"chmod g-w {trap}/mine" in writable.stderr
+    trusting = toolkit(*run, cwd=trap / "mine", env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")})
+    assert trusting.returncode != 93, trusting.stderr
+
+
+def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(public: Path, user: User, toolkit: Any, cluster: str) -> None:
+    del toolkit, cluster
+    exercise = public / "exercise"
+    exercise.mkdir()
+    (exercise / "job.toml").write_text('script = "train.py"\nlauncher = "none"\nruntime = "none"\n')
+    (exercise / "train.py").write_text("print('hello')\n")
+    for path in (exercise, exercise / "job.toml", exercise / "train.py"):
+        shutil.chown(path, USERS[0])
+    env = {"TOOLKIT_CLUSTER_DIR": str(user.home / "clusters")}
+    up = user.toolkit("cluster", "up", "--nodes", "1", env=env)
+    try:
+        assert up.returncode == 0, up.stderr
+        done = user.toolkit("run", "--dry-run", str(exercise), env=env)
+        assert done.returncode == 0, done.stderr
+    finally:
+        user.toolkit("cluster", "down", env=env)
+
+
+def test_a_cluster_does_not_start_where_others_can_write(public: Path, toolkit: Any, toolkit_env: dict[str, str]) -> None:
+    def prepared(name: str, *, owner: str, mode: int) -> Path:
+        directory = public / name
+        directory.mkdir()
+        shutil.chown(directory, owner)
+        directory.chmod(mode)
+        return directory
+
+    theirs = prepared("theirs", owner=USERS[0], mode=0o777)
+    open_to_all = prepared("open", owner="root", mode=0o777)
+    sticky = prepared("sticky", owner="root", mode=0o1777)
+    assert as_user(USERS[0], "mkdir", "-m", "777", "local", cwd=sticky).returncode == 0
+    assert as_user(USERS[0], "ln", "-s", str(public), "link", cwd=sticky).returncode == 0
+    for place, word in ((theirs, "mktemp"), (open_to_all, "chmod o-w"), (sticky, "mktemp"), (sticky / "link", "mktemp")):
+        env = {**toolkit_env, "TOOLKIT_CLUSTER": "local", "TOOLKIT_CLUSTER_DIR": str(place)}
+        up = toolkit("cluster", "up", "--nodes", "1", env=env)
+        assert up.returncode == 93, (place, up.stderr)
+        assert word in up.stderr
+        assert not list((place / "local").glob("etc"))
+
+
+def fails(done: subprocess.CompletedProcess[str], *reasons: str) -> None:
+    assert done.returncode != 0, done.stdout
+    assert any(reason in done.stderr for reason in reasons), done.stderr
+
+
+Up = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_nobody_else_reaches_the_database_of_a_cluster(
+    who: str, public: Path, user: User, toolkit: Any, toolkit_env: dict[str, str]
+) -> None:
+    clusters = public / "c"
+    clusters.mkdir()
+    env = {"TOOLKIT_CLUSTER_DIR": str(clusters), "TOOLKIT_CLUSTER": "db"}
+    if who == "root":
+        call: Up = lambda *words, **more: toolkit(*words, env={**toolkit_env, **env}, **more)  # noqa: E731
+    else:
+        shutil.chown(clusters, user.name)
+        call = lambda *words, **more: user.toolkit(*words, env=env, **more)  # noqa: E731
+    name = "root" if who == "root" else user.name
+    other = USERS[1]
+    try:
+        up = call("cluster", "up", "--nodes", "1", "--accounting", timeout=300)
+        assert up.returncode == 0, up.stderr
+        directory = clusters / "db"
+        assert directory.stat().st_mode & 0o777 == 0o700
+        socket = f"--socket={directory}/db/mysql.sock"
+        ask = ("mariadb", "--no-defaults", socket, "--execute", "select current_user()")
+        fails(as_user(other, *ask, f"--user={name}"), "Can't connect")
+        fails(as_user(other, "munge", "-n", f"--socket={directory}/run/munge.socket"), "")
+
+        # Even with every door open, the database asks the kernel who is there.
+        for path in (directory, directory / "db"):
+            path.chmod(0o755)
+        for account in (name, "root", "slurm", other, ""):
+            fails(as_user(other, *ask, f"--user={account}"), "Access denied")
+        owner = ("runuser", "-u", name, "--")
+        mine = (*owner, "mariadb", "--no-defaults", socket, f"--user={name}", "--skip-column-names", "--execute")
+
+        def sql(text: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run([*mine, text], capture_output=True, text=True, check=False, timeout=60)
+
+        assert sql("select current_user()").stdout.strip() == f"{name}@localhost"
+        fails(sql(f"select 'x' into outfile '{public}/written'"), "secure-file-priv")
+        fails(sql("load data infile '/etc/passwd' into table slurm_acct_db.acct_table"), "secure-file-priv")
+        assert sql("select load_file('/etc/passwd')").stdout.strip() == "NULL"
+        assert not (public / "written").exists()
+        listening = call("cluster", "exec", "--", "ss", "-Hltnp").stdout
+        assert "mariadbd" not in listening, listening
+        assert "3306" not in listening
+
+        assert call("cluster", "exec", "--", "srun", "--job-name=counted", "true").returncode == 0
+        ask_slurm = "until sacct -X -n -P --format=JobName,State | grep 'counted|COMPLETED'; do sleep 0.5; done"
+        assert call("cluster", "exec", "--", "timeout", "60", "bash", "-c", ask_slurm).returncode == 0
+    finally:
+        call("cluster", "down")
+    assert not (clusters / "db").exists()

@@ -12,7 +12,6 @@ LOGIN_ADDRESS = "10.77.0.1"
 CONTROLLER_PORT = 16817
 NODE_PORT = 16818
 ACCOUNTING_PORT = 16819
-DATABASE_PORT = 13306
 
 
 def files(shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswitch: str) -> dict[str, str]:
@@ -156,7 +155,7 @@ def gres_conf(shape: Shape, directory: PurePosixPath) -> str:
 
 
 def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
-    """The accounting daemon's file; it has a password in it, of a database that only this cluster's network reaches."""
+    """The accounting daemon's file. There is no password: the database knows the user by the socket (unix_socket)."""
     rows = [
         "AuthType=auth/munge",
         f"AuthInfo=socket={directory}/run/munge.socket",
@@ -165,10 +164,8 @@ def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
         f"DbdPort={ACCOUNTING_PORT}",
         f"SlurmUser={user}",
         "StorageType=accounting_storage/mysql",
-        "StorageHost=127.0.0.1",
-        f"StoragePort={DATABASE_PORT}",
-        "StorageUser=slurm",
-        "StoragePass=slurm",
+        "StorageHost=localhost",
+        f"StorageUser={user}",
         f"LogFile={directory}/log/slurmdbd.log",
         f"PidFile={directory}/run/slurmdbd.pid",
     ]

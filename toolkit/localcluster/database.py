@@ -8,18 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.localcluster.config import DATABASE_PORT, quality
+from toolkit.localcluster.config import quality
 from toolkit.localcluster.failure import StartError
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.plan import Plan
 
 EXPECTED = 8.0  # seconds that it takes on a small machine
-_GRANTS = (
-    "create database slurm_acct_db;"
-    "create user slurm@127.0.0.1 identified by 'slurm';"
-    "grant all on slurm_acct_db.* to slurm@127.0.0.1;"
-)  # fmt: skip
-
 Starter = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -29,18 +23,13 @@ def start(paths: Paths, plan: Plan, daemon: Starter) -> None:
     Raises:
         StartError: one of them did not start within a minute.
     """
-    data = paths.directory / "mysql"
-    socket = paths.run / "mysql.sock"
-    _install(paths, data, plan.user)
-    server = daemon(
-        "mariadb",
-        *("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", f"--user={plan.user}"),
-        *(f"--pid-file={paths.run / 'mysql.pid'}", "--bind-address=127.0.0.1", f"--port={DATABASE_PORT}"),
-        *("--innodb-buffer-pool-size=64M", f"--log-error={paths.log_of('mariadb')}"),
-    )
-    _await(paths, server, "mariadb", ("mariadb", "--no-defaults", f"--socket={socket}", "-u", "root", "-e", "select 1"))
-    shell.run(("mariadb", "--no-defaults", f"--socket={socket}", "-u", "root", "-e", _GRANTS), timeout=30)
-    accounting = daemon("slurmdbd", "slurmdbd", "-D")
+    _install(paths, plan.user)
+    server = daemon("mariadb", *_server(paths, plan.user))
+    client = ("mariadb", "--no-defaults", f"--socket={_socket(paths)}", f"--user={plan.user}", "--execute")
+    _await(paths, server, "mariadb", (*client, "select 1"))
+    shell.run((*client, "create database slurm_acct_db"), timeout=30)
+    # slurmdbd has no option for the socket; its client library reads this variable.
+    accounting = daemon("slurmdbd", "env", f"MYSQL_UNIX_PORT={_socket(paths)}", "slurmdbd", "-D")
     _await(paths, accounting, "slurmdbd", ("sacctmgr", "--immediate", "--quiet", "add", "cluster", plan.name))
     if plan.shape.limits:
         _limit_jobs(plan)
@@ -74,11 +63,35 @@ def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
             time.sleep(0.1)
 
 
-def _install(paths: Paths, data: Path, user: str) -> None:
+def _socket(paths: Paths) -> Path:
+    return paths.database / "mysql.sock"
+
+
+def _files(paths: Paths) -> Path:
+    """An empty directory: the only one that SQL may read files from or write files to."""
+    return paths.database / "files"
+
+
+def _server(paths: Paths, user: str) -> tuple[str, ...]:
+    """The server's command: no network, no password, no files of the host.
+
+    Users are known by their socket (unix_socket): the kernel says who connects.
+    """
+    return (
+        *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={paths.database / 'data'}"),
+        *(f"--socket={_socket(paths)}", f"--pid-file={paths.run / 'mysql.pid'}", "--skip-networking"),
+        *(f"--secure-file-priv={_files(paths)}", "--local-infile=OFF", "--skip-symbolic-links"),
+        *("--innodb-buffer-pool-size=64M", f"--log-error={paths.log_of('mariadb')}"),
+    )
+
+
+def _install(paths: Paths, user: str) -> None:
+    for directory in (paths.database, _files(paths)):
+        directory.mkdir(mode=0o700)
     shell.run(
         (
-            *("mariadb-install-db", "--no-defaults", f"--user={user}", f"--datadir={data}"),
-            *("--auth-root-authentication-method=normal", "--skip-test-db"),
+            *("mariadb-install-db", "--no-defaults", f"--user={user}", f"--datadir={paths.database / 'data'}"),
+            *("--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}", "--skip-test-db"),
         ),
         timeout=120,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.errors import BusyError, ForbiddenError
 from toolkit.localcluster.marker import claim, release
-from toolkit.localcluster.paths import Paths
+from toolkit.localcluster.paths import Paths, require_own
 
 
 @contextlib.contextmanager
@@ -21,6 +21,7 @@ def held(paths: Paths) -> Iterator[None]:
         BusyError: another `toolkit cluster up` or `down` holds it.
         ForbiddenError: the directory cannot be made or written.
         ClusterError: no cluster made what is in its place.
+        UntrustedError: it is another user's, or others can write there.
     """
     try:
         handle = _take(paths)
@@ -45,8 +46,13 @@ def held(paths: Paths) -> Iterator[None]:
 
 def _take(paths: Paths) -> int:
     while True:
+        paths.directory.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
+            require_own(paths)
         claim(paths)
         try:
+            require_own(paths)
+            paths.directory.chmod(0o700)  # sockets, keys and the database are below
             handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             continue  # whoever held it has just removed the directory

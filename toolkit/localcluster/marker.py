@@ -67,7 +67,7 @@ def claim(paths: Paths) -> None:
     refuse_foreign(paths)
     paths.directory.parent.mkdir(parents=True, exist_ok=True)
     prepared = paths.directory.with_name(f".{paths.name}.{secrets.token_hex(8)}")
-    prepared.mkdir()
+    prepared.mkdir(mode=0o700)  # sockets, keys and the database will be below
     marker = Marker(name=paths.name, directory=str(paths.directory), identity=secrets.token_hex(16))
     try:
         write_atomically(prepared / paths.marker.name, to_json(marker))

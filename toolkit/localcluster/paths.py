@@ -7,14 +7,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import ClusterError, UsageError
-from toolkit.quoting import shell
+from toolkit.errors import ClusterError, UntrustedError, UsageError
 
 # The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a step, and the kernel takes 108 bytes.
 LONGEST = 60
 LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # what each node has for itself
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
+# A name that others cannot guess and make first; short, since sockets lie in it.
+_ELSEWHERE = "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), with the same value in every shell that uses the cluster"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Paths:
         """The socket on which the supervisor takes `cut`, `join`, `kill` and `start`."""
         return self.run / "control"
 
+    @property
+    def database(self) -> Path:
+        """Files and socket of MariaDB; for the owner only, even if somebody opens the directories above."""
+        return self.directory / "db"
+
     def log_of(self, subject: str) -> Path:
         return self.logs / f"{subject}.log"
 
@@ -81,9 +87,12 @@ def default_name() -> str:
 
 def root() -> Path:
     """The directory of all clusters: ``$TOOLKIT_CLUSTER_DIR``, or one below the home directory."""
+    return Path(os.path.realpath(_named_root()))
+
+
+def _named_root() -> Path:
     named = os.environ.get("TOOLKIT_CLUSTER_DIR")
-    path = Path(named).expanduser() if named else Path.home() / ".local" / "state" / "toolkit" / "clusters"
-    return Path(os.path.realpath(path))
+    return Path(named).expanduser() if named else Path.home() / ".local" / "state" / "toolkit" / "clusters"
 
 
 def paths_of(name: str) -> Paths:
@@ -99,16 +108,33 @@ def paths_of(name: str) -> Paths:
         )
     directory = root() / name
     text = str(directory)
-    next_step = f"export TOOLKIT_CLUSTER_DIR={shell('/var/tmp/' + str(os.getuid()))}, or another short directory of yours"
     if len(os.fsencode(text)) > LONGEST:
         raise ClusterError(
             f"the directory of the cluster is {len(os.fsencode(text))} characters long; sockets in it allow {LONGEST}",
             place=text,
-            next_step=next_step,
+            next_step=_ELSEWHERE,
         )
     if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
-        raise ClusterError("the directory of the cluster has characters that slurm.conf cannot carry", place=text, next_step=next_step)
+        raise ClusterError("the directory of the cluster has characters that slurm.conf cannot carry", place=text, next_step=_ELSEWHERE)
     return Paths(name, directory)
+
+
+def require_own(paths: Paths) -> None:
+    """Check that the cluster's directory is this user's and that nobody else can write to it or replace it.
+
+    Raises:
+        UntrustedError: it is another user's, or others can write there.
+        OSError: it is not there.
+    """
+    from toolkit import trust
+
+    try:
+        trust.require_trusted(_named_root())  # with the symbolic links that the user named
+        trust.require_own(paths.directory)
+    except UntrustedError as error:
+        if not (error.next_step or "").startswith("chmod"):
+            error.next_step = _ELSEWHERE
+        raise
 
 
 def below_private(directory: str) -> bool:
