@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hmac
-import json
 import os
 import signal
 import socket
@@ -13,10 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-TOKEN = os.environ.pop("TOOLKIT_TOKEN")  # known to the job's own agents only
+sys.path.insert(0, str(Path(__file__).parent))
+from handshake import Link, answer, call
+
+PURPOSE = "horovod-elastic"
 SILENCE = 15  # seconds after which a node that says nothing is lost; each side says something every second
 PATIENCE = 60  # seconds for all nodes to arrive at the start; half of it for an agent to find its driver again
 over = threading.Event()
@@ -34,36 +36,10 @@ def in_background(target: Callable[..., Any], *arguments: Any) -> None:
     threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
-class Link:
-    """A connection that carries a JSON object on each line, and a sign of life every second."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(SILENCE)
-        self.connection, self.lines, self.lock = connection, connection.makefile("rb"), threading.Lock()
-        self.closed = threading.Event()
-
-    def send(self, **message: Any) -> None:
-        with contextlib.suppress(OSError), self.lock:
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages until the other side is gone, or silent for too long."""
-        with contextlib.suppress(OSError, ValueError):
-            for line in iter(lambda: self.lines.readline(1 << 16), b""):
-                message = json.loads(line)
-                if message:
-                    yield message
-        self.close()
-
-    def close(self) -> None:
-        self.closed.set()
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
-
-    def live(self) -> None:
-        while not self.closed.wait(1):
-            self.send()
+def live(link: Link) -> None:
+    """A sign of life every second."""
+    while not link.closed.wait(1):
+        link.send()
 
 
 # The agent of a node.
@@ -71,24 +47,25 @@ class Link:
 
 def attend(first_node: str, port: int, node: str, ranks: int, command: list[str]) -> int:
     """Start and end ranks as the driver says, until it says that all is over."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            link = Link(socket.create_connection((first_node, port), timeout=SILENCE))
-            link.send(token=TOKEN, node=node, ranks=ranks)
-            in_background(link.live)
-            if serve(link, command):
-                return 0
-            say(f"{node} does not hear the driver any more; its ranks are ended")
-            until = time.monotonic() + PATIENCE / 2
-        time.sleep(1)
-    return 1
+    patience: float = PATIENCE
+    while True:
+        link = call(first_node, port, PURPOSE, patience)
+        if link is None:
+            say(f"{node} does not reach the driver on {first_node}, port {port}")
+            return 1
+        link.connection.settimeout(SILENCE)
+        link.send(node=node, ranks=ranks)
+        in_background(live, link)
+        if serve(link, command):
+            return 0
+        say(f"{node} does not hear the driver any more; its ranks are ended")
+        patience = PATIENCE / 2
 
 
 def serve(link: Link, command: list[str]) -> bool:
     """Do what one connection's messages say; True: all is over, False: the driver is gone."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    for message in link.receive():
+    for message in link.messages():
         if "start" in message:
             process = processes[message["start"]] = spawn(command, message["environment"])
             in_background(watch, process, message, link)
@@ -148,23 +125,18 @@ class Agents:
         with self.changed:
             self.changed.wait_for(lambda: len(self.links) >= nodes, PATIENCE)
 
-    def listen(self, server: socket.socket) -> None:
-        while True:
-            connection, _ = server.accept()
-            in_background(self.hear, Link(connection))
-
     def hear(self, link: Link) -> None:
         """One agent, from its first message to its last."""
-        messages = link.receive()
-        hello = next(messages, {})
-        if not hmac.compare_digest(str(hello.get("token")).encode(), TOKEN.encode()):
-            link.close()
+        link.connection.settimeout(SILENCE)
+        messages = link.messages()
+        hello = next(messages, None)
+        if hello is None:
             return
         node = hello["node"]
         with self.changed:
             self.links[node], self.ranks[node] = link, hello["ranks"]
             self.changed.notify_all()
-        in_background(link.live)
+        in_background(live, link)
         for message in messages:
             self.codes[message["ended"]] = message["code"]
         with self.changed:
@@ -235,7 +207,7 @@ def drive(first_node: str, port: int, ports: tuple[int, int], least: int, most: 
     HostManager.order_available_hosts = staticmethod(in_order)
     agents, rendezvous = Agents(), Rendezvous()
     server, own = listening(lambda free: socket.create_server((address, free)))
-    in_background(agents.listen, server)
+    in_background(answer, server, PURPOSE, agents.hear)
     print(own, flush=True)
     agents.wait(nodes)
     low, _, high = os.environ["HOROVOD_ELASTIC_COOLDOWN"].partition(",")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import hashlib
-import hmac
 import os
+import queue
 import select
 import shutil
 import signal
@@ -14,17 +13,22 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
 
+sys.path.insert(0, str(Path(__file__).parent))
+from handshake import SECRET, Link, answer, call, hang_up, keyed
+
 PATIENCE = 300  # seconds for all nodes to arrive
-TOKEN = os.environ["RAY_AUTH_TOKEN"]  # known to the processes of this job only; Ray itself asks for it, too
+# Ray's own word, without which it takes no work. Ray sends it to its other nodes as it is: so it is not the secret itself.
+TOKEN = os.environ["RAY_AUTH_TOKEN"] = keyed(SECRET, b"ray").hex()[:32]
 SERVERS = ("raylet", "gcs_server")  # Ray is on a node as long as these are
 first, port, ports, nodes, cpus, gpus, interface, *command = sys.argv[1:]
 head, name = os.environ["SLURM_PROCID"] == "0", socket.gethostname()
 # The same on all nodes, as old versions of Ray want it, and short: the names of sockets in it have room for 107 characters.
-directory = f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-{hashlib.sha256(TOKEN.encode()).hexdigest()[:8]}"
+directory = f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-{keyed(SECRET, b'directory').hex()[:8]}"
 
 
 def end(code: int, why: str = "") -> NoReturn:
@@ -157,42 +161,40 @@ def wait_for_all(address: str) -> None:
         end(1, f"Ray did not come up on {nodes} nodes: {error}")
 
 
-def received(link: socket.socket) -> bytes:
-    """A line from the other side; nothing where it is gone."""
-    try:
-        return link.makefile("rb").readline(100).strip()
-    except OSError:
-        return b""
-
-
-def arrivals() -> list[socket.socket]:
-    """The other nodes, when all are there."""
-    links: list[socket.socket] = []
+def arrivals() -> list[Link]:
+    """The other nodes, when all are there and have proved that they belong to this job."""
+    links: dict[str, Link] = {}
     if int(nodes) == 1:
-        return links
-    until, server = time.monotonic() + PATIENCE, socket.create_server(("", int(port)))
+        return []
+    try:
+        server = socket.create_server(("", int(port)))
+    except OSError as error:
+        end(1, f"{name} cannot listen at port {port}: {error.strerror}")
+    until = time.monotonic() + PATIENCE
+    arrived: queue.Queue[Link] = queue.Queue()
+    threading.Thread(target=answer, args=(server, "ray", arrived.put), daemon=True).start()
     while len(links) < int(nodes) - 1:
-        if not select.select([server], [], [], max(0, until - time.monotonic()))[0]:
+        try:
+            link = arrived.get(timeout=max(0, until - time.monotonic()))
+        except queue.Empty:
             end(1, f"{len(links) + 1} of {nodes} nodes arrived in {PATIENCE} s")
-        link = server.accept()[0]
-        link.settimeout(10)
-        if hmac.compare_digest(received(link), TOKEN.encode()):
-            links.append(link)
-        else:
-            link.close()
-    return links
+        hello = link.read()
+        if hello:  # a node that has called twice counts once
+            links[hello["node"]] = link
+    hang_up(server)
+    return list(links.values())
 
 
 def lead() -> NoReturn:
     """The first node: wait for the others, start Ray, let them join, and run the script."""
     links = arrivals()
-    address, gcs = address_of(links[0] if links else None), free(1)
+    address, gcs = address_of(links[0].connection if links else None), free(1)
     start_ray("--head", f"--node-ip-address={address}", f"--port={gcs}", f"--temp-dir={directory}", "--include-dashboard=false")
     for link in links:
-        link.settimeout(PATIENCE)
-        link.sendall(f"{address}:{gcs}\n".encode())
+        link.connection.settimeout(PATIENCE)
+        link.send(address=f"{address}:{gcs}")
     for link in links:
-        if not received(link):
+        if not link.read():
             end(1, "Ray did not come up on all nodes")
     wait_for_all(f"{address}:{gcs}")
     os.environ["RAY_ADDRESS"] = f"{address}:{gcs}"
@@ -205,23 +207,17 @@ def lead() -> NoReturn:
 
 def join() -> NoReturn:
     """Any other node: find the first one, and be there until it is gone."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            link = socket.create_connection((first, int(port)), timeout=10)
-            break
-        except OSError as error:
-            if time.monotonic() > until:
-                end(1, f"{name} does not reach {first}: {error}")
-            time.sleep(0.5)
-    link.sendall(TOKEN.encode() + b"\n")
-    link.settimeout(PATIENCE)
-    address = received(link).decode()
-    if not address:
+    link = call(first, int(port), "ray", PATIENCE)
+    if link is None:
+        end(1, f"{name} does not reach this job's program on {first}, port {port}, in {PATIENCE} s")
+    link.connection.settimeout(PATIENCE)
+    link.send(node=name)
+    found = link.read()
+    if not found:
         end(0)  # the first node tells why
-    start_ray(f"--address={address}", f"--node-ip-address={address_of(link)}")
-    link.sendall(b"here\n")
-    watch(link=link)
+    start_ray(f"--address={found['address']}", f"--node-ip-address={address_of(link.connection)}")
+    link.send(here=True)
+    watch(link=link.connection)
 
 
 keep()
