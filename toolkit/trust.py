@@ -184,7 +184,7 @@ class _Walk:
     def _step(self, name: str, *, is_last: bool) -> Sequence[str]:
         """Take one step; return the further steps that a symbolic link asks for."""
         if name == "..":
-            self._enter(*(self._directories[-2:-1] or self._directories)[0], depth=len(self._directories) - 2)
+            self._leave()
             return ()
         entry, handle = self._open(name, self._directories[-1])
         if stat.S_ISLNK(entry.mode):
@@ -195,11 +195,14 @@ class _Walk:
         self._enter(entry, handle)
         return ()
 
-    def _enter(self, entry: Entry, handle: int, depth: int | None = None) -> None:
+    def _enter(self, entry: Entry, handle: int) -> None:
+        self._directories.append((entry, handle))
         self.entries.append(entry)
         self.handle = handle
-        del self._directories[len(self._directories) if depth is None else max(depth, 0) :]
-        self._directories.append((entry, handle))
+
+    def _leave(self) -> None:
+        del self._directories[max(1, len(self._directories) - 1) :]  # above the root directory is itself
+        self._enter(*self._directories.pop())
 
     def _follow(self, name: str) -> Sequence[str]:
         self._links += 1
@@ -211,7 +214,7 @@ class _Walk:
         if not target.is_absolute():
             return target.parts
         del self._directories[1:]
-        self.entries.append(self._directories[0][0])
+        self._enter(*self._directories.pop())
         return target.parts[1:]
 
     def _open(self, name: str, parent: tuple[Entry, int] | None) -> tuple[Entry, int]:

@@ -25,7 +25,8 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.resources import shipped
 
-README = Path(__file__).parent.parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent.parent
+README = ROOT / "README.md"
 
 
 def codes() -> str:
@@ -103,3 +104,15 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
         : next((index for index, word in enumerate(words) if word.endswith(".py") or word.startswith("jobs/") or word == "--"), len(words))
     ]
     assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line
+
+
+def test_the_tests_that_the_security_policy_names_are_there() -> None:
+    """Every statement that names a test names one that exists."""
+    text = (ROOT / "SECURITY.md").read_text()
+    files = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    named = re.findall(r"`(?:tests/(?:unit|cluster)/)?(test_\w+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 10
+    for file, test in named:
+        assert file in files
+        assert not test or f"def {test}(" in files[file].read_text(), test
+    assert len(text.splitlines()) < 150
