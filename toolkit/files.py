@@ -80,7 +80,7 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool
 
 def _searched_text(path: Path) -> str:
     from toolkit.resources import is_shipped
-    from toolkit.trust import read_text as read_trusted
+    from toolkit.trusted_files import read_text as read_trusted
 
     return read_text(path) if is_shipped(path) else read_trusted(path)
 

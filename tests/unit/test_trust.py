@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_cli import said
-from toolkit import sites, trust
+from toolkit import sites, trust, trusted_files
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.images import registry_source
 from toolkit.images.demand import signature
 from toolkit.model.job import Job
 from toolkit.prepare import chosen_site
 from toolkit.target import resolve
-from toolkit.trust import Entry, Reader, find_distrust, read_text, require_own, require_trusted
+from toolkit.trust import Entry, Reader, find_distrust
+from toolkit.trusted_files import read_text, require_own, require_trusted
 
 ME, OTHER, NOBODY, MY_GROUP, PROJECT = 1000, 1001, 65534, 1000, 2000
 DIRECTORY, FILE, LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
@@ -172,7 +173,7 @@ def test_what_was_examined_is_what_is_read(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "evil").replace(file)
         return real(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trust, "find_distrust", exchange)
+    monkeypatch.setattr(trusted_files, "find_distrust", exchange)
     assert read_text(file) == "nodes = 2\n"
 
 

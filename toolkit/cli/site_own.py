@@ -119,7 +119,7 @@ def use(name: str) -> None:
     from toolkit import sites
     from toolkit.files import write_atomically
     from toolkit.sites.choice import chosen
-    from toolkit.trust import read_text
+    from toolkit.trusted_files import read_text
 
     if name != "auto":
         sites.load(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.errors import SignatureError, ToolkitError, UsageError
 from toolkit.images.keys import pgp_fingerprint
 from toolkit.model.job import Job
-from toolkit.trust import require_trusted
+from toolkit.trusted_files import require_trusted
 
 
 def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> list[ToolkitError]:

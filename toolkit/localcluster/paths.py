@@ -126,11 +126,11 @@ def require_own(paths: Paths) -> None:
         UntrustedError: it is another user's, or others can write there.
         OSError: it is not there.
     """
-    from toolkit import trust
+    from toolkit import trusted_files
 
     try:
-        trust.require_trusted(_named_root())  # with the symbolic links that the user named
-        trust.require_own(paths.directory)
+        trusted_files.require_trusted(_named_root())  # with the symbolic links that the user named
+        trusted_files.require_own(paths.directory)
     except UntrustedError as error:
         if not (error.next_step or "").startswith("chmod"):
             error.next_step = _ELSEWHERE
