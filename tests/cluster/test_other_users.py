@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
 from tests.cluster.ordinary_user import User
+from toolkit.errors import ConfigError, UntrustedError
+from toolkit.prepare import chosen_site
 
 GROUP = f"tkg{os.getpid()}"
 USERS = (f"tka{os.getpid()}", f"tkb{os.getpid()}")
@@ -144,6 +147,34 @@ def test_a_project_file_of_another_user_is_not_obeyed(public: Path, toolkit: Any
     assert f"chmod g-w {trap}/mine" in writable.stderr
     trusting = toolkit(*run, cwd=trap / "mine", env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")})
     assert trusting.returncode != 93, trusting.stderr
+
+
+def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> None:
+    """Another user swaps links to our files and files of their own while we look."""
+    trap = public / "race"
+    trap.mkdir()
+    trap.chmod(0o1777)
+    (trap / "mine").mkdir()
+    (public / "own.toml").write_text('site = "linked"\n')
+    swap = f"while :; do ln -sfn {public}/own.toml toolkit.toml; echo 'site = \"evil\"' > x; mv -f x toolkit.toml; rm -f toolkit.toml; done"
+    become = ("setpriv", "--reuid", USERS[0], "--regid", USERS[0], "--init-groups")
+    swapping = subprocess.Popen([*become, "bash", "-c", swap], cwd=trap, stderr=subprocess.DEVNULL)
+    seen: dict[str, int] = {}
+    try:
+        until = time.monotonic() + 8
+        while time.monotonic() < until:
+            try:
+                found = chosen_site(trap / "mine")
+            except UntrustedError:
+                found = "refused"
+            except ConfigError:
+                found = "gone"  # between the search and the reading
+            seen[found] = seen.get(found, 0) + 1
+    finally:
+        swapping.kill()
+        swapping.wait()
+    assert set(seen) <= {"refused", "gone", "auto"}, seen
+    assert seen["refused"] > 50, seen
 
 
 def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(public: Path, user: User, toolkit: Any, cluster: str) -> None:
