@@ -102,7 +102,7 @@ def test_rays_nodes_meet(toolkit: Any, toolkit_env: dict[str, str], ray_image: P
     (shared_dir / "train.py").write_text(TELLING)
     results, answers = run(toolkit, toolkit_env, shared_dir, "--image", str(ray_image), "--launcher", "ray")
     assert results == {"nodes": ["nid001", "nid002"], "token": False}
-    assert answers["met"] > 5
+    assert answers["met"] >= 1, "the meeting is short: the first node stops listening when all are there"
     assert set(answers["answers"]) <= {0, 64}, "a number and a proof, which say nothing to who has no secret"
 
 
