@@ -121,8 +121,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
-    """Write a file so that a reader sees the old or the new one, never a part, also after a power cut.
+def write_atomically(
+    path: Path,
+    text: str,
+    *,
+    mode: int = 0o644,
+    owner: tuple[int, int] | None = None,
+) -> None:
+    """Write a file so that a reader, also after a power cut, sees the old one or the new one.
 
     Args:
         path: the file.

@@ -88,7 +88,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     if found and job.require_signed:
         from toolkit.images.demand import signature
 
-        findings += signature(job, found.path, here, Path(target.folder), settings.origins.get("signature_key", ""))
+        origin = settings.origins.get("signature_key", "")
+        findings += signature(job, found.path, here, Path(target.folder), origin)
     waits_for: tuple[str, ...] = ()
     if job.after:
         from toolkit.runs.after import dependencies
@@ -140,9 +141,11 @@ def _with_launcher(settings: Settings, target: Target, source: Source, inner: in
         return settings
     runtime = settings.job.runtime or "apptainer"
     frameworks = inner.manifest.frameworks if inner.manifest else None
-    chosen = auto.choose(PurePosixPath(target.script).name, source, frameworks, settings.job, LAUNCHERS, noun(runtime))
+    name = PurePosixPath(target.script).name
+    chosen = auto.choose(name, source, frameworks, settings.job, LAUNCHERS, noun(runtime))
     launcher = able(runtime, chosen.launcher)
-    return Settings(replace(settings.job, launcher=launcher), {**settings.origins, "launcher": chosen.reason})
+    origins = {**settings.origins, "launcher": chosen.reason}
+    return Settings(replace(settings.job, launcher=launcher), origins)
 
 
 def chosen_site(here: Path) -> str:

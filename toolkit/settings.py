@@ -72,7 +72,7 @@ _DEMANDS = ("require_signed", "signature_key")
 
 
 def demands(site: Layer) -> Layer:
-    """Return what a site demands, to be merged last: no user's setting, variable or flag relaxes it."""
+    """Return what a site demands, to be merged last: no setting, variable or flag relaxes it."""
     keys = _DEMANDS if site.values.get("require_signed") else ()
     return Layer(site.origin, {key: site.values[key] for key in keys if key in site.values})
 

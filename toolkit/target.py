@@ -80,7 +80,7 @@ def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
 
 
 def _hides_shipped(name: str) -> bool:
-    """Return whether a name that was found here is also a shipped job's, which the user may mean."""
+    """Return whether a name that was found here is also that of a shipped job."""
     return name.startswith("jobs/") and (shipped("jobs") / name.removeprefix("jobs/")).is_dir()
 
 

@@ -59,13 +59,18 @@ class Distrust(NamedTuple):
     writers: str
 
 
-def find_distrust(entries: Sequence[Entry], reader: Reader, *, own: bool = False) -> Distrust | None:
+def find_distrust(
+    entries: Sequence[Entry],
+    reader: Reader,
+    *,
+    own: bool = False,
+) -> Distrust | None:
     """Return the first entry that another user controls, or None.
 
     Args:
         entries: from the root directory to the file, in the order of the walk.
         reader: the user who reads.
-        own: the last entry must belong to the reader: neither root's nor a trusted directory will do.
+        own: the last entry must be the reader's; root's or a trusted directory will not do.
     """
     last = entries[-1]
     for entry in entries:
@@ -78,7 +83,7 @@ def find_distrust(entries: Sequence[Entry], reader: Reader, *, own: bool = False
 
 
 def _is_exempt(path: str, target: str, trusted: Sequence[str]) -> bool:
-    """Return whether the user trusts the entry: it is within a trusted directory or leads to one."""
+    """Return whether the entry is within a directory that the user trusts, or leads to one."""
     place = PurePath(path)
     return any(
         place.is_relative_to(directory) or (PurePath(directory).is_relative_to(place) and PurePath(target).is_relative_to(directory))
@@ -89,8 +94,9 @@ def _is_exempt(path: str, target: str, trusted: Sequence[str]) -> bool:
 def _foreign_writers(entry: Entry, reader: Reader, *, own: bool) -> str:
     if not _has_trusted_owner(entry, reader, own=own):
         return "owner"
-    if stat.S_ISLNK(entry.mode) or (stat.S_ISDIR(entry.mode) and entry.mode & stat.S_ISVTX and not own):
-        return ""  # a link has no mode of its own; in a sticky directory only owners replace entries
+    is_sticky = stat.S_ISDIR(entry.mode) and bool(entry.mode & stat.S_ISVTX)
+    if stat.S_ISLNK(entry.mode) or (is_sticky and not own):
+        return ""  # a link has no mode; in a sticky directory only owners replace entries
     if entry.mode & stat.S_IWOTH:
         return "others"
     return "group" if entry.mode & stat.S_IWGRP and not reader.is_private(entry.gid) else ""

@@ -82,7 +82,12 @@ class _Walk:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._handles.close()
 
     def _step(self, name: str, *, is_last: bool) -> Sequence[str]:
@@ -105,7 +110,8 @@ class _Walk:
         self.handle = handle
 
     def _leave(self) -> None:
-        del self._directories[max(1, len(self._directories) - 1) :]  # above the root directory is itself
+        # Above the root directory is itself.
+        del self._directories[max(1, len(self._directories) - 1) :]
         self._enter(*self._directories.pop())
 
     def _follow(self, name: str) -> Sequence[str]:
@@ -145,7 +151,7 @@ def _require(path: Path, entries: Sequence[Entry], *, own: bool) -> None:
 
 def _reader() -> Reader:
     uid = os.geteuid()
-    trusted = (directory for directory in os.environ.get(VARIABLE, "").split(os.pathsep) if directory)
+    trusted = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
     return Reader(
         uid=uid,
         is_private=lambda gid: _is_private_group(gid, uid),
@@ -155,7 +161,7 @@ def _reader() -> Reader:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Return whether a group is the user's own, as useradd(8) makes it, or root's, and has no other members.
+    """Return whether a group is the user's own (useradd(8)) or root's, without other members.
 
     Members are only those that the group lists: to find all users whose first group it is would
     mean to read the whole directory of a site.
@@ -183,14 +189,19 @@ def _unmapped_user() -> int | None:
 
 def _error(path: Path, target: Entry, distrust: Distrust, *, own: bool) -> UntrustedError:
     entry = distrust.entry
-    noun = "symbolic link" if stat.S_ISLNK(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "file"
+    kinds = {stat.S_IFLNK: "symbolic link", stat.S_IFDIR: "directory"}
+    noun = kinds.get(stat.S_IFMT(entry.mode), "file")
     what = "it" if entry.path == str(path) else f"the {noun} {entry.path}"
     why = {
         "owner": f"{what} belongs to {_user_name(entry.uid)}",
         "group": f"the members of {_group_name(entry.gid)} can write to {what}",
         "others": f"every user of this machine can write to {what}",
     }[distrust.writers]
-    return UntrustedError(f"{path} is not trusted: {why}", place=str(path), next_step=_next_step(target, distrust, own=own))
+    return UntrustedError(
+        f"{path} is not trusted: {why}",
+        place=str(path),
+        next_step=_next_step(target, distrust, own=own),
+    )
 
 
 def _next_step(target: Entry, distrust: Distrust, *, own: bool) -> str:
@@ -201,7 +212,7 @@ def _next_step(target: Entry, distrust: Distrust, *, own: bool) -> str:
         return "use a directory of your own"
     place = str(Path((entry if stat.S_ISLNK(entry.mode) else target).path).parent)
     before = f'"${VARIABLE}":' if os.environ.get(VARIABLE) else ""
-    hide = f"; or hide it with a {PROJECT_FILE} of your own, empty or not, in the directory where you work"
+    hide = f"; or hide it with a {PROJECT_FILE} of your own, empty or not, where you work"
     trusting = f"if you trust all who can write there: export {VARIABLE}={before}{shell(place)}"
     return trusting + (hide if Path(target.path).name == PROJECT_FILE else "")
 

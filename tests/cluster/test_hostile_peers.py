@@ -71,8 +71,23 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
     """A stranger at the port where the job's nodes meet."""
     told = directory / "told.json"
     (directory / "stranger.py").write_text(STRANGER)
-    words = ("cluster", "exec", "--node", "nid003", "--", sys.executable, "stranger.py", "nid001", str(61000 + job % 4536), str(told))
-    process = subprocess.Popen([sys.executable, "-m", "toolkit", *words], cwd=directory, env=toolkit_env)
+    words = (
+        "cluster",
+        "exec",
+        "--node",
+        "nid003",
+        "--",
+        sys.executable,
+        "stranger.py",
+        "nid001",
+        str(61000 + job % 4536),
+        str(told),
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolkit", *words],
+        cwd=directory,
+        env=toolkit_env,
+    )
     try:
         yield told
     finally:
@@ -80,9 +95,24 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
         process.wait(20)
 
 
-def run(toolkit: Any, env: dict[str, str], directory: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(
+    toolkit: Any,
+    env: dict[str, str],
+    directory: Path,
+    *words: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a job printed that ran while the stranger knocked, and what that one was told."""
-    done = toolkit("run", "--detach", "--nodes", "2", "--nodelist", "nid[001-002]", *words, "train.py", cwd=directory)
+    done = toolkit(
+        "run",
+        "--detach",
+        "--nodes",
+        "2",
+        "--nodelist",
+        "nid[001-002]",
+        *words,
+        "train.py",
+        cwd=directory,
+    )
     assert done.returncode == 0, done.stderr
     place = directory / "runs" / "train-0001"
     job = int(json.loads((place / "run.json").read_text())["job_id"])
@@ -94,23 +124,48 @@ def run(toolkit: Any, env: dict[str, str], directory: Path, *words: str) -> tupl
     for file in place.rglob("*"):
         if file.is_file() and "TOOLKIT_TOKEN=" in file.read_text(errors="replace"):
             assert file.name == "job.sbatch", "it says how the secret is made"
-            assert re.findall(r"TOOLKIT_TOKEN=(.*)", file.read_text()) == [r"$(od -An -N32 -v -tx1 /dev/urandom | tr -d ' \n')"]
+            assert re.findall(r"TOOLKIT_TOKEN=(.*)", file.read_text()) == [
+                r"$(od -An -N32 -v -tx1 /dev/urandom | tr -d ' \n')",
+            ]
     return outcome["results"], answers
 
 
-def test_rays_nodes_meet(toolkit: Any, toolkit_env: dict[str, str], ray_image: Path, shared_dir: Path) -> None:
+def test_rays_nodes_meet(
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+    ray_image: Path,
+    shared_dir: Path,
+) -> None:
     (shared_dir / "train.py").write_text(TELLING)
-    results, answers = run(toolkit, toolkit_env, shared_dir, "--image", str(ray_image), "--launcher", "ray")
+    results, answers = run(
+        toolkit,
+        toolkit_env,
+        shared_dir,
+        "--image",
+        str(ray_image),
+        "--launcher",
+        "ray",
+    )
     assert results == {"nodes": ["nid001", "nid002"], "token": False}
     assert answers["met"] >= 1, "the meeting is short: the first node stops listening when all are there"
     assert set(answers["answers"]) <= {0, 64}, "a number and a proof, which say nothing to who has no secret"
 
 
 def test_agents_of_elastic_horovod_find_their_driver(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+    pytorch_image: Path,
+    shared_dir: Path,
 ) -> None:
     (shared_dir / "train.py").write_text(COUNTING)
-    options = ("--launcher", "horovod-elastic", "--image", str(pytorch_image), "--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=30")
+    options = (
+        "--launcher",
+        "horovod-elastic",
+        "--image",
+        str(pytorch_image),
+        "--env",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS=30",
+    )
     results, answers = run(toolkit, toolkit_env, shared_dir, *options)
     assert results == {"count": 6, "size": 2, "token": False}
     assert answers["met"] > 5

@@ -31,7 +31,10 @@ def group() -> Iterator[str]:
     try:
         for name in USERS:
             home = f"/var/tmp/{name}"
-            subprocess.run(["useradd", "--create-home", "--home-dir", home, "--groups", GROUP, name], check=True)
+            subprocess.run(
+                ["useradd", "--create-home", "--home-dir", home, "--groups", GROUP, name],
+                check=True,
+            )
             subprocess.run(["apptainer", "config", "fakeroot", "--add", name], check=True)
         yield GROUP
     finally:
@@ -49,7 +52,12 @@ def shared_store(group: str, tiny_base: str) -> Iterator[tuple[Tiny, Tiny]]:
         place = Path(name)
         place.chmod(0o711)
         first, second = (
-            Tiny(place, tiny_base, ("setpriv", "--reuid", user, "--regid", user, "--init-groups", *read), {"HOME": f"/var/tmp/{user}"})
+            Tiny(
+                place,
+                tiny_base,
+                ("setpriv", "--reuid", user, "--regid", user, "--init-groups", *read),
+                {"HOME": f"/var/tmp/{user}"},
+            )
             for user in USERS
         )
         for _ in tidied(first):
@@ -115,11 +123,31 @@ def public(group: str) -> Iterator[Path]:
 
 def as_user(name: str, *words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """Run a command as another user, who has no privileges."""
-    become = ("setpriv", "--reuid", name, "--regid", name, "--init-groups", "--inh-caps=-all", "--bounding-set=-all")
-    return subprocess.run([*become, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    become = (
+        "setpriv",
+        "--reuid",
+        name,
+        "--regid",
+        name,
+        "--init-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    )
+    return subprocess.run(
+        [*become, *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
-def test_a_project_file_of_another_user_is_not_obeyed(public: Path, toolkit: Any, toolkit_env: dict[str, str]) -> None:
+def test_a_project_file_of_another_user_is_not_obeyed(
+    public: Path,
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+) -> None:
     trap = public / "scratch"
     trap.mkdir()
     trap.chmod(0o1777)
@@ -129,24 +157,40 @@ def test_a_project_file_of_another_user_is_not_obeyed(public: Path, toolkit: Any
     text = 'env = { LD_PRELOAD = "/var/tmp/evil.so" }'
     assert as_user(USERS[0], "sh", "-c", f"echo '{text}' > toolkit.toml", cwd=trap).returncode == 0
     done = toolkit(*run, cwd=trap / "mine")
-    assert done.returncode == 93, done.stderr
+    assert done.returncode == 94, done.stderr
     assert f"{trap}/toolkit.toml" in done.stderr
     assert f"user {USERS[0]}" in done.stderr
 
     # The same through a link of theirs to a file of ours, and in a directory of ours that they may write to.
     (public / "own.toml").write_text("nodes = 2\n")
-    assert as_user(USERS[0], "sh", "-c", f"rm toolkit.toml && ln -s {public}/own.toml toolkit.toml", cwd=trap).returncode == 0
+    assert (
+        as_user(
+            USERS[0],
+            "sh",
+            "-c",
+            f"rm toolkit.toml && ln -s {public}/own.toml toolkit.toml",
+            cwd=trap,
+        ).returncode
+        == 0
+    )
     linked = toolkit(*run, cwd=trap / "mine")
-    assert (linked.returncode, "symbolic link" in linked.stderr or "belongs to" in linked.stderr) == (93, True), linked.stderr
+    assert (
+        linked.returncode,
+        "symbolic link" in linked.stderr or "belongs to" in linked.stderr,
+    ) == (94, True), linked.stderr
     assert as_user(USERS[0], "rm", "toolkit.toml", cwd=trap).returncode == 0
     (trap / "mine" / "toolkit.toml").write_text(text)
     shutil.chown(trap / "mine", group=GROUP)
     (trap / "mine").chmod(0o2775)
     writable = toolkit(*run, cwd=trap / "mine")
-    assert (writable.returncode, f"group {GROUP}" in writable.stderr) == (93, True), writable.stderr
+    assert (writable.returncode, f"group {GROUP}" in writable.stderr) == (94, True), writable.stderr
     assert f"chmod g-w {trap}/mine" in writable.stderr
-    trusting = toolkit(*run, cwd=trap / "mine", env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")})
-    assert trusting.returncode != 93, trusting.stderr
+    trusting = toolkit(
+        *run,
+        cwd=trap / "mine",
+        env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")},
+    )
+    assert trusting.returncode != 94, trusting.stderr
 
 
 def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> None:
@@ -177,7 +221,12 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
     assert seen["refused"] > 50, seen
 
 
-def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(public: Path, user: User, toolkit: Any, cluster: str) -> None:
+def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
+    public: Path,
+    user: User,
+    toolkit: Any,
+    cluster: str,
+) -> None:
     del toolkit, cluster
     exercise = public / "exercise"
     exercise.mkdir()
@@ -195,7 +244,11 @@ def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(pub
         user.toolkit("cluster", "down", env=env)
 
 
-def test_a_cluster_does_not_start_where_others_can_write(public: Path, toolkit: Any, toolkit_env: dict[str, str]) -> None:
+def test_a_cluster_does_not_start_where_others_can_write(
+    public: Path,
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+) -> None:
     def prepared(name: str, *, owner: str, mode: int) -> Path:
         directory = public / name
         directory.mkdir()
@@ -208,10 +261,15 @@ def test_a_cluster_does_not_start_where_others_can_write(public: Path, toolkit: 
     sticky = prepared("sticky", owner="root", mode=0o1777)
     assert as_user(USERS[0], "mkdir", "-m", "777", "local", cwd=sticky).returncode == 0
     assert as_user(USERS[0], "ln", "-s", str(public), "link", cwd=sticky).returncode == 0
-    for place, word in ((theirs, "mktemp"), (open_to_all, "chmod o-w"), (sticky, "mktemp"), (sticky / "link", "mktemp")):
+    for place, word in (
+        (theirs, "mktemp"),
+        (open_to_all, "chmod o-w"),
+        (sticky, "mktemp"),
+        (sticky / "link", "mktemp"),
+    ):
         env = {**toolkit_env, "TOOLKIT_CLUSTER": "local", "TOOLKIT_CLUSTER_DIR": str(place)}
         up = toolkit("cluster", "up", "--nodes", "1", env=env)
-        assert up.returncode == 93, (place, up.stderr)
+        assert up.returncode == 94, (place, up.stderr)
         assert word in up.stderr
         assert not list((place / "local").glob("etc"))
 
@@ -226,7 +284,11 @@ Up = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_nobody_else_reaches_the_database_of_a_cluster(
-    who: str, public: Path, user: User, toolkit: Any, toolkit_env: dict[str, str]
+    who: str,
+    public: Path,
+    user: User,
+    toolkit: Any,
+    toolkit_env: dict[str, str],
 ) -> None:
     clusters = public / "c"
     clusters.mkdir()
@@ -254,14 +316,31 @@ def test_nobody_else_reaches_the_database_of_a_cluster(
         for account in (name, "root", "slurm", other, ""):
             fails(as_user(other, *ask, f"--user={account}"), "Access denied")
         owner = ("runuser", "-u", name, "--")
-        mine = (*owner, "mariadb", "--no-defaults", socket, f"--user={name}", "--skip-column-names", "--execute")
+        mine = (
+            *owner,
+            "mariadb",
+            "--no-defaults",
+            socket,
+            f"--user={name}",
+            "--skip-column-names",
+            "--execute",
+        )
 
         def sql(text: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run([*mine, text], capture_output=True, text=True, check=False, timeout=60)
+            return subprocess.run(
+                [*mine, text],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
 
         assert sql("select current_user()").stdout.strip() == f"{name}@localhost"
         fails(sql(f"select 'x' into outfile '{public}/written'"), "secure-file-priv")
-        fails(sql("load data infile '/etc/passwd' into table slurm_acct_db.acct_table"), "secure-file-priv")
+        fails(
+            sql("load data infile '/etc/passwd' into table slurm_acct_db.acct_table"),
+            "secure-file-priv",
+        )
         assert sql("select load_file('/etc/passwd')").stdout.strip() == "NULL"
         assert not (public / "written").exists()
         listening = call("cluster", "exec", "--", "ss", "-Hltnp").stdout

@@ -52,12 +52,19 @@ def leading(module: ModuleType) -> Iterator[tuple[int, queue.Queue[Any]]]:
     """A leading node: its port, and the links to those that it has let in."""
     inside: queue.Queue[Any] = queue.Queue()
     with listening() as server:
-        threading.Thread(target=module.answer, args=(server, "test", inside.put), daemon=True).start()
+        threading.Thread(
+            target=module.answer,
+            args=(server, "test", inside.put),
+            daemon=True,
+        ).start()
         yield server.getsockname()[1], inside
         module.hang_up(server)
 
 
-def pair(first: Callable[[socket.socket], Any], second: Callable[[socket.socket], Any]) -> tuple[Any, Any]:
+def pair(
+    first: Callable[[socket.socket], Any],
+    second: Callable[[socket.socket], Any],
+) -> tuple[Any, Any]:
     """What comes of two ends of a connection: a link, or the error."""
     ends = socket.socketpair()
     found: dict[int, Any] = {}
@@ -93,7 +100,10 @@ def test_nodes_of_a_job_believe_each_other(node: ModuleType) -> None:
     second.send(node="nid002")
     assert first.read() == {"node": "nid002"}
     messages = second.messages()
-    assert [next(messages), next(messages)] == [{"start": "rank 1", "environment": {"A": "ü\n"}}, {"over": True}]
+    assert [next(messages), next(messages)] == [
+        {"start": "rank 1", "environment": {"A": "ü\n"}},
+        {"over": True},
+    ]
     first.close()
     assert second.read() is None
     assert second.closed.is_set()
@@ -127,7 +137,11 @@ def test_nodes_of_other_jobs_do_not(other: str, node: ModuleType) -> None:
 class Relay:
     """A hostile listener between two nodes, which writes everything down and may meddle."""
 
-    def __init__(self, port: int, meddle: Callable[[str, bytes], bytes] = lambda _, data: data) -> None:
+    def __init__(
+        self,
+        port: int,
+        meddle: Callable[[str, bytes], bytes] = lambda _, data: data,
+    ) -> None:
         self.target, self.meddle = port, meddle
         self.seen: dict[str, bytes] = {"from member": b"", "from leader": b""}
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -140,7 +154,11 @@ class Relay:
                 near, _ = self.server.accept()
                 far = socket.create_connection(("127.0.0.1", self.target))
                 for name, source, sink in (("from member", near, far), ("from leader", far, near)):
-                    threading.Thread(target=self._pass, args=(name, source, sink), daemon=True).start()
+                    threading.Thread(
+                        target=self._pass,
+                        args=(name, source, sink),
+                        daemon=True,
+                    ).start()
 
     def _pass(self, name: str, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
@@ -194,7 +212,10 @@ def test_a_nodes_own_answers_are_no_proof_to_it_or_to_another(node: ModuleType) 
             connection.sendall(proof)
             assert connection.recv(1) == b""
         # Two conversations with the leader, each answered with what the other said.
-        with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("127.0.0.1", port)) as two:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as one,
+            socket.create_connection(("127.0.0.1", port)) as two,
+        ):
             one.sendall(secrets.token_bytes(node.SIZE))
             theirs = one.recv(2 * node.SIZE, socket.MSG_WAITALL)
             two.sendall(theirs[: node.SIZE])
@@ -247,7 +268,16 @@ def hold(port: int, data: bytes = b"") -> socket.socket:
 def test_garbage_and_crowds_do_not_keep_the_nodes_from_meeting(node: ModuleType) -> None:
     with leading(node) as (port, inside):
         crowd = [hold(port) for _ in range(node.CROWD + 50)]
-        crowd += [hold(port, garbage) for garbage in (b"GET / HTTP/1.1\r\n\r\n" * 8, b"\0", b"x" * 31, b"\xff" * 10**6, b"{}\n")]
+        crowd += [
+            hold(port, garbage)
+            for garbage in (
+                b"GET / HTTP/1.1\r\n\r\n" * 8,
+                b"\0",
+                b"x" * 31,
+                b"\xff" * 10**6,
+                b"{}\n",
+            )
+        ]
         began = time.monotonic()
         link = node.call("127.0.0.1", port, "test", 20)
         assert link is not None
@@ -292,12 +322,19 @@ def test_who_calls_early_or_finds_a_stranger_calls_again(node: ModuleType) -> No
     with listening() as server:
         port = server.getsockname()[1]
     found: queue.Queue[Any] = queue.Queue()
-    threading.Thread(target=lambda: found.put(node.call("127.0.0.1", port, "test", 20)), daemon=True).start()
+    threading.Thread(
+        target=lambda: found.put(node.call("127.0.0.1", port, "test", 20)),
+        daemon=True,
+    ).start()
     time.sleep(0.7)
     stranger = program(token=secrets.token_hex(32))
     with socket.create_server(("127.0.0.1", port)) as server:
         refused: queue.Queue[Any] = queue.Queue()
-        threading.Thread(target=stranger.answer, args=(server, "test", refused.put), daemon=True).start()
+        threading.Thread(
+            target=stranger.answer,
+            args=(server, "test", refused.put),
+            daemon=True,
+        ).start()
         time.sleep(1.5)
         stranger.hang_up(server)
     assert refused.empty()

@@ -48,23 +48,56 @@ Give = Callable[[Path], None]
         # Modes: of files and of directories; a sticky directory keeps others from replacing what is in it.
         (READER, [ROOT, MINE, PROJECT_FILE._replace(mode=FILE | 0o002)], "others"),
         (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o002), PROJECT_FILE], "others"),
-        (READER, [ROOT, TMP, PROJECT_FILE._replace(path="/tmp/toolkit.toml", in_shared=True)], None),
-        (READER, [ROOT, TMP, PROJECT_FILE._replace(path="/tmp/toolkit.toml", uid=OTHER, in_shared=True)], "owner"),
+        (
+            READER,
+            [ROOT, TMP, PROJECT_FILE._replace(path="/tmp/toolkit.toml", in_shared=True)],
+            None,
+        ),
+        (
+            READER,
+            [ROOT, TMP, PROJECT_FILE._replace(path="/tmp/toolkit.toml", uid=OTHER, in_shared=True)],
+            "owner",
+        ),
         (READER, [ROOT, TMP._replace(uid=OTHER), PROJECT_FILE], "owner"),
         (READER, [ROOT, MINE, PROJECT_FILE._replace(mode=LINK), PROJECT_FILE], None),
         # Groups: a user's own is like the user, a project's is not.
-        (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o020), PROJECT_FILE._replace(mode=FILE | 0o020)], None),
+        (
+            READER,
+            [ROOT, MINE._replace(mode=DIRECTORY | 0o020), PROJECT_FILE._replace(mode=FILE | 0o020)],
+            None,
+        ),
         (READER, [ROOT, MINE, PROJECT_FILE._replace(mode=FILE | 0o020, gid=PROJECT)], "group"),
-        (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o2020, gid=PROJECT), PROJECT_FILE], "group"),
+        (
+            READER,
+            [ROOT, MINE._replace(mode=DIRECTORY | 0o2020, gid=PROJECT), PROJECT_FILE],
+            "group",
+        ),
         (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o3020, gid=PROJECT), PROJECT_FILE], None),
         # A user namespace hides who owns the way; the file itself must still be the user's, and nothing may lie where all write.
         (IN_NAMESPACE, [ROOT._replace(uid=NOBODY), MINE, PROJECT_FILE], None),
-        (IN_NAMESPACE, [ROOT._replace(uid=NOBODY), MINE, PROJECT_FILE._replace(uid=NOBODY)], "owner"),
-        (IN_NAMESPACE, [ROOT, TMP._replace(uid=NOBODY), MINE._replace(uid=NOBODY, in_shared=True), PROJECT_FILE], "owner"),
+        (
+            IN_NAMESPACE,
+            [ROOT._replace(uid=NOBODY), MINE, PROJECT_FILE._replace(uid=NOBODY)],
+            "owner",
+        ),
+        (
+            IN_NAMESPACE,
+            [
+                ROOT,
+                TMP._replace(uid=NOBODY),
+                MINE._replace(uid=NOBODY, in_shared=True),
+                PROJECT_FILE,
+            ],
+            "owner",
+        ),
         (READER, [ROOT._replace(uid=NOBODY), MINE, PROJECT_FILE], "owner"),
     ],
 )
-def test_who_could_have_written_it(reader: Reader, entries: list[Entry], writers: str | None) -> None:
+def test_who_could_have_written_it(
+    reader: Reader,
+    entries: list[Entry],
+    writers: str | None,
+) -> None:
     distrust = find_distrust(entries, reader)
     assert (distrust.writers if distrust else None) == writers
 
@@ -113,7 +146,13 @@ def test_files_are_read_through_links_and_parents(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "link").symlink_to("../file")
     (tmp_path / "absolute").symlink_to(tmp_path / "a" / "b" / "link")
     (tmp_path / "directory").symlink_to("a")
-    for way in ("a/file", "a/b/link", "absolute", "directory/b/../file", "a/../../" + tmp_path.name + "/a/file"):
+    for way in (
+        "a/file",
+        "a/b/link",
+        "absolute",
+        "directory/b/../file",
+        "a/../../" + tmp_path.name + "/a/file",
+    ):
         assert read_text(tmp_path / way) == "text é"
     require_own(tmp_path / "directory" / "b" / "..")
     require_trusted(Path("/"))
@@ -128,7 +167,9 @@ def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> 
     link = tmp_path / "project" / "toolkit.toml"
     link.symlink_to(target)
     assert read_text(link) == "nodes = 2\n"
-    give({"file": target, "directory": target.parent, "link": link, "target": tmp_path / "project"}[which])
+    give(
+        {"file": target, "directory": target.parent, "link": link, "target": tmp_path / "project"}[which],
+    )
     with pytest.raises(UntrustedError, match="belongs to user") as caught:
         read_text(link)
     assert str(link) in caught.value.cause
@@ -140,7 +181,10 @@ def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: P
     file.parent.mkdir(parents=True)
     file.write_text("nodes = 2\n")
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(UntrustedError, match="every user of this machine can write to the directory") as caught:
+    with pytest.raises(
+        UntrustedError,
+        match="every user of this machine can write to the directory",
+    ) as caught:
         read_text(file)
     assert caught.value.next_step == f"chmod o-w {tmp_path / 'open'}"
     (tmp_path / "open").chmod(0o1777)
@@ -150,7 +194,11 @@ def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: P
         read_text(file)
 
 
-def test_trust_is_given_by_a_variable(tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trust_is_given_by_a_variable(
+    tmp_path: Path,
+    give: Give,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (tmp_path / "course").mkdir()
     (tmp_path / "course" / "toolkit.toml").write_text("nodes = 2\n")
     (tmp_path / "way").symlink_to("course")
@@ -199,7 +247,10 @@ def test_no_handle_stays_open(tmp_path: Path, give: Give) -> None:
 
 
 def test_a_project_file_of_another_user_stops_what_would_obey_it(
-    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    give: Give,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -231,7 +282,11 @@ def test_an_own_project_file_hides_that_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sites/ours.toml", "toolkit.toml", "explain/ours.toml"])
-def test_files_of_the_configuration_are_held_to_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_configuration_are_held_to_it(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from toolkit.explain.rulebook import rules
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -239,7 +294,11 @@ def test_files_of_the_configuration_are_held_to_it(kind: str, tmp_path: Path, mo
     file.parent.mkdir(parents=True)
     file.write_text('name = "ours"\n' if "sites" in kind else "")
     file.chmod(0o666)
-    read = {"sites/ours.toml": lambda: sites.load("ours"), "toolkit.toml": lambda: chosen_site(tmp_path), "explain/ours.toml": rules}[kind]
+    read = {
+        "sites/ours.toml": lambda: sites.load("ours"),
+        "toolkit.toml": lambda: chosen_site(tmp_path),
+        "explain/ours.toml": rules,
+    }[kind]
     with pytest.raises(UntrustedError, match="can write to it"):
         read()
     if "sites" in kind:
@@ -264,7 +323,11 @@ def test_a_broken_file_is_still_an_error_of_the_file(tmp_path: Path) -> None:
         chosen_site(tmp_path)
 
 
-def test_the_key_of_a_signature_is_not_taken_from_another_user(tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_a_signature_is_not_taken_from_another_user(
+    tmp_path: Path,
+    give: Give,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     verified: list[str] = []
     monkeypatch.setattr("toolkit.images.builders.sign.verify", lambda _, key: verified.append(key))
     here, folder = tmp_path / "here", tmp_path / "course"

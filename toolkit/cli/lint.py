@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--site", "site_name", help="The cluster that the scripts are for: its partitions, comments and modules are looked at too.")
-@click.option(
-    "--fix", is_flag=True, help="Mend what is mechanical, in the file; the file as it was is kept as FILE.orig, or FILE.orig.2 and so on."
-)
+@click.option("--fix", is_flag=True, help="Mend what is mechanical, in the file; the original is kept: FILE.orig, FILE.orig.2, ...")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_context
 def command(context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool) -> None:

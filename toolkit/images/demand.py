@@ -23,7 +23,13 @@ def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> li
     if not job.require_signed:
         return []
     if not job.signature_key:
-        return [UsageError("a signed image is demanded, but no key is named", place="require_signed", next_step="--signature-key FILE")]
+        return [
+            UsageError(
+                "a signed image is demanded, but no key is named",
+                place="require_signed",
+                next_step="--signature-key FILE",
+            ),
+        ]
     from toolkit.images.builders.sign import verify
 
     try:

@@ -57,11 +57,15 @@ def require_writable(directory: Path) -> None:
 
 
 def forbidden(path: Path, error: OSError) -> ForbiddenError:
-    """Return the error for a file of an image directory, or the directory, that this user may not write."""
+    """Return the error for a file or directory of images that this user may not write."""
     place = path if path.exists() else path.parent
     wanted = "for write permission" if place.is_dir() else f"to run: chmod g+rw {shell(place)}"
     next_step = f"ask {_name(place)} {wanted}; or set TOOLKIT_IMAGES to a directory of your own"
-    return ForbiddenError(f"{place} cannot be used: {error.strerror}", place=str(place), next_step=next_step)
+    return ForbiddenError(
+        f"{place} cannot be used: {error.strerror}",
+        place=str(place),
+        next_step=next_step,
+    )
 
 
 def _opened(path: Path) -> int:

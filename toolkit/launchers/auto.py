@@ -56,7 +56,12 @@ _RULES = (
 
 
 def choose(
-    script: str, source: Source, frameworks: Collection[str] | None, job: Job, registered: Collection[str], noun: str = "image"
+    script: str,
+    source: Source,
+    frameworks: Collection[str] | None,
+    job: Job,
+    registered: Collection[str],
+    noun: str = "image",
 ) -> Choice:
     """The launcher for a script.
 
@@ -74,7 +79,8 @@ def choose(
     if found is not None:
         return Choice(found.launcher, f"{script} {found.because}")
     if frameworks is not None and "torch" not in frameworks:
-        return Choice("none", f"{script} imports nothing that spreads it, and the {noun} holds no torch")
+        reason = f"{script} imports nothing that spreads it, and the {noun} holds no torch"
+        return Choice("none", reason)
     if job.node_range == (1, 1) and (job.ntasks_per_node or job.most_gpus or 1) == 1:
         return Choice("none", f"{script} imports nothing that spreads it, and one rank was asked for")
     return Choice("torchrun", f"{script} imports nothing that says otherwise")

@@ -27,7 +27,8 @@ def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitEr
     if held is not None and operation not in held:
         findings.append(
             LauncherMismatchError(
-                f"the launcher {launcher} needs a Horovod that was built with {_NAMES[operation]}, this {request.noun}'s has "
+                f"the launcher {launcher} needs a Horovod that was built with {_NAMES[operation]}, "
+                f"this {request.noun}'s has "
                 f"{', '.join(_NAMES.get(one, one) for one in held)}",
                 place="--launcher",
                 next_step=_OTHER[operation],

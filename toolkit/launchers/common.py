@@ -36,7 +36,7 @@ def interface(request: Request) -> dict[str, str]:
 
 
 def needs(framework: str, launcher: str, request: Request) -> list[LauncherMismatchError]:
-    """Return a finding if the image is known not to hold a framework; of a foreign image nothing is known."""
+    """Return a finding if the image lacks a framework; of a foreign image nothing is known."""
     if request.manifest is None or framework in request.manifest.frameworks:
         return []
     held = ", ".join(sorted(request.manifest.frameworks)) or "none"

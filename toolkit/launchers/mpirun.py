@@ -77,7 +77,8 @@ def _warnings(request: Request) -> tuple[str, ...]:
     if outside is None or inside is None or outside[1] == inside[1]:
         return ()
     return (
-        f"mpirun here is Open MPI {outside[1]}.{outside[2]}, the {request.noun} has {inside[1]}.{inside[2]}: ranks may not find it; "
+        f"mpirun here is Open MPI {outside[1]}.{outside[2]}, "
+        f"the {request.noun} has {inside[1]}.{inside[2]}: ranks may not find it; "
         "--launcher horovod or mpi does without the host's",
     )
 

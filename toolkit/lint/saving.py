@@ -27,26 +27,40 @@ def save(file: Path, text: str) -> Path:
     try:
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError("--fix writes regular files only", place=str(file), next_step=f"toolkit lint {file}")
+            raise UsageError(
+                "--fix writes regular files only",
+                place=str(file),
+                next_step=f"toolkit lint {file}",
+            )
         original = _keep(target)
         try:
-            write_atomically(target, text, mode=stat.S_IMODE(status.st_mode), owner=(status.st_uid, status.st_gid))
+            write_atomically(
+                target,
+                text,
+                mode=stat.S_IMODE(status.st_mode),
+                owner=(status.st_uid, status.st_gid),
+            )
         except BaseException:
             original.unlink()
             raise
     except OSError as error:
         reason = f"the script cannot be written: {error.strerror}"
-        raise ForbiddenError(reason, place=str(error.filename or file), next_step="toolkit lint without --fix changes nothing") from None
+        raise ForbiddenError(
+            reason,
+            place=str(error.filename or file),
+            next_step="toolkit lint without --fix changes nothing",
+        ) from None
     return original
 
 
 def _keep(target: Path) -> Path:
     """Give the file a second name, under which nothing lies yet."""
-    names = (target.with_name(f"{target.name}.orig{f'.{number}' if number > 1 else ''}") for number in count(1))
-    for name in names:
+    for number in count(1):
+        ending = f".{number}" if number > 1 else ""
         with suppress(FileExistsError):
-            _link_or_copy(target, name)
-            return name
+            original = target.with_name(f"{target.name}.orig{ending}")
+            _link_or_copy(target, original)
+            return original
     raise AssertionError("numbers do not end")
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from toolkit.errors import BindMissingError, ConfigError, SlurmUnreachableError
 from toolkit.files import read_json
 from toolkit.localcluster import processes
-from toolkit.localcluster.paths import PRIVATE, Paths, below_private, default_name, paths_of, require_own
+from toolkit.localcluster.paths import (
+    PRIVATE,
+    Paths,
+    below_private,
+    default_name,
+    paths_of,
+    require_own,
+)
 from toolkit.model.base import Model
 from toolkit.model.site import Access
 
@@ -48,7 +55,7 @@ def access(name: str = "local", cwd: str | None = None) -> Access:
 
 
 def running(paths: Paths) -> Started | None:
-    """Return the cluster if it is up: every node was idle once, and its first process is alive and ours.
+    """Return the cluster if it is up: every node was idle once, and its first process lives.
 
     Raises:
         UntrustedError: its directory is another user's, or others can write there.

@@ -155,7 +155,7 @@ def gres_conf(shape: Shape, directory: PurePosixPath) -> str:
 
 
 def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
-    """The accounting daemon's file. There is no password: the database knows the user by the socket (unix_socket)."""
+    """Return slurmdbd.conf. It has no password: MariaDB knows the user by the socket."""
     rows = [
         "AuthType=auth/munge",
         f"AuthInfo=socket={directory}/run/munge.socket",

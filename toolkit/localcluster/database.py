@@ -25,12 +25,23 @@ def start(paths: Paths, plan: Plan, daemon: Starter) -> None:
     """
     _install(paths, plan.user)
     server = daemon("mariadb", *_server(paths, plan.user))
-    client = ("mariadb", "--no-defaults", f"--socket={_socket(paths)}", f"--user={plan.user}", "--execute")
+    client = (
+        "mariadb",
+        "--no-defaults",
+        f"--socket={_socket(paths)}",
+        f"--user={plan.user}",
+        "--execute",
+    )
     _await(paths, server, "mariadb", (*client, "select 1"))
     shell.run((*client, "create database slurm_acct_db"), timeout=30)
     # slurmdbd has no option for the socket; its client library reads this variable.
     accounting = daemon("slurmdbd", "env", f"MYSQL_UNIX_PORT={_socket(paths)}", "slurmdbd", "-D")
-    _await(paths, accounting, "slurmdbd", ("sacctmgr", "--immediate", "--quiet", "add", "cluster", plan.name))
+    _await(
+        paths,
+        accounting,
+        "slurmdbd",
+        ("sacctmgr", "--immediate", "--quiet", "add", "cluster", plan.name),
+    )
     if plan.shape.limits:
         _limit_jobs(plan)
 
@@ -41,7 +52,10 @@ def _limit_jobs(plan: Plan) -> None:
     shell.run((*add, "account", "users", "Description=users", "Organization=local"), timeout=30)
     shell.run((*add, "user", plan.user, "Account=users"), timeout=30)
     for partition, limits in plan.shape.limits.items():
-        given = {"MaxJobsPerUser": limits.jobs_running, "MaxSubmitJobsPerUser": limits.jobs_submitted}
+        given = {
+            "MaxJobsPerUser": limits.jobs_running,
+            "MaxSubmitJobsPerUser": limits.jobs_submitted,
+        }
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
         shell.run((*add, "qos", quality(partition), *words), timeout=30)
 
@@ -56,10 +70,26 @@ def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
     for partition, limits in plan.shape.limits.items():
         if limits.gpus is None:
             continue
-        words = ("modify", "qos", quality(partition), "set", f"MaxTRESPerUser=gres/gpu={limits.gpus}")
-        while not (said := shell.run(("sacctmgr", "--immediate", "--quiet", *words), check=False, timeout=30)).ok:
+        words = (
+            "modify",
+            "qos",
+            quality(partition),
+            "set",
+            f"MaxTRESPerUser=gres/gpu={limits.gpus}",
+        )
+        while not (
+            said := shell.run(
+                ("sacctmgr", "--immediate", "--quiet", *words),
+                check=False,
+                timeout=30,
+            )
+        ).ok:
             if time.monotonic() > deadline:
-                raise StartError("a limit of GPUs was not taken", (paths.log_of("slurmdbd"),), said.tail(3))
+                raise StartError(
+                    "a limit of GPUs was not taken",
+                    (paths.log_of("slurmdbd"),),
+                    said.tail(3),
+                )
             time.sleep(0.1)
 
 
@@ -79,7 +109,11 @@ def _server(paths: Paths, user: str) -> tuple[str, ...]:
     """
     return (
         *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={paths.database / 'data'}"),
-        *(f"--socket={_socket(paths)}", f"--pid-file={paths.run / 'mysql.pid'}", "--skip-networking"),
+        *(
+            f"--socket={_socket(paths)}",
+            f"--pid-file={paths.run / 'mysql.pid'}",
+            "--skip-networking",
+        ),
         *(f"--secure-file-priv={_files(paths)}", "--local-infile=OFF", "--skip-symbolic-links"),
         *("--innodb-buffer-pool-size=64M", f"--log-error={paths.log_of('mariadb')}"),
     )
@@ -90,15 +124,30 @@ def _install(paths: Paths, user: str) -> None:
         directory.mkdir(mode=0o700)
     shell.run(
         (
-            *("mariadb-install-db", "--no-defaults", f"--user={user}", f"--datadir={paths.database / 'data'}"),
-            *("--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}", "--skip-test-db"),
+            *(
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--user={user}",
+                f"--datadir={paths.database / 'data'}",
+            ),
+            *(
+                "--auth-root-authentication-method=socket",
+                f"--auth-root-socket-user={user}",
+                "--skip-test-db",
+            ),
         ),
         timeout=120,
     )
     paths.log_of("mariadb").touch()
 
 
-def _await(paths: Paths, process: subprocess.Popen[str], name: str, question: tuple[str, ...], timeout: float = 60) -> None:
+def _await(
+    paths: Paths,
+    process: subprocess.Popen[str],
+    name: str,
+    question: tuple[str, ...],
+    timeout: float = 60,
+) -> None:
     """Ask until the daemon answers."""
     deadline = time.monotonic() + timeout
     while process.poll() is None and time.monotonic() < deadline:

@@ -73,7 +73,7 @@ class Paths:
 
     @property
     def database(self) -> Path:
-        """Files and socket of MariaDB; for the owner only, even if somebody opens the directories above."""
+        """Files and socket of MariaDB; for the owner only, even if the directory above is opened."""
         return self.directory / "db"
 
     def log_of(self, subject: str) -> Path:
@@ -92,7 +92,7 @@ def root() -> Path:
 
 def _named_root() -> Path:
     named = os.environ.get("TOOLKIT_CLUSTER_DIR")
-    return Path(named).expanduser() if named else Path.home() / ".local" / "state" / "toolkit" / "clusters"
+    return Path(named or "~/.local/state/toolkit/clusters").expanduser()
 
 
 def paths_of(name: str) -> Paths:
@@ -104,7 +104,8 @@ def paths_of(name: str) -> Paths:
     """
     if not _NAME.match(name) or len(name) > LONGEST_NAME:
         raise UsageError(
-            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them", place="--name"
+            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them",
+            place="--name",
         )
     directory = root() / name
     text = str(directory)
@@ -115,12 +116,16 @@ def paths_of(name: str) -> Paths:
             next_step=_ELSEWHERE,
         )
     if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
-        raise ClusterError("the directory of the cluster has characters that slurm.conf cannot carry", place=text, next_step=_ELSEWHERE)
+        raise ClusterError(
+            "the directory of the cluster has characters that slurm.conf cannot carry",
+            place=text,
+            next_step=_ELSEWHERE,
+        )
     return Paths(name, directory)
 
 
 def require_own(paths: Paths) -> None:
-    """Check that the cluster's directory is this user's and that nobody else can write to it or replace it.
+    """Check that the cluster's directory is this user's and that nobody else can change it.
 
     Raises:
         UntrustedError: it is another user's, or others can write there.

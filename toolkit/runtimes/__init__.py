@@ -53,7 +53,10 @@ RUNTIMES: dict[str, Entry] = {
         launchers=("torchrun", "srun", "spawn", "none", "horovod", "mpi", "horovod-gloo", "tensorflow", "shell"),
     ),
     "conda": Entry("a conda environment (--env NAME), with the site's modules", noun="environment"),
-    "none": Entry("the nodes' own Python, with the site's modules, or the virtual environment that is active", noun="environment"),
+    "none": Entry(
+        "the nodes' own Python, with the site's modules, or the virtual environment that is active",
+        noun="environment",
+    ),
 }
 
 
@@ -129,6 +132,6 @@ def launcher_findings(runtime: str, launcher: str) -> list[ToolkitError]:
 
 
 def noun(runtime: str) -> str:
-    """Return what messages call the thing that ranks run in: ``image``, or ``environment`` where there is no image."""
+    """Return what messages call the thing that ranks run in: ``image`` or ``environment``."""
     entry = RUNTIMES.get(runtime)
     return entry.noun if entry else "image"

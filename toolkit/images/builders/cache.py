@@ -96,7 +96,8 @@ class Cache:
         """``find``, and remember that it was of use."""
         found = self.find(kind, key)
         if found:
-            with suppress(FileNotFoundError, PermissionError):  # it is being kept anew, or is another user's
+            # It is being kept anew, or is another user's.
+            with suppress(FileNotFoundError, PermissionError):
                 os.utime(self._note(kind, key))
         return found
 

@@ -54,7 +54,13 @@ def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float)
 def this_process(store: Path) -> Owner:
     """Return the marker of a build by this process."""
     pid = os.getpid()
-    return Owner(store=os.path.realpath(store), host=socket.gethostname(), boot=_boot(), pid=pid, started=_started(pid) or 0)
+    return Owner(
+        store=os.path.realpath(store),
+        host=socket.gethostname(),
+        boot=_boot(),
+        pid=pid,
+        started=_started(pid) or 0,
+    )
 
 
 def _boot() -> str:
@@ -84,6 +90,8 @@ def read(directory: Path) -> Owner | None:
 
 def _started(pid: int) -> int | None:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        return int(
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19],
+        )
     except (OSError, IndexError, ValueError):
         return None

@@ -65,7 +65,10 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
         NoSpaceError: a file system has less than the recipe needs.
     """
     needs: dict[int, tuple[Path, int]] = {}
-    for directory, megabytes in ((images, space.image * (2 if twice else 1)), (scratch_parent(images), space.build)):
+    for directory, megabytes in (
+        (images, space.image * (2 if twice else 1)),
+        (scratch_parent(images), space.build),
+    ):
         device = directory.stat().st_dev
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
     known: list[str] = []
@@ -98,7 +101,11 @@ def workspace(images: Path) -> Iterator[Workspace]:
         for parent in dict.fromkeys((images, scratch_parent(images))):
             made[parent], lock = _made(parent, owner)
             locks.append(lock)
-        yield Workspace(output=made[images], scratch=made[scratch_parent(images)], locks=tuple(locks))
+        yield Workspace(
+            output=made[images],
+            scratch=made[scratch_parent(images)],
+            locks=tuple(locks),
+        )
     finally:
         for directory in made.values():
             remove(directory)
@@ -107,11 +114,13 @@ def workspace(images: Path) -> Iterator[Workspace]:
 
 
 def _made(parent: Path, owner: Owner) -> tuple[Path, int]:
-    """Make a directory that has its marker and its lock before it gets a name that others look for."""
+    """Make a directory that is marked and locked before it gets a name that others look for."""
     new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
     lock = os.open(new, _DIRECTORY)
     try:
-        with suppress(OSError):  # a file system without locks: the marker says that the build is alive
+        with suppress(
+            OSError,
+        ):  # a file system without locks: the marker says that the build is alive
             fcntl.flock(lock, fcntl.LOCK_EX)
         ownership.write(new, owner)
         return new.rename(new.with_name(new.name.replace(_UNFINISHED, _PREFIX, 1))), lock
@@ -149,4 +158,9 @@ def _is_abandoned(directory: Path, handle: int, reader: Owner) -> bool:
     if status.st_uid != os.geteuid():
         return False
     owner = ownership.read(directory)
-    return ownership.is_abandoned(owner, reader, lives=ownership.lives(owner), age=time.time() - status.st_mtime)
+    return ownership.is_abandoned(
+        owner,
+        reader,
+        lives=ownership.lives(owner),
+        age=time.time() - status.st_mtime,
+    )

@@ -1,6 +1,7 @@
-# How the nodes of a job prove to each other that they belong to it. They know a secret, which never goes over the network: each side
-# sends a random number, and answers the other's with a keyed hash (HMAC-SHA256). So does every message afterwards; nobody in between can
-# change, repeat or add one.
+# How the nodes of a job prove to each other that they belong to it. They know a secret, which never
+# goes over the network: each side sends a random number, and answers the other's with a keyed hash
+# (HMAC-SHA256). Every message afterwards has one, too: nobody in between can change, repeat or add
+# one.
 from __future__ import annotations
 
 import contextlib
@@ -63,7 +64,10 @@ class Link:
             numbers = own + exactly(connection, SIZE, until)
             self.demand(exactly(connection, SIZE, until), b"leader", run, numbers)
             connection.sendall(keyed(SECRET, b"member", run, numbers))
-        self.key, self.sides = keyed(SECRET, b"session", run, numbers), (b"leader", b"member") if leads else (b"member", b"leader")
+        self.key, self.sides = (
+            keyed(SECRET, b"session", run, numbers),
+            (b"leader", b"member") if leads else (b"member", b"leader"),
+        )
         connection.settimeout(STRANGER)
         self.connection, self.lines = connection, connection.makefile("rb")
         self.sent = self.received = 0
@@ -85,7 +89,7 @@ class Link:
             self.sent += 1
 
     def read(self) -> dict[str, Any] | None:
-        """The next message; None where the other side is gone, silent for too long, or somebody meddled."""
+        """The next message; None where the other side is gone or silent, or somebody meddled."""
         try:
             seal, _, text = self.lines.readline(LONGEST).rstrip(b"\n").partition(b" ")
             if hmac.compare_digest(seal, self.seal(self.sides[1], self.received, text)):
@@ -113,7 +117,7 @@ def hang_up(connection: socket.socket) -> None:
 
 
 def call(host: str, port: int, purpose: str, patience: float) -> Link | None:
-    """The link to the leading node, as soon as it is there; None: only strangers, or nobody, for so many seconds."""
+    """The link to the leading node, as soon as it is there; None: it was not, for so long."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
         with contextlib.suppress(OSError, StrangerError):
@@ -129,7 +133,7 @@ def call(host: str, port: int, purpose: str, patience: float) -> Link | None:
 
 
 def answer(server: socket.socket, purpose: str, enter: Callable[[Link], object]) -> None:
-    """Let in whoever proves to belong to the job, each in a thread of its own, until the server is closed."""
+    """Let in whoever proves to belong to the job, until the server is closed."""
     waiting: list[socket.socket] = []
     lock = threading.Lock()
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from handshake import SECRET, Link, answer, call, hang_up, keyed
 
 PATIENCE = 300  # seconds for all nodes to arrive
-# Ray's own word, without which it takes no work. Ray sends it to its other nodes as it is: so it is not the secret itself.
+# Ray's own word, without which it takes no work. Ray sends it as it is: so it is not the secret.
 TOKEN = os.environ["RAY_AUTH_TOKEN"] = keyed(SECRET, b"ray").hex()[:32]
 SERVERS = ("raylet", "gcs_server")  # Ray is on a node as long as these are
 first, port, ports, nodes, cpus, gpus, interface, *command = sys.argv[1:]
