@@ -134,7 +134,8 @@ def require_own(paths: Paths) -> None:
     from toolkit import trusted_files
 
     try:
-        trusted_files.require_trusted(_named_root())  # with the symbolic links that the user named
+        if paths.directory.parent == root():
+            trusted_files.require_trusted(_named_root())  # with the symbolic links that the user named
         trusted_files.require_own(paths.directory)
     except UntrustedError as error:
         if not (error.next_step or "").startswith("chmod"):
