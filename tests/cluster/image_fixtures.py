@@ -172,6 +172,16 @@ class Tiny:
                 found.append(line.replace(b"\0", b" ").decode(errors="replace"))
         return found
 
+    def ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What ``newuidmap`` and ``newgidmap`` are told for the user of this store."""
+        name = self.become[self.become.index("--reuid") + 1] if self.become else pwd.getpwuid(os.geteuid()).pw_name
+        user = pwd.getpwnam(name)
+        found = []
+        for file, own in (("/etc/subuid", user.pw_uid), ("/etc/subgid", user.pw_gid)):
+            rows = [line.split(":") for line in Path(file).read_text().splitlines() if line.startswith(f"{name}:")]
+            found.append((0, own, 1, 1, int(rows[0][1]), int(rows[0][2])))
+        return found[0], found[1]
+
     def mounts(self) -> list[str]:
         return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.place) in line]
 

@@ -59,6 +59,10 @@ class Base(Model, frozen=True, kw_only=True):
         """Commands for the end of the build, within the image."""
         return ()
 
+    def reads(self) -> tuple[str, ...]:
+        """Return the files or directories of this machine that it is made from."""
+        return ()
+
 
 class Debootstrap(Base, frozen=True, kw_only=True):
     """``kind = "debootstrap"``: a small Debian, package by package from a mirror that is told when it is built.
@@ -119,6 +123,9 @@ class LocalImage(Base, frozen=True, kw_only=True):
 
     def header(self) -> tuple[str, ...]:
         return ("Bootstrap: localimage", f"From: {self.path}")
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.path,)
 
     def dockerfile(self) -> str:
         return "scratch"  # Docker knows no SIF: its builder refuses such a recipe

@@ -15,7 +15,8 @@ of an image are read by that (``labels.py``). What else has to be known of Appta
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from toolkit.images import host, library
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.guard import descendants
-from toolkit.images.builders.privilege import Way, way
-from toolkit.images.builders.work import Bind
+from toolkit.images.builders.privilege import Way, may_mount, namespace_ids, way
+from toolkit.images.builders.work import CANNOT, Bind, Fence
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.buildlog import Results
 from toolkit.images.collect import Contents
@@ -35,11 +36,13 @@ from toolkit.images.loan import ROOT, Loan, bind_option, secrets
 from toolkit.images.piece import LENT
 from toolkit.images.recipes import Resolved
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.model.base import to_json
 from toolkit.progress import Progress
 from toolkit.quoting import shell_words
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")  # packs two to three times faster than gzip, and unpacks faster
+SOURCE = Path(__file__).resolve().parents[3]  # where our own modules are found
 _MIRROR = "{{ mirror }}"
 
 
@@ -103,11 +106,8 @@ def build(
     lent = lend(loan, place.output / "host", wheels)
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     arguments = [*mounts, *_temporary_arguments(place)]
-    command = _command(chosen, resolved.base, definition, place, place.sif, COMPRESSION, arguments)
-    whole = {**_environment(place, chosen), **(environment or {})}
-    code = follower.follow(command, whole, place, steps=names, cwd=cwd, on_step=_calm_after_base(names))
-    if code != 0:
-        raise follower.error(code)
+    task = _Task(chosen, resolved.base, definition, place.sif, COMPRESSION, tuple(arguments), environment or {}, cwd, lent)
+    _build(task, place, follower, steps=names, on_step=_calm_after_base(names))
     follower.end()
     return Outcome(follower.reader.results, version(chosen), follower.seconds)
 
@@ -121,11 +121,8 @@ def build_base(
     if base.setup():
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
     packing = (*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
-    command = _command(chosen, base, text, place, target, packing, _temporary_arguments(place))
-    whole = {**_environment(place, chosen), **(environment or {})}
-    code = follower.follow(command, whole, place, cwd=cwd, hidden=("pack", "checks"))
-    if code != 0:
-        raise follower.error(code)
+    task = _Task(chosen, base, text, target, packing, tuple(_temporary_arguments(place)), environment or {}, cwd)
+    _build(task, place, follower, hidden=("pack", "checks"))
 
 
 def pack_archive(base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path) -> str:
@@ -137,21 +134,85 @@ def pack_archive(base: Base, definition: str, place: Workspace, follower: Follow
         chosen = way()
     except ForbiddenError:
         chosen = Way(shell.which("apptainer") or shell.which("singularity") or "apptainer")
-    command = _command(chosen, base, definition, place, place.sif, COMPRESSION, _temporary_arguments(place))
-    code = follower.follow(command, _environment(place, chosen), place, cwd=cwd)
-    if code != 0:
-        raise follower.error(code)
+    task = _Task(chosen, base, definition, place.sif, COMPRESSION, tuple(_temporary_arguments(place)), {}, cwd)
+    _build(task, place, follower)
     return version(chosen)
 
 
-def _command(
-    chosen: Way, base: Base, definition: str, place: Workspace, target: Path, packing: tuple[str, ...], arguments: list[str]
-) -> list[str]:
-    file = place.output / "image.def"
-    file.write_text(definition, encoding="utf-8")
-    # Nothing is there that it could replace; but only so does it let a definition's labels replace its own.
-    command = [*chosen.prefix, chosen.program, "build", "--force", *chosen.options, "--mksquashfs-args", " ".join(packing)]
-    return [*command, *_base_arguments(base, place), *arguments, str(target), str(file)]
+@dataclass(frozen=True)
+class _Task:
+    """One call of ``apptainer build``.
+
+    Attributes:
+        arguments: of it, besides those that every build gets.
+        environment: what Apptainer has to know besides, such as a login.
+        lent: what of the host the steps see.
+    """
+
+    way: Way
+    base: Base
+    definition: str
+    target: Path
+    packing: tuple[str, ...]
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path | str
+    lent: tuple[Bind, ...] = ()
+
+
+def _build(
+    task: _Task,
+    place: Workspace,
+    follower: Follower,
+    *,
+    steps: Collection[str] = (),
+    hidden: Collection[str] = (),
+    on_step: Callable[[str, int], object] | None = None,
+) -> None:
+    """Run ``apptainer build`` where it can write nothing of the host; where a user may not have that, as it is.
+
+    Raises:
+        BuildError, NoSpaceError: it failed.
+    """
+    (place.output / "image.def").write_text(task.definition, encoding="utf-8")
+    base = _base_arguments(task.base, place)
+    environment = {**_environment(place, task.way), **task.environment}
+    for fenced in (True, False):
+        # Nothing is there that it could replace; but only so does it let a definition's labels replace its own.
+        command = [task.way.program, "build", "--force", "--mksquashfs-args", " ".join(task.packing), *base, *task.arguments]
+        command += [*_privileges(task.way, fenced=fenced), str(task.target), str(place.output / "image.def")]
+        command = [*_fence(task, place), *command] if fenced else command
+        code = follower.follow(command, environment, place, steps=steps, hidden=hidden, on_step=on_step, cwd=task.cwd)
+        if code != CANNOT or may_mount():
+            break
+        follower.say("toolkit: Apptainer runs with all that this user may write")
+    if code != 0:
+        raise follower.error(code)
+
+
+def _privileges(chosen: Way, *, fenced: bool) -> tuple[str, ...]:
+    """The options of a build by which it may change owners; behind the fence, a user is root already."""
+    return chosen.options if may_mount() or not fenced else ()
+
+
+def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
+    """What is put before a command so that it can write to the directories of this build only."""
+    file = place.output / "fence.json"
+    try:
+        users, groups = ((), ()) if may_mount() else namespace_ids()
+    except ForbiddenError:
+        users, groups = (), ()
+    temporary = place.scratch / "fenced-tmp"
+    temporary.mkdir(mode=0o777)
+    fence = Fence(
+        users=users,
+        groups=groups,
+        temporary=str(temporary),
+        readable=(str(task.cwd), *task.base.reads(), *(one.source for one in task.lent)),
+        writable=tuple(str(directory) for directory in place.directories),
+    )
+    file.write_text(to_json(fence), encoding="utf-8")
+    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.builders.fence", str(file), "--")
 
 
 def _calm_after_base(names: list[str]) -> Callable[[str, int], None]:
@@ -240,7 +301,8 @@ def _environment(place: Workspace, chosen: Way) -> dict[str, str]:
         "PATH": ":".join(dict.fromkeys(part for part in path if part)),
         "LC_ALL": "C.UTF-8",
         "GOMAXPROCS": "1",
-        "PYTHONPATH": str(Path(__file__).resolve().parents[3]),  # for the guard, which does not hand it on
+        "PYTHONPATH": str(SOURCE),  # for the guard, which does not hand it on
+        "TMPDIR": str(place.scratch / "tmp"),
         **host.proxies(),
     }
     directories = {"TMPDIR": place.scratch / "tmp", "CACHEDIR": place.scratch / "cache", "CONFIGDIR": place.output / "config"}

@@ -33,9 +33,10 @@ _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fspr
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FORMAT = 1  # of the bases that we make; another number makes them anew
-# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it.
+# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it. Run in the new root, so that its links
+# lead to nothing of this machine.
 _CLEAN = """
-cd "$1"
+cd /
 for file in hostname hosts resolv.conf; do : > "etc/$file"; done
 rm -rf dev/*
 echo '# The mirror of the build is not kept.' > etc/apt/sources.list
@@ -115,9 +116,9 @@ def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follow
         )
     root = place.scratch / "debian"
     options = [*_DEBOOTSTRAP, f"--include={','.join(('apt', *base.packages))}", f"--arch={_architecture()}"]
-    script = f'set -e; {program} "$@" && set -- "$root" && {{ {_CLEAN} }} && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
+    script = f'set -e; {program} "$@" && chroot "$root" /bin/sh -ec "$clean" && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
     command = ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *options, base.release, str(root), host.debian_mirror(base.release)]
-    env = {"PATH": _PATH, "LC_ALL": "C.UTF-8", "root": str(root), "tree": str(tree), **host.proxies()}
+    env = {"PATH": _PATH, "LC_ALL": "C.UTF-8", "root": str(root), "tree": str(tree), "clean": _CLEAN, **host.proxies()}
     code = follower.follow(command, env, place)
     if code != 0:
         raise follower.error(code)

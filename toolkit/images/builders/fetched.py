@@ -36,6 +36,9 @@ class Pinned(Base, frozen=True, kw_only=True):
     def detail(self) -> str:
         return self.spoken
 
+    def reads(self) -> tuple[str, ...]:
+        return (self.place,) if self.bootstrap in _ARCHIVES else ()
+
 
 @dataclass(frozen=True)
 class Fetched:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.images.builders.apptainer import SYSTEM_PATH
+from toolkit.images.builders.apptainer import SOURCE, SYSTEM_PATH
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.privilege import may_mount, namespace_ids
 from toolkit.images.builders.work import CANNOT, Work
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.piece import CHECKS
 from toolkit.model.base import to_json
-
-_SOURCE = Path(__file__).resolve().parents[3]
 
 
 class NotHereError(Exception):
@@ -34,7 +32,7 @@ def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[st
     file = place.output / "work.json"
     users, groups = ((), ()) if may_mount() else namespace_ids()
     file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
-    command = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
+    command = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
     code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_line=on_line)
     if code == CANNOT:
         follower.give_up()
@@ -52,4 +50,4 @@ def prove(program: str, place: Workspace, follower: Follower) -> int:
 def environment() -> dict[str, str]:
     """For our own programs and Apptainer: nothing of the user's."""
     path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
-    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(_SOURCE)}
+    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(SOURCE)}

@@ -70,3 +70,20 @@ class Work(Model, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     pack: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
+
+
+class Fence(Model, frozen=True, kw_only=True):
+    """Where Apptainer runs.
+
+    Attributes:
+        users, groups: as of ``Work``.
+        temporary: an empty directory that it has as ``/tmp``.
+        readable: what it has to read, wherever that is; of ``/tmp`` it sees nothing else.
+        writable: directories that it may write to; everything else is read-only.
+    """
+
+    users: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    temporary: str
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...]

@@ -1,0 +1,66 @@
+"""Paths in an unpacked root: where its links lead, and never out of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit.images.builders.inroot import is_below, resolve
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "leads_to"),
+    [
+        ({}, "/etc/hosts", "etc/hosts"),
+        ({}, "../../etc/hosts", "etc/hosts"),
+        ({"etc/hosts": "/etc/nologin"}, "/etc/hosts", "etc/nologin"),
+        ({"etc/hosts": "../../../../etc/nologin"}, "/etc/hosts", "etc/nologin"),
+        ({"etc": "/usr/etc"}, "/etc/hosts", "usr/etc/hosts"),
+        ({"etc": "usr/etc", "usr/etc": "/private"}, "/etc/../etc/hosts", "private/hosts"),
+        ({"run": "var/run/./", "var/run": "../../../tmp//"}, "run/lock", "tmp/lock"),
+        ({"etc/resolv.conf": "../run/resolve/stub"}, "/etc/resolv.conf", "run/resolve/stub"),
+        ({"a": "/"}, "a/a/a/etc", "etc"),
+    ],
+)
+def test_links_are_followed_within_the_root(tmp_path: Path, links: dict[str, str], path: str, leads_to: str) -> None:
+    for place, target in links.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).symlink_to(target)
+    assert resolve(tmp_path, path) == tmp_path / leads_to
+    assert is_below(tmp_path, path) == (leads_to == path.lstrip("/"))
+
+
+def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("/a")
+    with pytest.raises(OSError, match="symbolic links"):
+        resolve(tmp_path, "/a/x")
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "..", ".", "", "x y"]), min_size=1, max_size=6).map("/".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(
+    links=st.dictionaries(st.sampled_from(["a", "b", "c", "a/b", "b/c", "c/a/b"]), WORDS, max_size=5), path=WORDS, absolute=st.booleans()
+)
+def test_nothing_leads_out(tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str, absolute: bool) -> None:
+    root = tmp_path_factory.mktemp("root") / "inner"
+    root.mkdir()
+    for place, target in links.items():
+        try:
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            (root / place).symlink_to(f"/{target}" if absolute else target or ".")
+        except OSError:
+            continue  # its parent is a link already
+    try:
+        found = resolve(root, path)
+    except OSError:
+        return
+    assert found == root or str(found).startswith(f"{root}/")
+    assert not any((root / one).is_symlink() for one in [found, *found.parents] if root in one.parents)
+    assert os.path.realpath(found) == str(found)

@@ -1,0 +1,37 @@
+"""Run Apptainer where it can write nothing of the host: ``python -m toolkit.images.builders.fence WORK -- PROGRAM ARGUMENT...``
+
+Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts`` leads to a file of the host, it
+makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap: localimage``). So it runs in a mount namespace in which all but
+its own directories is read-only. For an ordinary user that is a user namespace, whose root needs no ``--fakeroot``. It insists on writing
+to ``/tmp``, and gets another one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from toolkit.images.builders.kernel import CannotError, enter, make_read_only, replace
+from toolkit.images.builders.work import CANNOT, Fence
+from toolkit.model.base import from_json
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the program, behind the fence that a file describes; end with ``CANNOT`` where this machine does not allow it."""
+    fence = from_json(Path(arguments[0]).read_text(encoding="utf-8"), Fence)
+    command = list(arguments[2:])
+    try:
+        enter(fence.users, fence.groups)
+        replace("/tmp", fence.temporary, (*fence.writable, *fence.readable))
+        make_read_only((*fence.writable, "/tmp"))
+    except (CannotError, OSError) as error:
+        print(f"toolkit: {error}", flush=True)
+        sys.exit(CANNOT)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
