@@ -268,7 +268,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="04127fadf3e6bf75561e18ab6f6542cd3b57204dcc815d53f959d79b080acb16"
+LABEL toolkit.recipe-hash="e3c7aa6e620665572af0e526f615aa3db96ec6ac9c41e498a2f6b48ff43c29e9"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -148,7 +148,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="deafdf7f0ad1635e41aa7677b20c47d47d76ec5d0b23c4a2fb2104dba0d73830"
+LABEL toolkit.recipe-hash="7f90e8e0ad72e3e538fc5cee6a8a294deb5ac8901e5bc20e9564a5e9b553e2dc"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

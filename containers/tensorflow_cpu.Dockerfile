@@ -281,7 +281,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="1dca8efa31b14d12f232aa66d584258d51a2a32f902d35ec477015220923f57a"
+LABEL toolkit.recipe-hash="2d99ed3479460d2ec64269413d1155d4b8701ab570f1e65748849ed1027ce643"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -94,6 +94,9 @@ class Debootstrap(Base, frozen=True, kw_only=True):
         return (
             "# debootstrap copies these from the machine it runs on.",
             'for file in hostname hosts resolv.conf; do : > "$APPTAINER_ROOTFS/etc/$file"; done',
+            "# What it downloaded, and what tells when that was.",
+            'cd "$APPTAINER_ROOTFS/var" && rm -rf cache/apt/archives/*.deb cache/apt/*.bin lib/apt/lists/* cache/ldconfig/* '
+            "cache/debconf/*-old lib/dpkg/*-old log/*.log log/apt",
         )
 
     def finish(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from toolkit.images.bases import Base
 from toolkit.images.stages import Stages, Step
 from toolkit.model.base import Model
 
-_FORMAT = "1"  # of what is kept under the keys: another number makes all that there is useless
+_FORMAT = "2"  # of what is kept under the keys: another number makes all that there is useless
 
 
 class Link(Model, frozen=True, kw_only=True):
@@ -37,6 +37,7 @@ class Chain(Model, frozen=True, kw_only=True):
         final: the further steps of the image.
         products_key: of what the build stage makes: what it is compiled against, and how.
         files: path -> text of what is put into the image last.
+        prelude: what the shell of every step begins with.
     """
 
     base: Base
@@ -46,6 +47,7 @@ class Chain(Model, frozen=True, kw_only=True):
     final: tuple[Link, ...]
     products_key: str
     files: dict[str, str]
+    prelude: tuple[str, ...]
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -81,6 +83,7 @@ def chain(stages: Stages, state: str = "") -> Chain:
         final=_links(stages, stages.final, compiled_on, products),
         products_key=products,
         files=stages.files,
+        prelude=stages.prelude,
     )
 
 

@@ -46,6 +46,13 @@ class BaseImage(Model, frozen=True, kw_only=True):
     digest: str = ""
 
 
+class Layer(Model, frozen=True, kw_only=True):
+    """What a step changed, as it was packed: its name, and the SHA-256 of its file."""
+
+    name: str
+    sha256: str
+
+
 class Packages(Model, frozen=True, kw_only=True):
     """Every package in an image, by name, with its version."""
 
@@ -95,6 +102,8 @@ class Manifest(Model, frozen=True, kw_only=True):
         locked: SHA-256 of the lock that it was built from; empty: it was built from what there was.
         partition: SHA-256 of its file system; equal ones hold the same in every byte. Empty where nobody has asked for it yet.
         signatures: who signed it.
+        layers: what it was put together from, the base first; empty where it was packed at once.
+        products: SHA-256 of what was compiled for it; empty where nothing was.
     """
 
     name: str
@@ -119,6 +128,8 @@ class Manifest(Model, frozen=True, kw_only=True):
     locked: str = ""
     partition: str = ""
     signatures: tuple[Signature, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    products: str = ""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 
 from toolkit.model.base import Model
-from toolkit.model.image import BaseImage
+from toolkit.model.image import BaseImage, Layer
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Pinned(Model, frozen=True, kw_only=True):
@@ -42,6 +42,8 @@ class Lock(Model, frozen=True, kw_only=True):
         apt_build: those that are there while it is built only.
         pip: packages of Python in the image.
         pip_build: files of those that are there while it is built only.
+        layers: of the locked image, the base first; empty where it was not built in layers.
+        products: SHA-256 of what was compiled for it.
     """
 
     format: int = FORMAT
@@ -55,6 +57,8 @@ class Lock(Model, frozen=True, kw_only=True):
     apt_build: dict[str, str] = {}
     pip: tuple[Pinned, ...] = ()
     pip_build: tuple[Pinned, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    products: str = ""
 
     @property
     def files(self) -> tuple[Pinned, ...]:
@@ -72,6 +76,14 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield f"# Build exactly this: toolkit image build {_plain(lock.name)} --locked"
     for key in ("format", "name", "recipe_hash", "epoch"):
         yield f"{key} = {_value(getattr(lock, key))}"
+    if lock.products:
+        yield f"products = {_value(lock.products)}"
+    if lock.layers:
+        yield ""
+        yield "# What each step gave: a locked build uses what is kept of these, and makes them again, to the last byte, where nothing is."
+        yield "layers = ["
+        yield from (f"    {{ name = {_value(one.name)}, sha256 = {_value(one.sha256)} }}," for one in lock.layers)
+        yield "]"
     yield ""
     yield "# `source`: compiled from that file. Without a file: it came with the base, or with a package of Debian."
     for key, packages in (("pip", lock.pip), ("pip_build", lock.pip_build)):

@@ -144,7 +144,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="small"
-LABEL toolkit.recipe-hash="4e6b3c58de3f0b40cfc36112c00d524311b397628f971c3b4ffe5befb1b8c2e4"
+LABEL toolkit.recipe-hash="54c1826caf0a938a380f710d3eb80bcd0e786735aa42658397e3fb7741573bd4"
 LABEL toolkit.version="VERSION"
 ENTRYPOINT []
 CMD ["/bin/sh"]

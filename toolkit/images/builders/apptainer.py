@@ -35,14 +35,17 @@ from toolkit.images.definitions.apptainer import steps
 from toolkit.images.loan import ROOT, Loan, bind_option, secrets
 from toolkit.images.piece import LENT
 from toolkit.images.recipes import Resolved
+from toolkit.images.reproducible import EPOCH
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.base import to_json
+from toolkit.model.image import Layer
 from toolkit.progress import Progress
 from toolkit.quoting import shell_words
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")  # packs two to three times faster than gzip, and unpacks faster
 SOURCE = Path(__file__).resolve().parents[3]  # where our own modules are found
+BUILD_DATE = "org.label-schema.build-date"
 _MIRROR = "{{ mirror }}"
 
 
@@ -55,6 +58,8 @@ class Outcome:
         seconds: that each step took.
         kept: steps that had nothing to do, since they are as they were.
         contents: what is in the image, where that has been asked already.
+        layers, products: as of a manifest.
+        unequal: what is not as it was locked, though it was built from what is locked.
     """
 
     results: Results
@@ -62,6 +67,9 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     contents: Contents | None = None
+    layers: tuple[Layer, ...] = ()
+    products: str = ""
+    unequal: tuple[str, ...] = ()
 
 
 def build(
@@ -117,7 +125,7 @@ def build_base(
 ) -> None:
     """Build nothing but what an image begins as, so that layers can be put on it; arguments and errors as those of ``build``."""
     chosen = way()
-    text = "\n".join(base.header()) + "\n"
+    text = "\n".join(base.header()) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
     if base.setup():
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
     packing = (*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)

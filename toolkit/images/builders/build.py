@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from toolkit.images.builders.apptainer import Outcome
 from toolkit.images.builders.cache import WHEELS, Cache
 from toolkit.images.builders.collect import contents
 from toolkit.images.builders.docker_engine import VERSIONS
+from toolkit.images.builders.entries import DamagedError
 from toolkit.images.builders.fetched import Fetched, fetched
 from toolkit.images.builders.lock import held
 from toolkit.images.builders.materials import complete
@@ -32,6 +33,7 @@ from toolkit.images.builders.workspace import Workspace, require_space, scratch_
 from toolkit.images.chain import chain
 from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
+from toolkit.images.reproducible import ENVIRONMENT
 from toolkit.images.sharing import require_writable
 from toolkit.images.verify.finish import finish
 from toolkit.model.base import Model
@@ -57,6 +59,7 @@ class Built(Model, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
 
 
+_OTHER_FILE = "; what is locked is built, but as another file than in layers"
 Engine = Literal["auto", "apptainer", "docker"]
 
 
@@ -179,23 +182,35 @@ def _build(task: _Task, progress: Progress) -> Built:
     """By the first way that works here."""
     directory = task.log.parent
     base = fetched(task.resolved.base, exactly=task.lock.base.digest if task.lock else "")
-    if task.lock:
+    if not task.lock and choice.engine(task.wish.engine, progress) == "docker":
         with workspace(directory) as place:
-            return _finished(task, _locked(task, task.lock, base, place, progress), base, place)
-    if choice.engine(task.wish.engine, progress) == "docker":
-        with workspace(directory) as place:
-            return _finished(task, _by_docker(task, base, place, progress), base, place)
+            return _finished(task, _by_docker(task, base, place, progress), base, place, progress)
     if not task.wish.flat:
         try:
-            with workspace(directory) as place:
-                return _finished(task, _layered(task, base, place, progress), base, place)
+            return _in_layers(task, base, progress)
         except layered.NotHereError as error:
-            progress.say("flat", f"no layers on this machine: {error}")
-    with workspace(directory) as place, _compiled(task, base) as wheels:
+            progress.say("flat", f"no layers on this machine: {error}{_OTHER_FILE if task.lock else ''}")
+    with workspace(directory) as place:
+        return _finished(task, _flat(task, base, place, progress), base, place, progress)
+
+
+def _in_layers(task: _Task, base: Fetched | None, progress: Progress) -> Built:
+    """In layers; once more where something that was kept turns out to be damaged, which is gone then."""
+    while True:
+        try:
+            with workspace(task.log.parent) as place:
+                return _finished(task, _layered(task, base, place, progress), base, place, progress)
+        except DamagedError as error:
+            progress.say("damaged", f"in the caches: {error}; it is made again")
+
+
+def _flat(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    if task.lock:
+        return _flat_locked(task, task.lock, base, place, progress)
+    with _compiled(task, base) as wheels:
         definition, login = library.rendered(task.resolved), base.environment if base else {}
         definition = base.definition(definition, task.resolved.base) if base else definition
-        outcome = apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login, wheels=wheels)
-        return _finished(task, outcome, base, place)
+        return apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login, wheels=wheels)
 
 
 @contextmanager
@@ -216,21 +231,31 @@ def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Pr
         )
 
 
-def _locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
-    """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
+def _require_base(task: _Task, lock: Lock) -> None:
+    """Refuse to build upon another file than was locked.
+
+    Raises:
+        BuildError: the base is another.
+    """
     base = base_image(task.resolved.base, digest=True)
     if isinstance(task.resolved.base, LocalImage) and base.digest != lock.base.digest:
         raise BuildError(
             f"the base of {lock.name} is another than was locked", place=base.reference, details=(lock.base.digest, base.digest)
         )
+
+
+def _flat_locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
+    _require_base(task, lock)
     resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
     definition = locked_definition(library.rendered(resolved), lock)
     if fetched_base:
         definition = fetched_base.definition(definition, resolved.base)
     with host.lending(locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")):
         try:
-            # The first is for what packs, the second for the steps, which see nothing else of an environment.
-            environment = {name: str(lock.epoch) for name in ("SOURCE_DATE_EPOCH", "APPTAINERENV_SOURCE_DATE_EPOCH")}
+            # The first is for what packs, the others for the steps, which see nothing else of an environment.
+            environment = {"SOURCE_DATE_EPOCH": str(lock.epoch)}
+            environment |= {f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()}
             environment |= fetched_base.environment if fetched_base else {}
             return apptainer.build(resolved, definition, place, task.log, progress, task.expected, environment=environment)
         except BuildError as error:
@@ -242,10 +267,20 @@ def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Prog
     links, login = chain(library.staged(resolved), base.image.digest if base else task.state), base.environment if base else {}
     if base:
         links, definition = msgspec.structs.replace(links, base=base.base), base.definition(definition, resolved.base)
-    return layered.build(resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force)
+    lock = task.lock
+    if lock is None:
+        return layered.build(resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force)
+    _require_base(task, lock)
+    locked = layered.Locked(lock, lambda: locking.bring(lock, resolved, task.log.parent, place.scratch / "locked"))
+    try:
+        return layered.build(
+            resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force, locked=locked
+        )
+    except BuildError as error:
+        raise locking.explained(error, lock, task.log) from None
 
 
-def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place: Workspace) -> Built:
+def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Built:
     """What was built becomes the image, with what is known of it."""
     name, lock = task.resolved.name, task.lock
     found = outcome.contents or contents(str(place.sif), place.output / "config")
@@ -264,10 +299,14 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
         checks=tuple(outcome.results.checks),
         locked=locked_hash(lock),
         partition=partition_digest(place.sif) if lock else "",
+        layers=outcome.layers,
+        products=outcome.products,
     )
     base = lock.base if lock else fetched_base.image if fetched_base else base_image(task.resolved.base)
     form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
     manifest = described(manifest, found, library.rendered(task.resolved, form), base, _command(task))
+    if lock and outcome.unequal:
+        progress.say("differs", _why_unequal(lock, outcome.unequal, manifest.tools))
     path = store.publish(place.sif, manifest, task.log.parent)
     task.log.replace(task.log.with_name(f"{name}.log"))
     with ThreadPoolExecutor(1) as beside:  # most of looking at the image is waiting for it
@@ -276,6 +315,15 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
     seconds = round(sum(outcome.seconds.values()), 1)
     return Built(path=str(path), manifest=manifest, kept=False, seconds=seconds, verdicts=verdicts)
+
+
+def _why_unequal(lock: Lock, names: Iterable[str], tools: Mapping[str, str]) -> str:
+    """What of an image holds what is locked, but not in the same bytes, and the likely reason."""
+    other = [
+        f"{name} {lock.tools.get(name, 'none')} then, {version} now" for name, version in tools.items() if lock.tools.get(name) != version
+    ]
+    why = "; ".join(other) or "a step that makes random or machine-dependent files"
+    return f"not the bytes that were locked: {', '.join(names)} ({why})"
 
 
 def _command(task: _Task) -> list[str]:

@@ -5,9 +5,9 @@
 - ``tables/KEY.tail``: the tables of a base with layers on it, which any change of these makes useless.
 - ``wheels/KEY/``: what a build stage compiled, by what it was compiled against; ``wheels/KEY.json`` says that it is whole.
 
-A file counts only with a note beside it, written last, that says how long it is and what its bytes hash to. One that is as its note left it
-is believed; one that is not, by its length or its time, is hashed, and goes if it is another. So what a killed build leaves is never taken
-for whole, and two builds that keep the same thing at the same time keep one of the two.
+A file counts only with a note beside it, written last, that says how long it is and what its bytes hash to. One that is not as its note
+left it, by its length or its time, is hashed when it is looked for; ``is_undamaged`` hashes any, before it gets into an image. So what a
+killed build leaves is never taken for whole, and two builds that keep the same thing at the same time keep one of the two.
 """
 
 from __future__ import annotations
@@ -96,20 +96,46 @@ class Cache:
         """``find``, and remember that it was of use."""
         found = self.find(kind, key)
         if found:
-            # It is being kept anew, or is another user's.
-            with suppress(FileNotFoundError, PermissionError):
-                os.utime(self._note(kind, key))
+            self.touch(found)
         return found
 
-    def keep(self, kind: str, key: str, made: Path, *, about: str = "", facts: dict[str, str] | None = None, anew: bool = False) -> Kept:
+    def touch(self, kept: Kept) -> None:
+        """Remember that an entry was of use."""
+        # It is being kept anew, or is another user's.
+        with suppress(FileNotFoundError, PermissionError):
+            os.utime(self._note(kept.kind, kept.key))
+
+    def weighed(self, path: Path) -> tuple[int, str]:
+        """Return the size and the SHA-256 of a file, or of all files of a directory with their names."""
+        return _weighed(path)
+
+    def is_undamaged(self, kept: Kept) -> bool:
+        """Return whether an entry has the bytes that were kept: by hashing all of them."""
+        try:
+            return _weighed(Path(kept.path)) == (kept.note.size, kept.note.digest)
+        except OSError:
+            return False
+
+    def keep(
+        self,
+        kind: str,
+        key: str,
+        made: Path,
+        *,
+        about: str = "",
+        facts: dict[str, str] | None = None,
+        anew: bool = False,
+        weighed: tuple[int, str] | None = None,
+    ) -> Kept:
         """Make a file or directory, which lies on the same file system, the entry of a key; the entry that there is then.
 
         Args:
             anew: also where another build has kept the same meanwhile; else that stays, since somebody may be reading it.
+            weighed: its size and digest, where they are known.
         """
         target = self.path(kind, key)
         make_directory(target.parent)
-        size, digest = _weighed(made)
+        size, digest = weighed or _weighed(made)
         _sync_all(made)
         with self._locked(kind):
             if not anew and (there := self._find(kind, key)):

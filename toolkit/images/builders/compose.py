@@ -23,8 +23,9 @@ from toolkit.files import open_regular
 from toolkit.images import sif
 from toolkit.images.builders import identity
 from toolkit.images.builders.cache import TABLES, Cache, Kept
-from toolkit.images.builders.sif_file import placed, text_of
-from toolkit.images.squashfs.format import SUPERBLOCK_SIZE, Read, SquashfsError, Superblock
+from toolkit.images.builders.sif_file import normalise, placed, text_of
+from toolkit.images.squashfs import times
+from toolkit.images.squashfs.format import MKFS_TIME_AT, SUPERBLOCK_SIZE, Read, SquashfsError, Superblock, encoded
 from toolkit.images.squashfs.graft import graft
 from toolkit.images.squashfs.tables import Tables, read_tables, written
 
@@ -129,6 +130,29 @@ def tables_of(path: str) -> Tables:
         return read_tables(read)
 
 
+def settle(path: Path, since: int, time: int) -> None:
+    """Make a SIF that was just packed, or a squashfs, the same as one that is packed of the same contents at another time.
+
+    Args:
+        since: from when on a time in it is one of the packing, in seconds since 1970.
+        time: what is put in its place.
+
+    Raises:
+        BuildError: its tables cannot be read.
+    """
+    offset, _ = system_of(str(path))
+    tables = tables_of(str(path))
+    times.settle(tables, since, time)
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(handle, encoded(tables.inodes), offset + tables.head.inode_table)
+        os.pwrite(handle, struct.pack("<I", time), offset + MKFS_TIME_AT)
+    finally:
+        os.close(handle)
+    if offset:
+        normalise(path, time)
+
+
 def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> Tables:
     """The tables of a base with layers on it; those of what was there before are remembered.
 
@@ -169,7 +193,7 @@ def _remembered(cache: Cache, key: str) -> Tables | None:
     import zstandard
 
     kept = cache.use(TABLES, key)
-    if kept is None:
+    if kept is None or not cache.is_undamaged(kept):
         return None
     try:
         raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())

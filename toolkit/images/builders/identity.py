@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+
+from toolkit.images.reproducible import EPOCH
 
 _SECTION = re.compile(r"^%(\w+)[^\n]*\n(.*?)(?=^%\w|\Z)", re.MULTILINE | re.DOTALL)
 _SCHEMA = "org.label-schema."
@@ -66,6 +69,8 @@ def write(directory: Path, definition: str, said: Mapping[str, str], more: Mappi
         path.chmod(0o755 if is_program else 0o644)
     for inner in (path for path in directory.rglob("*") if path.is_dir()):
         inner.chmod(0o755)
+    for path in (directory, *directory.rglob("*")):
+        os.utime(path, (EPOCH, EPOCH))
     attributes: dict[str, object] = {"environment": {f"/{_ENVIRONMENT}": environment}, "labels": said, "deffile": definition}
     for name, text in scripts.items():
         attributes[name] = text

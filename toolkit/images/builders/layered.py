@@ -10,9 +10,12 @@ import errno
 import platform
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 
@@ -21,8 +24,9 @@ from toolkit.errors import NeedsInstallError, ToolkitError
 from toolkit.images import host
 from toolkit.images.builders import compose, identity
 from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
-from toolkit.images.builders.cache import BASES, LAYERS, WHEELS, Cache, Kept
+from toolkit.images.builders.cache import Cache, Kept
 from toolkit.images.builders.collect import contents
+from toolkit.images.builders.entries import Entries
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.namespaces import NotHereError as NotHereError
 from toolkit.images.builders.namespaces import done, prove
@@ -33,12 +37,28 @@ from toolkit.images.builders.work import PACKED, WHOLE, Bind, Lower, Work
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.chain import Chain
 from toolkit.images.collect import Contents
-from toolkit.images.loan import secrets
+from toolkit.images.loan import ROOT, Loan, secrets
+from toolkit.images.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 
 _STEPS = "steps"  # of the scratch directory: where the sandbox writes
-_PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
+_SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
+_BYTE_CODE = f"if command -v python3 >/dev/null 2>&1; then exec python3 -I -S -B {_SCRIPTS}/byte-code.py {_SCRIPTS}/changed; fi"
+_PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), "-mkfs-time", str(EPOCH), *UNCOMPRESSED_TABLES)
+
+
+@dataclass(frozen=True)
+class Locked:
+    """What a locked build knows besides the recipe.
+
+    Attributes:
+        bring: fetches what is locked, and says what of it to lend to the steps; called only where one has to run.
+    """
+
+    lock: Lock
+    bring: Callable[[], Loan]
 
 
 def build(
@@ -53,30 +73,35 @@ def build(
     login: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
     fresh: bool = False,
+    locked: Locked | None = None,
 ) -> Outcome:
     """Build ``place.sif`` as ``apptainer.build`` does, and with its errors, but only what has changed.
 
     Args:
         chain: the recipe's steps with their keys.
         login: what Apptainer has to know besides to fetch the base; ``cwd``: where it does.
-        fresh: use nothing that is kept, though it is kept anew.
+        fresh: run every step, and keep the results anew; only what was compiled on the very same layers is used again.
+        locked: build exactly what a lock says.
 
     Raises:
         NotHereError: it has to be built flat; nothing has been done.
+        DamagedError: something that was kept was damaged; it is gone, and the next build makes it again.
     """
-    build = _Layered(name, chain, definition, place, log, progress, expected, fresh)
+    build = _Layered(name, chain, definition, place, log, progress, expected, fresh, locked)
     try:
-        with build.cache.used():
-            base = build.base(login, cwd)
-            build.steps(base)
-            build.put_together(base)
+        with build.entries.cache.used():
+            build.base(login, cwd)
+            build.steps()
+            build.put_together()
             build.check()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            build.follower.reader.no_space = True
+    except Exception as error:
+        build.entries.check()  # a damaged entry explains any failure
+        if not isinstance(error, OSError):
+            raise
+        build.follower.reader.no_space |= error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise build.follower.error(error.errno or 1) from None
     build.follower.end()
-    return Outcome(build.follower.reader.results, build.builder, build.follower.seconds, tuple(build.kept), build.contents)
+    return build.outcome()
 
 
 class _Layered:
@@ -92,77 +117,96 @@ class _Layered:
         progress: Progress,
         expected: Mapping[str, float],
         fresh: bool,
+        locked: Locked | None,
     ) -> None:
         self.way = way()
         require_programs()
-        self.chain, self.definition, self.place, self.fresh = chain, definition, place, fresh
-        self.cache = Cache(log.parent)
-        self.loan = host.loan()
+        self.chain, self.definition, self.place, self.locked = chain, definition, place, locked
+        self.entries = Entries(Cache(log.parent), chain, locked.lock if locked else None, fresh=fresh)
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
         details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "the image proves itself"}
-        secret = secrets((*self.loan.files.values(), *host.proxies().values()))
+        secret = secrets((*host.loan().files.values(), *host.proxies().values()))
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
         self.builder = ""
         self._said = shell.start([self.way.program, "--version"])  # nobody waits for it until the image is put together
         self.kept: list[str] = []
-        self.layers: list[Kept] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
         threading.Thread(target=_import_what_is_slow, daemon=True).start()
 
-    def base(self, login: Mapping[str, str] | None, cwd: Path | str) -> Kept:
-        """What the image begins as; what its data are begins to be copied."""
-        found = None if self.fresh else self.cache.use(BASES, self.chain.base_key)
+    def outcome(self) -> Outcome:
+        """What has been built."""
+        return Outcome(
+            self.follower.reader.results,
+            self.builder,
+            self.follower.seconds,
+            tuple(self.kept),
+            self.contents,
+            layers=self.entries.layers,
+            products=self.entries.products,
+            unequal=tuple(self.entries.unequal),
+        )
+
+    def base(self, login: Mapping[str, str] | None, cwd: Path | str) -> None:
+        """Have what the image begins as; its data begin to be copied."""
+        found = self.entries.next_kept()
         if found:
             self._keep("base")
         else:
             self.follower.begin("base")
             done(Work(directory=str(self._directory("probe"))), self.place, self.follower)  # before it takes long
-            made = self.place.output / "base.sif"
+            made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
-            said = compose.labels_of(str(made))
-            found = self.cache.keep(BASES, self.chain.base_key, made, about=self.chain.base.detail(), facts=said, anew=self.fresh)
+            compose.settle(made, began, EPOCH)
+            found = self.entries.keep_next(made, compose.labels_of(str(made)))
         self.copier = compose.Copier(self.place.sif)
         self.copier.append(*compose.data_of(found.path))
-        return found
 
     def _keep(self, step: str) -> None:
         self.follower.kept(step)
         self.kept.append(step)
 
-    def steps(self, base: Kept) -> None:
-        """Every layer: those that are kept, and from the first that is not, those that have to be made."""
-        links = self.chain.links
-        while not self.fresh and len(self.layers) < len(links) and (found := self.cache.use(LAYERS, links[len(self.layers)].key)):
-            self._keep(links[len(self.layers)].name)
-            self._take(found)
-        if len(self.layers) == len(links):
+    def steps(self) -> None:
+        """Have every layer: those that are kept, and from the first that is not, those that have to be made."""
+        while len(self.layers) < len(self.chain.links):
+            name = self.entries.name
+            found = self.entries.next_kept()
+            if found is None:
+                break
+            self._keep(name)
+            self.copy(found)
+        if takes_products(self.chain, len(self.layers)) and self.entries.may_have_products():
+            self._run(until=len(self.chain.common))  # only then it is known whether what was compiled is of use
+        self._run(until=len(self.chain.links))
+
+    @property
+    def layers(self) -> list[Kept]:
+        """The layers that there are."""
+        return self.entries.used[1:]
+
+    def _run(self, until: int) -> None:
+        """Run the steps up to one, if there are any."""
+        if len(self.layers) >= until:
             return
         kept = len(self.layers)
-        compiled = self._products() if takes_products(self.chain, kept) else None
-        products = compiled.path if compiled else str(self._made("products"))
-        todo = plan(self.chain, kept, directory=str(self._made("layers")), products=products, compiled=compiled is not None)
-        work = self._work(base, todo)
-        made = _Made(self, todo, Path(products))
-        code = done(work, self.place, self.follower, made.take)
-        made.take()
+        compiled = self._products() if until > len(self.chain.common) and takes_products(self.chain, kept) else None
+        products = compiled.path if compiled else str(self._made(f"products-{until}"))
+        made = str(self._made(f"layers-{until}"))
+        todo = plan(self.chain, kept, directory=made, products=products, compiled=compiled is not None, until=until)
+        taker = _Made(self, todo, Path(products))
+        code = done(self._work(todo, until), self.place, self.follower, taker.take)
+        taker.take()
         if code != 0:
             raise self.follower.error(code)
 
     def _products(self) -> Kept | None:
         """What was compiled before, if it was on the very layers that are there now."""
-        if self.fresh or len(self.layers) < len(self.chain.common):
+        if len(self.layers) < len(self.chain.common):
             return None  # a step that runs again may bring another version of what it is compiled against
-        found = self.cache.use(WHEELS, self.chain.products_key)
-        if found is None or found.note.facts.get("on") != self.compiled_on():
-            return None
-        for link in self.chain.build:
+        found = self.entries.kept_products()
+        for link in self.chain.build if found else ():
             self._keep(link.name)
         return found
-
-    def compiled_on(self) -> str:
-        """The layer that the build stage is on."""
-        return self.layers[len(self.chain.common) - 1].note.digest if self.chain.common else ""
 
     def _made(self, name: str) -> Path:
         path = self.place.output / name
@@ -174,24 +218,36 @@ class _Layered:
         path.mkdir()
         return path
 
-    def _take(self, layer: Kept) -> None:
+    def copy(self, layer: Kept) -> None:
+        """Copy the data of a layer to the image."""
         assert self.copier
-        self.layers.append(layer)
         self.copier.append(*compose.data_of(layer.path))
 
-    def _work(self, base: Kept, todo: Plan) -> Work:
-        """What the sandbox is told."""
-        lent = lend(self.loan, self.place.output / "host")
+    @cached_property
+    def _lent(self) -> tuple[Bind, ...]:
+        """What the host lends to steps, and their scripts."""
+        lent = lend(self.locked.bring() if self.locked else host.loan(), self.place.output / "host")
         scripts = self._made(f"host/{SCRIPTS}")
+        byte_code = "\n".join((*self.chain.prelude, _BYTE_CODE)) + "\n"
+        for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
+            (scripts / name).write_text(text, encoding="utf-8")
+        return (*_machine_binds(), *self._temporary(), *lent)
+
+    def _work(self, todo: Plan, until: int) -> Work:
+        """What the sandbox is told."""
+        binds, scripts = self._lent, self.place.output / "host" / SCRIPTS
         for name, text in todo.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
-        lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in self.layers)]
+        base, *layers = self.entries.used
+        lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in layers)]
         return Work(
-            directory=str(self._directory(_STEPS)),
+            directory=str(self._directory(f"{_STEPS}-{until}")),
             lowers=tuple(lowers),
             tasks=tuple(todo.tasks),
-            binds=(*_machine_binds(), *self._temporary(), *lent),
-            environment={"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **host.proxies()},
+            binds=binds,
+            environment={"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **ENVIRONMENT, **host.proxies()},
+            byte_code=f"{_SCRIPTS}/byte-code",
+            changed=str(scripts / "changed"),
             pack=("mksquashfs",),
             packing=_PACK,
         )
@@ -202,13 +258,14 @@ class _Layered:
             directory.chmod(0o1777)
             yield Bind(source=str(directory), target=target, writable=True)
 
-    def put_together(self, base: Kept) -> None:
+    def put_together(self) -> None:
         """The image, whole but for its checks."""
         assert self.copier
         self.follower.begin("pack")
-        tables = compose.grafted(self.cache, base, self.layers, self.place.output)
+        base = self.entries.used[0]
+        tables = compose.grafted(self.entries.cache, base, self.layers, self.place.output)
         self.builder = said_version(self._said.communicate()[0])
-        now = identity.utc_now()
+        now = datetime.fromtimestamp(self.locked.lock.epoch, timezone.utc) if self.locked else identity.utc_now()
         said = identity.labels(self.definition, base.note.facts, self.builder, platform.machine(), now)
         directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
         directory.mkdir(mode=0o755)
@@ -217,6 +274,7 @@ class _Layered:
         compose.put_on(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_of(str(layer)))
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
+        self.entries.check()
 
     def check(self) -> None:
         """What the image carries to prove itself, run in the finished image; beside it, what else the end of a build needs."""
@@ -236,7 +294,8 @@ class _Layered:
 
     def _tidy(self) -> None:
         """What the steps wrote is in the image now."""
-        remove(self.place.scratch / _STEPS)
+        for directory in self.place.scratch.glob(f"{_STEPS}-*"):
+            remove(directory)
 
 
 def _import_what_is_slow() -> None:
@@ -266,7 +325,10 @@ class _Made:
             whole = Path(f"{path}{WHOLE}")
             if not whole.exists():
                 break
-            self.build._take(self.build.cache.keep(LAYERS, link.key, whole, about=link.name, anew=self.build.fresh))
+            if link.products:
+                self._take_products()
+            facts = {"products": self.build.entries.products} if link.products else None
+            self.build.copy(self.build.entries.keep_next(whole, facts))
             self.taken += 1
         self._take_products()
 
@@ -277,8 +339,7 @@ class _Made:
         if len(build.layers) < len(build.chain.common):
             return  # the layer that it was compiled on is still being packed
         shutil.copytree(self.products, copy, symlinks=True)  # the further steps see the first
-        about = build.chain.build[-1].name
-        build.cache.keep(WHEELS, build.chain.products_key, copy, about=about, facts={"on": build.compiled_on()}, anew=True)
+        build.entries.keep_products(copy)
         self.compiled = True
 
 

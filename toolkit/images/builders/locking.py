@@ -95,6 +95,8 @@ def make(recipe: str, epoch: int) -> Lock:
         apt=found.packages.apt,
         pip=_pinned(found, index, _of_base(resolved, manifest)),
         pip_build=_build_files(found, build_requirements(resolved), index),
+        layers=manifest.layers,
+        products=manifest.products,
     )
     return with_build_packages(lock, build_packages(image, resolved, lock)) if found.debian else lock
 

@@ -16,6 +16,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +42,7 @@ from toolkit.images.builders.kernel import (
 )
 from toolkit.images.builders.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
 from toolkit.images.definitions import STEP
+from toolkit.images.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
 
 # What a directory or file is has to be in the upper directory itself, and nowhere else; ``userxattr`` says so for the first two already.
@@ -82,8 +85,8 @@ def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
         shutil.copystat(lowers[0], upper)
         found = Path(lowers[0]).stat()
         os.chown(upper, found.st_uid, found.st_gid)
-        work = f"w{upper}"
-        Path(work).mkdir(exist_ok=True)
+        # A new one each time: the kernel refuses one that a volatile mount has used.
+        work = tempfile.mkdtemp(prefix="w", dir=".")
         options += f",upperdir={upper},workdir={work}"
     try:
         # Nobody needs half an upper directory after a power cut, and apt waits for the disk after every file otherwise.
@@ -93,36 +96,73 @@ def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
 
 
 def run(task: Task, work: Work) -> int:
-    """Run a task to its end, as root of the image; return the exit code of its shell. Whatever it left running ends with it."""
+    """Run a task to its end, as root of the image; return the exit code of its shell. Whatever it left running ends with it.
+
+    What the task left is made the same as it would be at another time (``reproducible``).
+    """
+    began = int(time.time()) - 1  # file systems take the time from a clock that ticks less often
+    code = _in_image(task, work, task.script)
+    if code == 0:
+        _drop(task.upper)
+        _rewrite_byte_code(task, work)
+        _unfurnish(task)
+        tidy(task)
+        _settle_times(task.upper, began)
+    return code
+
+
+def _drop(upper: str) -> None:
+    for path in list(_walk(upper)):
+        if is_dropped(os.path.relpath(path, upper)) and stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)  # noqa: PTH108
+
+
+def _rewrite_byte_code(task: Task, work: Work) -> None:
+    """Have the image's own Python write byte code again that the task made. Where that fails, it stays as it is."""
+    made = [path for path in _walk(task.upper) if path.endswith(".pyc") and stat.S_ISREG(os.lstat(path).st_mode)]
+    if made and work.byte_code:
+        names = (os.path.relpath(path, task.upper) for path in sorted(made))
+        Path(work.changed).write_bytes(b"".join(b"/" + os.fsencode(name) + b"\0" for name in names))
+        _in_image(task, work, work.byte_code)
+
+
+def _settle_times(upper: str, began: int) -> None:
+    """Give what a task made or changed the same time in every build."""
+    for path in _walk(upper):
+        if os.lstat(path).st_mtime >= began:
+            os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+
+
+def _in_image(task: Task, work: Work, script: str) -> int:
     child = os.fork()
     if child == 0:
-        _apart(task, work)
+        _apart(task, work, script)
     return ended(child)
 
 
-def _apart(task: Task, work: Work) -> NoReturn:
-    """Make namespaces for the task. The shell is their first process: when it ends, the kernel ends the others."""
+def _apart(task: Task, work: Work, script: str) -> NoReturn:
+    """Make namespaces for a script. The shell is their first process: when it ends, the kernel ends the others."""
     code = 126
     die_with_parent()
     try:
         call("unshare", NEWPID | NEWNS | NEWIPC | NEWUTS)
         shell = os.fork()
         if shell == 0:
-            _shell(task, work)
+            _shell(task, work, script)
         code = ended(shell)
     except OSError as error:
         print(f"toolkit: {error}", flush=True)
     os._exit(code)
 
 
-def _shell(task: Task, work: Work) -> NoReturn:
-    """Become the task's shell, which is confined to the image before anything of the image runs."""
+def _shell(task: Task, work: Work, script: str) -> NoReturn:
+    """Become the shell, which is confined to the image before anything of the image runs."""
     die_with_parent()
     try:
         overlay(task.lowers, task.upper, "root")
         confine("root", (*work.binds, *task.binds))
         os.umask(0o022)
-        os.execve("/bin/sh", ["/bin/sh", "-e", task.script], work.environment)
+        os.execve("/bin/sh", ["/bin/sh", "-e", script], work.environment)
     except OSError as error:
         print(f"toolkit: the step cannot be started: {error}", flush=True)
     os._exit(126)
@@ -197,8 +237,6 @@ def work_through(work: Work) -> int:
         code = run(task, work)
         if code != 0:
             break
-        _unfurnish(task)
-        tidy(task)
         if task.products:
             _take_products(task)
         if task.layer:

@@ -35,25 +35,26 @@ def takes_products(chain: Chain, kept: int) -> bool:
     return any(link.products for link in chain.links[kept:])
 
 
-def plan(chain: Chain, kept: int, *, directory: str, products: str, compiled: bool) -> Plan:
+def plan(chain: Chain, kept: int, *, directory: str, products: str, compiled: bool, until: int | None = None) -> Plan:
     """What is to be done.
 
     Args:
         kept: how many of the image's first steps need not run.
         directory: where layers are packed.
         products: the directory of what the build stage makes; there already, and full where it is ``compiled``.
+        until: how many of the image's first steps there shall be; all by default.
     """
     made = Plan()
-    common = len(chain.common)
+    common, end = len(chain.common), len(chain.links) if until is None else until
     stack = [f"l{number}" for number in range(kept + 1)]  # the base, and what is kept
     for link in chain.links[kept:common]:
         _add(made, link, stack, layer=directory)
-    if takes_products(chain, kept) and not compiled:
+    if end > common and takes_products(chain, kept) and not compiled:
         made.compiles = True
         aside = stack[: common + 1]
         for link in chain.build:
             _add(made, link, aside, products=products if link is chain.build[-1] else "")
-    for link in chain.links[max(kept, common) :]:
+    for link in chain.links[max(kept, common) : end]:
         _add(made, link, stack, layer=directory, lent={products: WHEELS} if link.products else {})
     return made
 

@@ -57,6 +57,8 @@ class Work(Model, frozen=True, kw_only=True):
         users, groups: arguments of ``newuidmap`` and ``newgidmap`` behind the process; empty for root, who needs no user namespace.
         binds: what every step sees of the machine.
         environment: of every step.
+        byte_code: the path, in the image, of a script that makes byte code the same everywhere; empty: nothing is done about it.
+        changed: the file, on the host, that tells this script which byte code a step made.
         pack, packing: the program that packs, and its options behind source and destination.
     """
 
@@ -68,6 +70,8 @@ class Work(Model, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     binds: tuple[Bind, ...] = ()
     environment: dict[str, str] = {}
+    byte_code: str = ""
+    changed: str = ""
     pack: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
 

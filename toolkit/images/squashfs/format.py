@@ -11,6 +11,7 @@ from toolkit.errors import MalformedInputError
 from toolkit.model.base import Model
 
 SUPERBLOCK_SIZE = 96
+MKFS_TIME_AT = 8  # where a superblock says when it was made
 NONE = 2**64 - 1  # the position of a table that is not there
 _SUPERBLOCK = struct.Struct("<5I6H8Q")
 _MAGIC = 0x73717368
