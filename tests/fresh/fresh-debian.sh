@@ -39,11 +39,13 @@ base=$dir/base-$suite root=$dir/root
 
 make_base() {
     [ ! -e "$base/.complete" ] || return 0
+    compgen -G '/usr/share/keyrings/debian-archive-keyring.*' >/dev/null ||
+        { echo "fresh-debian: needs Debian's keys (apt-get install debian-archive-keyring)" >&2; exit 72; }
     echo "fresh-debian: debootstrap of $suite into $base"
     rm -rf "$base"
     mkdir -p "$base"
     # What the README asks a newcomer to have: make and git. Certificates come with any machine that can clone by https.
-    debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$base" "$mirror" >"$dir/debootstrap.log" 2>&1 ||
+    debootstrap --force-check-gpg --variant=minbase --include=make,git,ca-certificates "$suite" "$base" "$mirror" >"$dir/debootstrap.log" 2>&1 ||
         { tail -n 20 "$dir/debootstrap.log" >&2; exit 71; }
     rm -rf "$base"/var/lib/apt/lists/* "$base"/var/cache/apt/archives/*.deb  # a fresh machine has neither
     touch "$base/.complete"

@@ -51,6 +51,16 @@ def test_a_fresh_debian_is_set_up_by_itself() -> None:
     assert commands(facts, actions, PLAIN) == ("/opt/toolkit/bin/toolkit setup",)
 
 
+def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
+    assert decide(machine(newer="1.4.6-1")) == ()
+    wanted = machine(newer="1.4.6-1", update=True)
+    (action,) = decide(wanted)
+    assert (action.kind, action.summary) == ("apptainer", "apptainer 1.4.6-1 (run and build containers)")
+    assert commands(wanted, (action,), Wishes(update=True)) == ("/opt/toolkit/bin/toolkit setup --update",)
+    assert decide(machine(update=True)) == ()
+    assert refusal(machine(newer="1.4.6-1", update=True, root=False, user="kim")).details[-1].endswith("toolkit setup --update")
+
+
 def test_apptainer_from_the_archives_where_they_have_it() -> None:
     facts = machine(runtime=None, runtime_offered=True, root=False, user="kim")
     assert refusal(facts).details[-1] == "as root: apt-get install -y --no-install-recommends apptainer"

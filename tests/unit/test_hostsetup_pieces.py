@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import ConfigError
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons
+from toolkit.errors import CommandFailedError, ConfigError, NeedsInstallError
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, newer
 from toolkit.hostsetup.install import announcement
 
 # From apt 2.6 on bookworm: apt-get --print-uris -y install slurmdbd
@@ -42,6 +42,70 @@ def test_the_rolling_package_is_announced_with_its_reason() -> None:
     offer = apptainer_debian.read_offer("Package: apptainer\nVersion: 1.4.5-2\nInstalled-Size: 68000\nSize: 19000000\nDescription: x\n y\n")
     _, line = announcement(apt.Estimate(new=1), offer, "bookworm")
     assert line == "apptainer 1.4.5-2: 19 MB to fetch, 70 MB on disk; Debian's package of sid, since bookworm has none"
+
+
+RELEASE = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: Debian\nSuite: unstable\nDate: {}\nValid-Until: {}\nSHA256:\n"
+NOW = 1795300000.0  # Sat, 21 Nov 2026
+
+
+@pytest.mark.parametrize(
+    ("dates", "refused"),
+    [
+        (["Fri, 20 Nov 2026 08:08:01 UTC"], ""),
+        (["Fri, 30 Oct 2026 08:08:01 UTC"], ""),
+        (["Mon, 24 Aug 2026 08:08:01 UTC"], ""),
+        (["Sun, 23 Aug 2026 08:00:00 +0000"], ""),
+        (["Fri, 21 Aug 2026 08:08:01 UTC"], "is 92 days old, 90 are the most"),
+        (["Mon, 01 Dec 2025 00:00:00 UTC"], "is 355 days old"),
+        (["Mon, 01 Dec 2025 00:00:00 UTC", "Fri, 20 Nov 2026 08:08:01 UTC"], ""),
+        ([], "does not say when it is of"),
+    ],
+)
+def test_an_old_state_of_the_archive_is_not_taken(dates: list[str], refused: str) -> None:
+    releases = [RELEASE.format(date, date) for date in dates] or ["Origin: Debian\n"]
+    if not refused:
+        apptainer_debian.require_recent(releases, NOW, "http://mirror.example.org/debian")
+        return
+    with pytest.raises(CommandFailedError, match=refused) as caught:
+        apptainer_debian.require_recent(releases, NOW, "http://mirror.example.org/debian")
+    assert caught.value.place == "http://mirror.example.org/debian"
+    assert "toolkit setup" in str(caught.value.next_step)
+
+
+TAKEN = ("1.4.5-2", "1.4.10-1", "2.0~rc1-1", "1:1.4.5-1")
+REFUSED = ("1.4.4-2", "1.3.6-1", "1:1.3.0")
+
+
+@pytest.mark.parametrize(("version", "taken"), [*((one, True) for one in TAKEN), *((one, False) for one in REFUSED)])
+def test_a_version_that_is_known_to_be_vulnerable_is_not_taken(version: str, taken: bool) -> None:
+    if taken:
+        apptainer_debian.require_new_enough(version, "mirror")
+    else:
+        with pytest.raises(NeedsInstallError, match="known to be vulnerable"):
+            apptainer_debian.require_new_enough(version, "mirror")
+
+
+def test_only_what_was_fitted_by_us_is_looked_after() -> None:
+    assert newer.read_fitted("installed 1.4.5-2+bookworm1", "bookworm") == "1.4.5-2"
+    for answer in ("installed 1.4.5-2", "installed 1.4.5-2+trixie1", "deinstall 1.4.5-2+bookworm1", ""):
+        assert newer.read_fitted(answer, "bookworm") == ""
+
+
+def test_a_newer_version_is_known_until_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(newer, "NOTE", tmp_path / "note.json")
+    monkeypatch.setattr(newer, "fitted", lambda codename: "1.4.5-2" if codename == "bookworm" else "")
+    monkeypatch.setattr(newer, "_is_newer", lambda version, other: version > other)
+    assert newer.known("bookworm") == ""
+    assert newer.is_due(NOW)
+    for offered, expected in (("1.4.6-1", "1.4.6-1"), ("1.4.5-2", ""), ("", "")):
+        newer.NOTE.write_text(json.dumps({"checked": NOW, "offered": offered}))
+        assert newer.known("bookworm") == expected
+        assert newer.known("trixie") == ""
+    assert not newer.is_due(NOW + 6 * 86400)
+    assert newer.is_due(NOW + 8 * 86400)
+    assert newer.is_due(NOW - 86400), "a clock that was wrong when it was noted"
+    newer.NOTE.write_text("{")
+    assert (newer.known("bookworm"), newer.is_due(NOW)) == ("", True)
 
 
 def test_what_root_lacks_is_read_from_the_kernels_mask() -> None:

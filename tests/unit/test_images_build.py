@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images import sharing
+from toolkit.images import host, sharing
 from toolkit.images.builders import ownership, privilege, workspace
 from toolkit.images.builders.guard import descendants
 from toolkit.images.builders.lock import held
@@ -109,6 +109,19 @@ def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
             pass
     with held(tmp_path, "x", wait=False, progress=Silent()):
         pass
+
+
+@pytest.mark.parametrize("keyring", ["debian-archive-keyring.gpg", "debian-archive-keyring.pgp", ""])
+def test_debootstrap_always_verifies(keyring: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shell, "which", lambda program: f"/usr/sbin/{program}")
+    monkeypatch.setattr(host, "_KEYRINGS", tmp_path)
+    if keyring:
+        (tmp_path / keyring).touch()
+        assert host.debootstrap() == ("/usr/sbin/debootstrap", "--force-check-gpg")
+    else:
+        with pytest.raises(NeedsInstallError, match="cannot be verified") as caught:
+            host.debootstrap()
+        assert caught.value.next_step == "toolkit setup (package debian-archive-keyring)"
 
 
 def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from toolkit.hostsetup.model import Action, Facts, Wishes
     type=click.Choice(["accounting", "tests"]),
     help="Also what sacct (slurmdbd, MariaDB), or the test-suite needs.",
 )
+@click.option("--update", is_flag=True, help="Take a newer Apptainer from Debian's unstable, where it came from there.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: the facts, and what is to be done.")
-def command(check: bool, dry_run: bool, extras: tuple[str, ...], as_json: bool) -> None:
+def command(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool) -> None:
     """Install what this machine lacks: Apptainer, Slurm, tools to build images.
 
     \b
@@ -36,9 +37,12 @@ def command(check: bool, dry_run: bool, extras: tuple[str, ...], as_json: bool) 
       toolkit setup
       toolkit setup --check
       toolkit setup --with accounting --with tests
+      toolkit setup --update
     """
-    wishes = Wishes(accounting="accounting" in extras, tests="tests" in extras)
+    wishes = Wishes(accounting="accounting" in extras, tests="tests" in extras, update=update)
     facts = look(wishes)
+    if not check and not dry_run and _look_for_newer(facts, always=update):
+        facts = look(wishes)
     actions = decide(facts)
     if as_json and (check or dry_run or not actions):
         console.out_json(report(facts, actions))
@@ -59,7 +63,26 @@ def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     return {"ready": not actions, "facts": msgspec.to_builtins(facts), "actions": [msgspec.to_builtins(action) for action in actions]}
 
 
+def _look_for_newer(facts: Facts, *, always: bool) -> bool:
+    """Look, as root and once a week, whether there is a newer Apptainer than the one that was fitted here; return whether it was done."""
+    if not (facts.root and facts.apt and facts.runtime):
+        return False
+    from time import time
+
+    from toolkit.hostsetup import newer
+
+    if not (always or newer.is_due(time())) or not newer.fitted(facts.os.codename):
+        return False
+    problem = newer.refresh(facts.os.codename, time())
+    if problem:
+        console.note(console.subject("warning", f"whether there is a newer Apptainer is not known: {problem.cause}"))
+    return True
+
+
 def _ready(facts: Facts, as_json: bool) -> None:
+    if facts.newer:
+        line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
+        console.note(console.subject("newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}"))
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
         console.out(console.subject("ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"))
@@ -84,7 +107,7 @@ def _dry_run(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json:
         raise blocked
     _show_missing(actions)
     console.note(console.subject("plan", _estimate(facts, actions)))
-    console.note(console.subject("", "nothing was done; do it: toolkit setup"))
+    console.note(console.subject("", f"nothing was done; do it: toolkit setup{' --update' if wishes.update else ''}"))
 
 
 def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
@@ -102,7 +125,7 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
         (line,) = announcement(apt.estimate(packages), None, facts.os.codename)
     except CommandFailedError:
         return "apt's package lists are too old to tell the size (apt-get update)"
-    return line if facts.runtime or facts.runtime_offered else f"{line}; and Debian sid's apptainer"
+    return line if (facts.runtime and not facts.newer) or facts.runtime_offered else f"{line}; and Debian sid's apptainer"
 
 
 def _install(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:

@@ -1,6 +1,8 @@
 """Apptainer on a Debian release that has no package of it: the one of Debian's rolling suite, fitted to this release's glibc.
 
-The package comes from the mirror that this machine uses, and is trusted because of the archive's signature, as every package is.
+The package comes from the mirror that this machine uses, and is trusted because of the archive's signature, as every package is. A mirror
+may be some weeks behind, and whoever answers in its place could replay an old, signed state with an Apptainer that is known to be
+vulnerable: so the signed date must not be older than ``MOST_DAYS``, nor the version than ``MINIMUM``.
 A rolling suite drops old versions, so whichever it has now is taken. Its programs are fitted to an older glibc where only the
 strtol family is in the way (``elf``); where they want more, nothing is installed. The machine's own libc is not touched.
 """
@@ -11,16 +13,23 @@ import hashlib
 import os
 import re
 import shutil
+import time
+from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.hostsetup import apt, elf
 from toolkit.model.base import Model
+from toolkit.versions import compare
 
 SUITE = "sid"
 PACKAGE = "apptainer"
+MINIMUM = "1.4.5"  # mends CVE-2025-65105
+MOST_DAYS = 90
 _KEYRINGS = ("debian-archive-keyring.pgp", "debian-archive-keyring.gpg")
+_DATE = re.compile(r"^Date: (.+)$", re.MULTILINE)
 _OTHER_WAYS = "install Apptainer another way (https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup"
 
 
@@ -71,10 +80,11 @@ def prepare(directory: Path, codename: str) -> Source:
         raise NeedsInstallError("the keys of Debian's archive are not here", next_step="apt-get install debian-archive-keyring")
     for name in ("lists/partial", "cache/archives/partial", "deb"):
         (directory / name).mkdir(parents=True)
-    for path in (directory, *directory.rglob("*")):
+    for path in (directory.parent, directory, *directory.rglob("*")):
         path.chmod(0o755)
         _give_to_apt(path)
     where = mirror(codename)
+    (directory / "status").touch()
     (directory / "sources.list").write_text(f"deb [signed-by={keyring}] {where} {SUITE} main\n")
     settings = {
         "Dir::Etc::sourcelist": directory / "sources.list",
@@ -82,10 +92,12 @@ def prepare(directory: Path, codename: str) -> Source:
         "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null",
         "Dir::State::lists": directory / "lists",
+        # Nothing is installed, as far as this apt knows: else it would tell of the version that is.
+        "Dir::State::status": directory / "status",
         "Dir::Cache": directory / "cache",
         "APT::Default-Release": SUITE,
         "Acquire::Languages": "none",
-        # A mirror's copy of a rolling suite may be some days old; its signature is checked all the same.
+        # The suite's own limit is a week, and mirrors lag more; its signature is checked all the same, and its age by us.
         "Acquire::Check-Valid-Until": "false",
     }
     source = Source(
@@ -94,7 +106,44 @@ def prepare(directory: Path, codename: str) -> Source:
     complaints = apt.update(source.options)
     if apt.candidate(PACKAGE, source.options) is None:
         raise CommandFailedError(f"Debian's suite {SUITE} cannot be read from {where}", details=complaints, next_step=_OTHER_WAYS)
+    require_recent([path.read_text(errors="replace") for path in (directory / "lists").glob("*Release")], time.time(), where)
+    require_new_enough(offer(source).version, where)
     return source
+
+
+def require_recent(releases: Iterable[str], now: float, where: str) -> None:
+    """Refuse a signed state of the archive that is too old. Pure.
+
+    Args:
+        releases: the texts of its Release files, whose signatures apt has checked.
+        now: in seconds since 1970.
+
+    Raises:
+        CommandFailedError: the newest is too old, or none says when it is of.
+    """
+    dates = [parsedate_to_datetime(found[1]).timestamp() for text in releases for found in _DATE.finditer(text)]
+    days = int((now - max(dates)) // 86400) if dates else None
+    if days is None or days > MOST_DAYS:
+        age = f"is {days} days old, {MOST_DAYS} are the most" if days is not None else "does not say when it is of"
+        raise CommandFailedError(
+            f"what {where} has of Debian's suite {SUITE} {age}: an old state could be replayed to install a vulnerable Apptainer",
+            place=where,
+            next_step=f"another mirror in apt's sources, or {_OTHER_WAYS}",
+        )
+
+
+def require_new_enough(version: str, where: str) -> None:
+    """Refuse a version that is known to be vulnerable. Pure.
+
+    Raises:
+        NeedsInstallError: it is older than ``MINIMUM``.
+    """
+    if compare(version.rpartition(":")[2], MINIMUM) < 0:
+        raise NeedsInstallError(
+            f"{where} has apptainer {version}; before {MINIMUM} it is known to be vulnerable",
+            place=where,
+            next_step=f"another mirror in apt's sources, or {_OTHER_WAYS}",
+        )
 
 
 def _give_to_apt(path: Path) -> None:

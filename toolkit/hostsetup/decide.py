@@ -19,7 +19,7 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         wanted = tuple(sorted({name for missing in facts.missing for name in missing.packages}))
         summary = "; ".join(f"{' '.join(missing.packages)} ({missing.purpose})" for missing in facts.missing)
         actions.append(Action(kind="packages", summary=summary, packages=wanted, by_hand=(install_line(facts.os, wanted),)))
-    if facts.runtime is None:
+    if facts.runtime is None or (facts.update and facts.newer):
         actions.append(_apptainer(facts))
     return (*actions, *adjustments(facts))
 
@@ -51,9 +51,12 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
 
 
 def _apptainer(facts: Facts) -> Action:
-    ready_made = facts.os.family != "debian" or facts.runtime_offered
+    ready_made = facts.runtime is None and (facts.os.family != "debian" or facts.runtime_offered)
     by_hand = (install_line(facts.os, ("apptainer",)),) if ready_made else ()
-    return Action(kind="apptainer", summary=f"apptainer ({parts.RUNTIME_PURPOSE})", packages=parts.RUNTIME_PACKAGES, by_hand=by_hand)
+    version = f" {facts.newer}" if facts.runtime else ""
+    return Action(
+        kind="apptainer", summary=f"apptainer{version} ({parts.RUNTIME_PURPOSE})", packages=parts.RUNTIME_PACKAGES, by_hand=by_hand
+    )
 
 
 def install_line(system: OperatingSystem, packages: Sequence[str]) -> str:
@@ -107,5 +110,6 @@ def commands(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> tuple[s
     if not only_toolkit or (facts.runtime is None and not apptainer_here(facts)):
         return tuple(line for action in actions for line in action.by_hand)
     chosen = [word for name, on in (("accounting", wishes.accounting), ("tests", wishes.tests)) if on for word in ("--with", name)]
+    chosen += ["--update"] if facts.update and facts.newer else []
     own = tuple(line for action in actions if action.kind in ("ids", "namespaces") for line in action.by_hand)
     return (" ".join([facts.toolkit, "setup", *chosen]), *(line for line in own if not facts.root))

@@ -15,7 +15,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, parts, smoke
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, newer, parts, smoke
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.look import look
 from toolkit.hostsetup.model import Action, Facts, Wishes
@@ -115,7 +115,8 @@ def ended_by_term() -> Iterator[None]:
 def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: int, progress: Progress) -> None:
     progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
-    direct = apptainer and apt.candidate("apptainer") is not None
+    # What was fitted by us counts as a candidate of its own.
+    direct = apptainer and not newer.fitted(facts.os.codename) and apt.candidate("apptainer") is not None
     wanted = (*packages, "apptainer") if direct else packages
     try:
         estimate = apt.estimate(wanted)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ConfigError
-from toolkit.hostsetup import apt, capabilities, fuse, parts, smoke
+from toolkit.hostsetup import apt, capabilities, fuse, newer, parts, smoke
 from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
 from toolkit.localcluster import packages
 
@@ -42,6 +42,8 @@ def look(wishes: Wishes) -> Facts:
         namespaces=root or setuid or _namespaces_allowed(),
         unresolved=_unresolved(socket.gethostname()),
         lacking=lacking,
+        newer=newer.known(_codename()),
+        update=wishes.update,
         root_exec=smoke.root_exec(runtime) if lacking and runtime and _doubtful(runtime) else "not tried",
     )
 
@@ -57,6 +59,11 @@ def operating_system(release: str, machine: str) -> OperatingSystem:
         codename=values.get("VERSION_CODENAME", ""),
         architecture=machine,
     )
+
+
+def _codename() -> str:
+    release = Path("/etc/os-release")
+    return operating_system(release.read_text() if release.exists() else "", "").codename
 
 
 def toolkit_command() -> str:
@@ -96,7 +103,7 @@ def _missing(wishes: Wishes, slurm: str | None) -> tuple[Missing, ...]:
 
 
 def _there(program: str) -> bool:
-    return Path(program).exists() if program.startswith("/") else shell.which(program) is not None
+    return any(Path("/").glob(program.lstrip("/"))) if program.startswith("/") else shell.which(program) is not None
 
 
 def _offered() -> bool | None:

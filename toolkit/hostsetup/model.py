@@ -36,10 +36,11 @@ class Missing(Model, frozen=True, kw_only=True):
 
 
 class Wishes(Model, frozen=True, kw_only=True):
-    """What the machine is to be ready for, beyond images and runs."""
+    """What the machine is to be ready for, beyond images and runs; ``update``: with a newer Apptainer, where there is one."""
 
     accounting: bool = False
     tests: bool = False
+    update: bool = False
 
 
 class Facts(Model, frozen=True, kw_only=True):
@@ -55,6 +56,8 @@ class Facts(Model, frozen=True, kw_only=True):
         namespaces: whether an ordinary user may make user namespaces.
         unresolved: this machine's own name, where it leads to no address; "" where it does.
         lacking: the capabilities that root does not have here.
+        newer: the version of a newer Apptainer than the one that was fitted to this release; empty where none is known.
+        update: that one is wanted.
         root_exec: whether root can run something in a container. Tried only where there is reason for doubt.
     """
 
@@ -73,6 +76,8 @@ class Facts(Model, frozen=True, kw_only=True):
     namespaces: bool = True
     unresolved: str = ""
     lacking: tuple[str, ...] = ()
+    newer: str = ""
+    update: bool = False
     root_exec: Literal["not tried", "works", "fails"] = "not tried"
 
 

@@ -16,7 +16,7 @@ RUNTIMES = ("apptainer", "singularity")
 
 
 class Need(Model, frozen=True, kw_only=True):
-    """A program, or the absolute path of a directory, and the Debian package that has it."""
+    """A program, or the absolute path of a file or directory with ``*`` in it for any characters, and the Debian package that has it."""
 
     program: str
     package: str
@@ -49,6 +49,8 @@ BUILD = Part(
     purpose="build images from a Debian base",
     needs=(
         Need(program="debootstrap", package="debootstrap"),
+        # Without Debian's keys, a Debian base cannot be verified. Since Debian 13 the file has another ending.
+        Need(program="/usr/share/keyrings/debian-archive-keyring.*", package="debian-archive-keyring"),
         Need(program="fakeroot", package="fakeroot"),
         Need(program="mksquashfs", package="squashfs-tools"),
         Need(program="newuidmap", package="uidmap"),
@@ -97,6 +99,7 @@ SLURM_PURPOSE = "a real Slurm on this machine"
 # The same things by the names of other distributions, for what we tell administrators. Debian's name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "catatonit": (),
+    "debian-archive-keyring": ("debian-keyring",),
     "docker-registry": ("docker-distribution",),
     "docker.io": ("docker-ce", "docker-buildx-plugin"),
     "libc6-dev": ("glibc-devel",),

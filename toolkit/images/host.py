@@ -9,11 +9,12 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import UsageError
+from toolkit.errors import NeedsInstallError, UsageError
 from toolkit.images import pip_files
 from toolkit.images.loan import Loan, borrow, pip_settings
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
+_KEYRINGS = Path("/usr/share/keyrings")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
@@ -68,6 +69,26 @@ def debian_mirror(release: str) -> str:
             next_step=f"{MIRROR_VARIABLE}=<URL of a mirror near you> toolkit image build ...",
         )
     return mirror
+
+
+def debootstrap() -> tuple[str, ...]:
+    """Return the words of a call of debootstrap that refuses packages which Debian has not signed.
+
+    Without its keys, debootstrap only warns and goes on unless it is told otherwise.
+
+    Raises:
+        NeedsInstallError: it is not here, or Debian's keys are not.
+    """
+    program = shell.which("debootstrap")
+    if program is None:
+        raise NeedsInstallError("debootstrap is not installed here", next_step="toolkit setup")
+    if not any(_KEYRINGS.glob("debian-archive-keyring.*")):
+        raise NeedsInstallError(
+            "the keys of Debian's archive are not installed, so a Debian base cannot be verified",
+            place=str(_KEYRINGS),
+            next_step="toolkit setup (package debian-archive-keyring)",
+        )
+    return program, "--force-check-gpg"
 
 
 def _apt_mirrors() -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ForbiddenError, NeedsInstallError
+from toolkit.errors import ForbiddenError
 from toolkit.images import host, library
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.follow import Follower
@@ -245,9 +245,7 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     """What only a base by debootstrap needs: the mirror, which must not get into the image."""
     if not isinstance(base, Debootstrap):
         return []
-    real = shell.which("debootstrap")
-    if real is None:
-        raise NeedsInstallError("debootstrap is not installed here", next_step="toolkit setup")
+    real = host.debootstrap()
     mirror = host.debian_mirror(base.release)
     directory = place.output / "bin"
     directory.mkdir()
@@ -256,7 +254,7 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     script.write_text(
         "#!/bin/sh\ncount=$#\n"
         'while [ "$count" -gt 1 ]; do set -- "$@" "$1"; shift; count=$((count - 1)); done\n'
-        f'shift\nexec {shell_words([real])} "$@" {shell_words([mirror])}\n',
+        f'shift\nexec {shell_words(real)} "$@" {shell_words([mirror])}\n',
         encoding="utf-8",
     )
     script.chmod(0o700)

@@ -9,15 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from toolkit import shell
-from toolkit.errors import (
-    BuildError,
-    ConfigError,
-    ForbiddenError,
-    ImageMissingError,
-    MalformedInputError,
-    NeedsInstallError,
-)
+from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, MalformedInputError
 from toolkit.images import host
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.builders.docker_archive import archive_of, as_docker_archive
@@ -27,6 +19,7 @@ from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.registry_auth import Credentials
 from toolkit.images.registry_source import Source
+from toolkit.quoting import shell_words
 
 # As Apptainer calls debootstrap: the same packages by either engine.
 _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")
@@ -106,9 +99,7 @@ def _architecture() -> str:
 
 
 def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
-    program = shell.which("debootstrap")
-    if program is None:
-        raise NeedsInstallError("debootstrap is not installed here", next_step="toolkit setup")
+    program = shell_words(host.debootstrap())
     if os.geteuid() != 0:
         raise ForbiddenError(
             f"the engine has no debian {base.release} of ours yet, and only root can make it",
