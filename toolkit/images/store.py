@@ -174,7 +174,8 @@ def settle(path: Path, manifest: Manifest) -> None:
     announced, name = _announced_path(path, manifest.sif_id), path.name.removesuffix(".sif")
     if announced.exists():
         announced.replace(_manifest_path(path))
-    halves = (half for ending in ("json", "cdx.json") for half in path.parent.glob(f".{name}.{ending}.????????"))
+    half_written = (f".{name}.json", f".{name}.cdx.json", f"..{name}.{'?' * 32}.json")
+    halves = (half for pattern in half_written for half in path.parent.glob(f"{pattern}.????????"))
     for stale in (*_announced(path), *halves):
         stale.unlink(missing_ok=True)
 
