@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
+from toolkit.images.bases import LocalImage
+from toolkit.images.builders import layered
+from toolkit.images.builders.workspace import workspace
+from toolkit.images.chain import chain
+from toolkit.images.piece import CHECKS, WHEELS
+from toolkit.images.stages import Stages, Step
+from toolkit.progress import Silent
 
 STEP = '[[steps]]\nblock = "run"\nname = "{name}"\ncommands = [{commands}]\n'
 
@@ -134,6 +142,76 @@ def test_what_is_broken_in_the_cache_is_noticed_and_made_again(tiny: Tiny) -> No
     third = built(tiny, recipe)
     assert "done" in [third[name] for name in ("act", "second", "clean")]
     assert tiny.inside("/bin/cat", "/first", "/second") == "1\n2\n"
+
+
+def _flip(path: Path) -> None:
+    """Change a bit in the middle of a file that keeps its length and its time."""
+    state = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(state.st_size // 2)
+        byte = stream.read(1)
+        stream.seek(state.st_size // 2)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["bases", "layers"])
+@pytest.mark.parametrize("where", ["everything is kept", "a step runs on it"])
+def test_a_flipped_bit_in_what_is_kept_never_reaches_an_image(store: Tiny, kind: str, where: str) -> None:
+    recipe = store.recipe("cat /bin/* > /large", more=steps(("second", "echo 2 > /second")))
+    built(store, recipe)
+    whole = store.inside("/bin/cat", "/second")
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)}
+    _flip(max(kept(store, kind), key=lambda path: path.stat().st_size))
+    (store.images / "tiny.sif").unlink()
+    if where == "a step runs on it":
+        recipe = store.recipe("cat /bin/* > /large", more=steps(("second", "cat /large > /copy; echo 2 > /second")))
+    done = store.run("build", recipe)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^damaged .*it is made again$", done.stderr, re.MULTILINE), done.stderr
+    assert store.inside("/bin/cat", "/second") == whole
+    if where == "everything is kept":
+        # It was made again, the same to the last byte.
+        assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)} == digests
+
+
+def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
+    """Build steps with a build stage among them, which no block of a tiny base has; what became of each."""
+    made = Stages(
+        base=LocalImage(path=store.base),
+        prelude=("umask 022",),
+        common=(Step(name="common", detail="", lines=(f"echo {common} > /common",)),),
+        build=(Step(name="compile", detail="", lines=(f"mkdir -p {WHEELS}", f"cat /common > {WHEELS}/x.whl")),),
+        final=(
+            Step(name="take", detail="", lines=(f"cat {WHEELS}/x.whl > /taken",), products=True),
+            Step(name="clean", detail="", lines=("true",)),
+        ),
+        files={f"{CHECKS}/run": "#!/bin/sh\nexit 0\n"},
+        path=(),
+        environment={},
+        checks=(),
+    )
+    definition = f'Bootstrap: localimage\nFrom: {store.base}\n\n%runscript\n    exec "$@"\n\n%labels\n    a b\n'
+    with workspace(store.images) as place:
+        log = store.images / "tiny.log"
+        outcome = layered.build("tiny", chain(made), definition, place, log, Silent(), {}, fresh=fresh)
+        place.sif.replace(store.images / "tiny.sif")
+    return {step: "kept" if step in outcome.kept else "done" for step in outcome.seconds}
+
+
+def test_what_was_compiled_is_used_again_on_the_very_same_layers(tiny: Tiny) -> None:
+    ran = dict.fromkeys(("base", "common", "compile", "take", "clean", "pack", "checks"), "done")
+    assert _direct(tiny, "1") == ran
+    assert tiny.inside("/bin/cat", "/taken") == "1\n"
+    assert _direct(tiny, "1", fresh=True) == {**ran, "compile": "kept"}
+    assert tiny.inside("/bin/cat", "/taken") == "1\n"
+    assert _direct(tiny, "2") == {**ran, "base": "kept"}
+    assert _direct(tiny, "2", fresh=True) == {**ran, "compile": "kept"}
+    shutil.copytree(tiny.base, tiny.place / "other-base", symlinks=True)
+    (tiny.place / "other-base/newer").touch()
+    tiny.base = str(tiny.place / "other-base")
+    assert _direct(tiny, "2", fresh=True) == ran
+    assert tiny.inside("/bin/cat", "/taken") == "2\n"
 
 
 def test_steps_before_one_that_fails_are_kept(tiny: Tiny) -> None:

@@ -1,0 +1,269 @@
+"""What makes builds equal: byte code without marks, times that are settled, and what a build takes from the caches by a lock."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import py_compile
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.test_images_layers import stages
+from tests.unit.test_images_squashfs import Image
+from toolkit.images.builders.cache import BASES, LAYERS, Cache
+from toolkit.images.builders.entries import DamagedError, Entries
+from toolkit.images.chain import chain
+from toolkit.images.reproducible import BYTE_CODE, is_dropped
+from toolkit.images.squashfs.format import SquashfsError, linear
+from toolkit.images.squashfs.tables import read_tables
+from toolkit.images.squashfs.times import settle
+from toolkit.model.image import BaseImage, Layer
+from toolkit.model.lock import Lock
+
+SOURCE = '''\
+"""A module whose constants other code has, too."""
+from os import path
+NAMES = frozenset({"name", "join", "path", "value", "abspath"})
+def value(self, name=("join", "path"), *, other=1.5):
+    if name in {"self", "name", "args"}:
+        return path.join(self.value, "join", f"{name}" * 1000)
+    return [other, 10**40, b"bytes", None, ..., -1, 2j, "\\u00e9\\u4e00", lambda self: self.value("name")]
+class A:
+    value: int = 3
+    def name(self): return self.value
+'''
+
+
+def _compiled(place: Path, before: str, mode: str) -> bytes:
+    """Compile the module in a process that has done something else before, and write the byte code again."""
+    place.mkdir()
+    (place / "module.py").write_text(SOURCE)
+    (place / "byte-code.py").write_text(BYTE_CODE)
+    script = f"{before}\nimport py_compile\nm = py_compile.PycInvalidationMode.{mode}\n"
+    script += "py_compile.compile('module.py', cfile='module.pyc', dfile='/module.py', invalidation_mode=m)"
+    subprocess.run([sys.executable, "-c", script], cwd=place, check=True)
+    (place / "changed").write_bytes(f"{place}/module.pyc\0".encode())
+    subprocess.run([sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=place, check=True)
+    return (place / "module.pyc").read_bytes()
+
+
+def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> None:
+    noise = (
+        "",
+        "keep = [__import__('sys').intern(w) for w in 'self name value abspath args NAMES module other'.split()]",
+        "import json, email",
+    )
+    found = {_compiled(tmp_path / str(number), before, "UNCHECKED_HASH") for number, before in enumerate(noise)}
+    assert len(found) == 1
+    (code,) = found
+    assert code[:4] == importlib.util.MAGIC_NUMBER
+    names: dict[str, object] = {}
+    (tmp_path / "module.pyc").write_bytes(code)
+    spec = importlib.util.spec_from_file_location("module", tmp_path / "module.pyc")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    exec(compile(SOURCE, "/module.py", "exec"), names)
+    assert names["NAMES"] == module.NAMES
+    assert module.A().name() == 3
+
+
+def test_byte_code_that_cannot_be_written_again_stays(tmp_path: Path) -> None:
+    (tmp_path / "byte-code.py").write_text(BYTE_CODE)
+    good = Path(py_compile.compile(str(Path(__file__)), cfile=str(tmp_path / "good.pyc")) or "").read_bytes()
+    files = {
+        "empty.pyc": b"",
+        "cut.pyc": good[:100],
+        "other.pyc": b"\x00\x00\r\n" + good[4:],
+        "text.pyc": b"no byte code at all, but long enough to have a head\xe3",
+        "rubbish.pyc": good[:16] + b"\xe3" * 50,
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "changed").write_bytes(b"".join(f"{tmp_path}/{name}\0".encode() for name in (*files, "good.pyc")))
+    subprocess.run([sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=tmp_path, check=True)
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    assert (tmp_path / "good.pyc").read_bytes() != good
+    assert (tmp_path / "good.pyc").read_bytes()[:16] == good[:16]
+
+
+@pytest.mark.parametrize(
+    ("path", "dropped"),
+    [
+        ("var/log/dpkg.log", True),
+        ("var/log/apt/history.log", True),
+        ("var/log/apt/deep/er", True),
+        ("var/log/training.log", False),
+        ("var/log/apt", False),
+        ("var/cache/ldconfig/aux-cache", True),
+        ("var/cache/apt/pkgcache.bin", True),
+        ("var/cache/apt/archives/x.deb", False),
+        ("var/lib/dpkg/status-old", True),
+        ("var/lib/dpkg/status", False),
+        ("opt/var/log/dpkg.log", False),
+        ("var/log/dpkg.log\n", False),
+    ],
+)
+def test_only_logs_of_package_managers_are_dropped(path: str, dropped: bool) -> None:
+    assert is_dropped(path) == dropped
+
+
+def _places(export: bytearray) -> list[int]:
+    return [linear(reference) + 8 for (reference,) in struct.iter_unpack("<Q", export)]
+
+
+def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
+    """Of so many inodes, of different lengths, that some lie across two blocks of the table."""
+    image = Image({f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)} | {"directory": {"file": b"text"}})
+    tables = read_tables(lambda at, length: image.bytes[at : at + length])
+    places = _places(tables.export)
+    assert any(place // 8192 != (place + 3) // 8192 for place in places)
+    before = [1000 + number % 7 for number in range(len(places))]
+    for place, time in zip(places, before, strict=True):
+        struct.pack_into("<I", tables.inodes, place, time)
+    rest = bytes(tables.inodes)
+    settle(tables, 1003, 7)
+    assert [struct.unpack_from("<I", tables.inodes, place)[0] for place in places] == [7 if time >= 1003 else time for time in before]
+    for place, time in zip(places, before, strict=True):
+        struct.pack_into("<I", tables.inodes, place, time)
+    assert tables.inodes == rest
+
+
+def test_an_inode_outside_of_its_table_is_an_error() -> None:
+    image = Image({"file": b"text"})
+    tables = read_tables(lambda at, length: image.bytes[at : at + length])
+    tables.export[:8] = struct.pack("<Q", 0xFFFF)
+    with pytest.raises(SquashfsError):
+        settle(tables, 0, 7)
+
+
+# What a build takes from the caches. The contents of a layer are a text here.
+CHAIN = chain(stages(common=("a", "b"), final=("take", "last")))
+NAMES = ("base", "a", "b", "take", "last")
+
+
+class Builder:
+    """Builds in one store, as far as its caches see it."""
+
+    def __init__(self, images: Path) -> None:
+        self.cache, self.scratch = Cache(images), images
+
+    def build(self, texts: dict[str, str], lock: Lock | None = None, *, fresh: bool = False) -> tuple[Entries, list[str]]:
+        """Build everything; what was kept, and what had to be made."""
+        entries, made = Entries(self.cache, CHAIN, lock, fresh=fresh), []
+        for name in NAMES:
+            if entries.next_kept() is None:
+                made.append(name)
+                file = self.scratch / "made"
+                file.write_text(texts.get(name, name))
+                entries.keep_next(file)
+        entries.check()
+        return entries, made
+
+
+def _lock(entries: Entries, **changes: str) -> Lock:
+    layers = tuple(Layer(name=one.name, sha256=changes.get(one.name, one.sha256)) for one in entries.layers)
+    return Lock(name="x", recipe_hash="r", epoch=1, base=BaseImage(reference="b"), layers=layers)
+
+
+def test_a_locked_build_takes_what_any_build_has_kept(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    first, made = builder.build({})
+    assert made == list(NAMES)
+    locked, made = builder.build({}, _lock(first))
+    assert (made, locked.layers, locked.unequal) == ([], first.layers, [])
+    assert [one.name for one in locked.layers] == list(NAMES)
+
+
+def test_a_locked_build_elsewhere_makes_the_same_and_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    lock = _lock(Builder(tmp_path / "one").build({})[0])
+    builder = Builder(tmp_path / "two")
+    there, made = builder.build({}, lock)
+    assert (made, there.unequal) == (list(NAMES), [])
+    assert builder.build({}, lock)[1] == []
+    # Another lock that begins with the same layers finds them, too.
+    other = msgspec.structs.replace(lock, name="other", layers=(*lock.layers[:-1], Layer(name="last", sha256="0" * 64)))
+    assert builder.build({}, other)[1] == ["last"]
+
+
+def test_what_was_made_since_is_not_what_was_locked(tmp_path: Path) -> None:
+    """After the lock, the image was built again from newer packages: its layers stay for unlocked builds, and are not taken by the lock."""
+    builder = Builder(tmp_path)
+    lock = _lock(builder.build({})[0])
+    builder.build({"b": "newer"}, fresh=True)
+    locked, made = builder.build({}, lock)
+    assert (made, locked.unequal) == (["b"], [])
+    unlocked, made = builder.build({})
+    assert made == []
+    assert unlocked.layers[2] != locked.layers[2]
+
+
+def test_nothing_above_an_unequal_layer_is_taken_from_elsewhere(tmp_path: Path) -> None:
+    """A base of other bytes may have other packages: the layers on it are made anew, on it."""
+    builder = Builder(tmp_path)
+    first, _ = builder.build({})
+    lock = _lock(first, base="0" * 64)
+    locked, made = builder.build({"base": "another base", "a": "on another base"}, lock)
+    assert made == list(NAMES)
+    assert locked.unequal == ["base", "a"]
+    again, made = builder.build({}, lock)
+    assert (made, again.layers, again.unequal) == ([], locked.layers, ["base", "a"])
+
+
+def test_a_lock_without_layers_uses_what_its_own_builds_kept(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    builder.build({"a": "unlocked"})
+    lock = Lock(name="x", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
+    assert builder.build({}, lock)[1] == list(NAMES)
+    assert builder.build({}, lock)[1] == []
+    assert builder.build({}, msgspec.structs.replace(lock, apt={"less": "2"}))[1] == list(NAMES)
+
+
+@pytest.mark.parametrize(("kind", "place"), [(BASES, 0), (LAYERS, 2)])
+def test_a_damaged_entry_is_found_before_the_image_is_there(kind: str, place: int, tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    first, _ = builder.build({})
+    path = Path(first.used[place].path)
+    state = path.stat()
+    path.write_text("x" * state.st_size)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(DamagedError, match=first.used[place].note.about):
+        builder.build({})
+    assert builder.cache.find(kind, first.used[place].key) is None
+    again, made = builder.build({})
+    assert made == [NAMES[place]]
+    assert again.layers == first.layers
+
+
+def test_what_was_compiled_on_the_same_layers_is_used_even_by_force(tmp_path: Path) -> None:
+    def compiled(entries: Entries, text: str) -> None:
+        (tmp_path / "wheels").mkdir()
+        (tmp_path / "wheels/x.whl").write_text(text)
+        entries.keep_products(tmp_path / "wheels")
+
+    builder = Builder(tmp_path)
+    first, _ = builder.build({})
+    assert not first.may_have_products()
+    compiled(first, "compiled")
+    same, _ = builder.build({}, fresh=True)
+    assert same.may_have_products()
+    found = same.kept_products()
+    assert found is not None
+    assert same.products == found.note.digest
+    for changed in ("base", "a", "b"):
+        other, _ = builder.build({changed: "newer"}, fresh=True)
+        assert other.may_have_products()
+        assert other.kept_products() is None, f"compiled on another {changed}"
+    later, _ = builder.build({"take": "newer"}, fresh=True)
+    assert later.kept_products() is not None
+    lock = msgspec.structs.replace(_lock(later), products=found.note.digest)
+    assert builder.build({}, lock)[0].kept_products() is not None
+    assert builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].kept_products() is None
