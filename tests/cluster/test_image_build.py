@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -189,12 +190,29 @@ def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny
     assert tiny.left() == BUILT
 
 
-def _guards(path: Path, store: Tiny) -> bool:
+def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) -> None:
+    recipe = tiny.recipe(*SLOW)
+    process = tiny.started(recipe, until="+ sleep 300")
+    builders = [
+        int(entry.parent.name)
+        for entry in Path("/proc").glob("[0-9]*/cmdline")
+        if _guards(entry, tiny) or _guards(entry, tiny, b"images.builders.sandbox\0")
+    ]
+    assert len(builders) >= 2
+    assert any("sleep 300" in line for line in tiny.processes())
+    for pid in (*builders, process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    nothing_runs(tiny)
+
+
+def _guards(path: Path, store: Tiny, module: bytes = b"images.builders.guard\0") -> bool:
     try:
         line = path.read_bytes()
     except OSError:
         return False
-    return b"images.builders.guard\0" in line and str(store.place).encode() in line
+    return module in line and str(store.place).encode() in line
 
 
 def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:

@@ -205,6 +205,7 @@ def _in_layers(task: _Task, base: Fetched | None, progress: Progress) -> Built:
 
 
 def _flat(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+    progress.say("warning", "Apptainer does not confine the steps of a flat build: they can read what you can read on this machine")
     if task.lock:
         return _flat_locked(task, task.lock, base, place, progress)
     with _compiled(task, base) as wheels:

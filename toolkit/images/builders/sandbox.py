@@ -38,7 +38,6 @@ from toolkit.images.builders.kernel import (
     enter,
     in_user_namespace,
     mount,
-    pivot,
 )
 from toolkit.images.builders.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
 from toolkit.images.definitions import STEP
@@ -148,19 +147,21 @@ def _apart(task: Task, work: Work, script: str) -> NoReturn:
         call("unshare", NEWPID | NEWNS | NEWIPC | NEWUTS)
         shell = os.fork()
         if shell == 0:
-            _shell(task, work, script)
+            _become(task, work, script)
         code = ended(shell)
     except OSError as error:
         print(f"toolkit: {error}", flush=True)
     os._exit(code)
 
 
-def _shell(task: Task, work: Work, script: str) -> NoReturn:
-    """Become the shell, which is confined to the image before anything of the image runs."""
+def _become(task: Task, work: Work, script: str) -> NoReturn:
+    """Become the shell of a script, confined to the image before anything of it runs. Without a script, only see whether that works."""
     die_with_parent()
     try:
         overlay(task.lowers, task.upper, "root")
         confine("root", (*work.binds, *task.binds))
+        if not script:
+            os._exit(0)
         os.umask(0o022)
         os.execve("/bin/sh", ["/bin/sh", "-e", script], work.environment)
     except OSError as error:
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str]) -> int:
         for number, lower in enumerate(work.lowers):
             show(lower, Path(f"l{number}"))
         Path("root").mkdir()
-        _probe()
+        _probe(work)
     except CannotError as error:
         print(f"toolkit: {error}", flush=True)
         return CANNOT
@@ -287,22 +288,12 @@ def main(arguments: Sequence[str]) -> int:
     return work_through(work)
 
 
-def _probe() -> None:
-    """Find out whether overlays work here and a step can be confined to one, before anything depends on it."""
+def _probe(work: Work) -> None:
+    """Find out whether a step can be confined to an overlay file system here, before anything depends on it."""
     Path("lower").mkdir()
-    child = os.fork()
-    if child == 0:
-        code = CANNOT
-        try:
-            call("unshare", NEWNS)
-            overlay(["lower"], "probe", "root")
-            pivot("root")
-            code = 0
-        except OSError as error:
-            print(f"toolkit: overlay file systems: {error}", flush=True)
-        os._exit(code)
-    if ended(child) != 0:
-        raise CannotError("the root of a step cannot be an overlay file system")
+    probe = Task(name="probe", detail="", script="", lowers=("lower",), upper="probe")
+    if _in_image(probe, Work(directory=work.directory), "") != 0:
+        raise CannotError("a step cannot be confined to an overlay file system")
 
 
 if __name__ == "__main__":
