@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import kill_at_each
+from tests.faults.steps import kill_at_each
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest
 from toolkit.images import store
 from toolkit.images.builders.cache import LAYERS, WHEELS, Cache
