@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,12 +21,14 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from tests.cluster.image_fixtures import real_image
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images import library, store
 from toolkit.images.builders import locking
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock
+from toolkit.resources import shipped
 
 RECIPE = """\
 summary = "Debian, a package of it, and one of Python"
@@ -76,17 +78,27 @@ class Machines:
     def images(self, machine: str) -> Path:
         return self.place / machine
 
-    def run(self, machine: str, *arguments: object, before: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "TOOLKIT_IMAGES": str(self.images(machine)), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    def run(
+        self, machine: str, *arguments: object, before: tuple[str, ...] = (), seconds: float = 580, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "TOOLKIT_IMAGES": str(self.images(machine)), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
         command = [*before, sys.executable, "-m", "toolkit", "image", *map(str, arguments)]
         began = time.monotonic()
-        done = subprocess.run(command, env=environment, cwd=self.place, capture_output=True, text=True, check=False, timeout=580)
+        done = subprocess.run(command, env=environment, cwd=self.place, capture_output=True, text=True, check=False, timeout=seconds)
         self.seconds[f"{machine} {' '.join(map(str, arguments))}"] = time.monotonic() - began
         return done
 
-    def build(self, machine: str, recipe: Path, *options: str, before: tuple[str, ...] = (), **variables: str) -> str:
+    def build(
+        self,
+        machine: str,
+        recipe: Path,
+        *options: str,
+        before: tuple[str, ...] = (),
+        seconds: float = 580,
+        env: Mapping[str, str] | None = None,
+    ) -> str:
         """Build an image; the hash of its file."""
-        done = self.run(machine, "build", recipe, *options, before=before, **variables)
+        done = self.run(machine, "build", recipe, *options, before=before, env=env, seconds=seconds)
         assert done.returncode == 0, done.stderr
         assert not re.search("^differs", done.stderr, re.MULTILINE), done.stderr
         return self.digest(machine, recipe.stem)
@@ -177,12 +189,10 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
             machines.recipe,
             "--locked",
             before=("taskset", "-c", "0"),
-            TOOLKIT_BUILD_TMP=memory,
-            LANG="tr_TR.UTF-8",
-            TZ="Asia/Seoul",
+            env={"TOOLKIT_BUILD_TMP": memory, "LANG": "tr_TR.UTF-8", "TZ": "Asia/Seoul"},
         )
-    become, variables = machines.as_user("third")
-    found["an ordinary user"] = machines.build("third", machines.recipe, "--locked", before=become, **variables)
+    become, env = machines.as_user("third")
+    found["an ordinary user"] = machines.build("third", machines.recipe, "--locked", before=become, env=env)
     machines.give_base("second", "fourth")
     found["steps only"] = machines.build("fourth", machines.recipe, "--locked", before=("nice",))
     found["by force"] = machines.build("first", machines.recipe, "--locked", "--force")
@@ -209,8 +219,8 @@ def test_locked_extensions_are_the_same_whatever_was_built_before(machines: Mach
     # What the extension extends is kept here from a locked build; only the steps beyond it run.
     with load():
         found["on what was locked"] = machines.build("second", machines.extension, "--locked")
-    become, variables = machines.as_user("third")
-    found["an ordinary user"] = machines.build("third", machines.extension, "--locked", before=become, **variables)
+    become, env = machines.as_user("third")
+    found["an ordinary user"] = machines.build("third", machines.extension, "--locked", before=become, env=env)
     machines.give_base("second", "fifth")
     found["extension first"] = machines.build("fifth", machines.extension, "--locked", before=("taskset", "-c", "0"))
     base_after = machines.build("fifth", machines.recipe, "--locked")
@@ -242,6 +252,27 @@ def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
     again = machines.run("second", "build", recipe, "--locked")
     assert re.search(r"^random .* kept", again.stderr, re.MULTILINE), again.stderr
     assert re.search(r"^differs", again.stderr, re.MULTILINE), again.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_the_real_chain_is_the_same_to_the_last_byte(machines: Machines) -> None:
+    """PyTorch, and Horovod compiled against it: from what is kept and from nothing, on all cores, under load, by a user on one core."""
+    recipe = machines.place / "pytorch.toml"
+    shutil.copy(shipped("recipes") / "pytorch_cpu.toml", recipe)
+    shutil.copytree(real_image("pytorch_cpu").parent / ".cache", machines.images("real") / ".cache", symlinks=True)
+    for arguments in (("build", recipe), ("lock", recipe)):
+        assert machines.run("real", *arguments, seconds=1800).returncode == 0
+    found = {"kept": machines.build("real", recipe, "--locked", seconds=1800)}
+    found["from nothing"] = machines.build("real-2", recipe, "--locked", seconds=3600)
+    with load(), tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/dev/shm") as memory:
+        found["in memory, under load"] = machines.build("real-3", recipe, "--locked", seconds=3600, env={"TOOLKIT_BUILD_TMP": memory})
+    become, env = machines.as_user("real-4")
+    one_core = ("taskset", "-c", "0", *become)
+    found["a user on one core"] = machines.build("real-4", recipe, "--locked", seconds=3600, before=one_core, env=env)
+    found["by force"] = machines.build("real-2", recipe, "--locked", "--force", seconds=3600)
+    assert len(found) == 5
+    assert set(found.values()) == {found["kept"]}, found
 
 
 def test_a_lock_of_another_recipe_is_refused(machines: Machines) -> None:
