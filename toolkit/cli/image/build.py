@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Build also where nothing has changed, and every step again.")
+@click.option("--force", is_flag=True, help="Run every step again. What was compiled is used again if all below it is the same.")
 @click.option(
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),

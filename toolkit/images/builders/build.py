@@ -67,7 +67,8 @@ class Wish(Model, frozen=True, kw_only=True):
     """How somebody wants it built.
 
     Attributes:
-        force: also where nothing has changed, and with nothing that was kept of earlier builds.
+        force: also where nothing has changed, and with nothing that was kept of earlier builds but what was compiled
+            on the very same layers.
         engine: what builds it: ``apptainer``, ``docker``, or ``auto``: the first of these that can.
         flat: packed as one by Apptainer alone, not in layers.
         wait: for somebody else who builds the same image; else give up.
