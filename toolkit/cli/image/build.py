@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; where it may not build, docker.",
 )
 @click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
-@click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock); flat, and from nothing kept.")
+@click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock), the same file everywhere.")
 @click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
 @click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
