@@ -10,6 +10,7 @@ import pytest
 
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
+from toolkit.images import library
 from toolkit.images import lock as locks
 from toolkit.images.bases import Debootstrap
 from toolkit.images.collect import Contents, DebianPackage, PythonPackage
@@ -153,10 +154,23 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
 
 
 def test_labels_do_not_say_when_a_locked_image_was_built() -> None:
-    text = "Bootstrap: x\n\n%post\n    true\n\n%labels\n    toolkit.recipe small\n\n%test\n    true\n"
+    text = "Bootstrap: x\n\n%post\n    true\n\n%environment\n    export A=1\n\n%labels\n    toolkit.recipe small\n\n%test\n    true\n"
     locked = locks.locked_definition(text, LOCK)
     assert "%labels\n    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n    toolkit.recipe small\n" in locked
-    assert locked.replace("    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n", "") == text
+    added = locked.replace("    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n", "")
+    start, end = "Bootstrap: x\n\n%post\n    true\n", text.partition("    true")[2]
+    assert added.startswith(f"{start}\n    if command -v python3")
+    assert added.endswith(f"    fi{end}")
+
+
+def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
+    text = library.rendered(library.load("pytorch_cpu"))
+    locked = locks.locked_definition(text, LOCK)
+    before, _, after = locked.partition("/mnt/byte-code.py")
+    assert after.count("%post") == 0
+    assert before.count("%post") == text.count("\n%post\n") == 2
+    assert after.startswith(" /tmp/byte-code\n    fi\n\n%environment\n")
+    assert locks.locked_loan(Loan(), LOCK, "/files").files["byte-code.py"].startswith("import importlib.util")
 
 
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:

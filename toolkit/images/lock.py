@@ -20,6 +20,7 @@ from toolkit.images.collect import Contents
 from toolkit.images.loan import CERTIFICATES, ROOT, Bind, Loan
 from toolkit.images.packages import normal
 from toolkit.images.recipes import Resolved
+from toolkit.images.reproducible import BYTE_CODE
 from toolkit.model.lock import Lock
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
@@ -29,6 +30,12 @@ _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,20
 _NOT_CONTENTS = ("name", "detail", "imports", "checks")  # of a piece
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
+_BYTE_CODE = "byte-code.py"
+_REWRITE = f"""
+    if command -v python3 >/dev/null 2>&1; then
+        find / -xdev -type f -name '*.pyc' -print0 > /tmp/byte-code
+        python3 -I -S -B {ROOT}/{_BYTE_CODE} /tmp/byte-code
+    fi"""
 _PIN = 1001  # priority from which on apt would even take an older version
 
 # After an update: every version that neither the image nor the mirror has is named, and the update fails.
@@ -101,10 +108,14 @@ def locked_base(base: Base, lock: Lock) -> Base:
 
 
 def locked_definition(definition: str, lock: Lock) -> str:
-    """A definition for Apptainer whose labels do not say when it was built, but when it was locked."""
+    """Return a definition for Apptainer of which two builds are equal.
+
+    Its labels do not say when it was built, but when it was locked, and byte code is written again at the end (``reproducible``).
+    """
     when = datetime.fromtimestamp(lock.epoch, timezone.utc).isoformat(timespec="seconds")
     head, section, labels = definition.rpartition("\n%labels\n")
-    return f"{head}{section}    org.label-schema.build-date {when}\n{labels}"
+    post, environment, rest = head.rpartition("\n\n%environment\n")
+    return f"{post}\n{_REWRITE}{environment}{rest}{section}    org.label-schema.build-date {when}\n{labels}"
 
 
 def locked_loan(loan: Loan, lock: Lock, files: str) -> Loan:
@@ -116,7 +127,7 @@ def locked_loan(loan: Loan, lock: Lock, files: str) -> Loan:
     """
     kept = [bind for bind in loan.binds if bind.target == CERTIFICATES]
     pip = f"[global]\nno-index = true\nfind-links = {ROOT}/{_FILES}\n"
-    lent = {**loan.files, "pip.conf": pip}
+    lent = {**loan.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
     if lock.apt or lock.apt_build:
         lent[PREFERENCES], lent[QUESTION] = preferences(lock), SCRIPT
         lent["apt.conf"] = loan.files.get("apt.conf", "") + settings()

@@ -254,7 +254,8 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     script.write_text(
         "#!/bin/sh\ncount=$#\n"
         'while [ "$count" -gt 1 ]; do set -- "$@" "$1"; shift; count=$((count - 1)); done\n'
-        f'shift\nexec {shell_words(real)} "$@" {shell_words([mirror])}\n',
+        # Of base-passwd, for the day of the last change of each password. What packs must not see it: it would set all times to it.
+        f'shift\nexport SOURCE_DATE_EPOCH={EPOCH}\nexec {shell_words(real)} "$@" {shell_words([mirror])}\n',
         encoding="utf-8",
     )
     script.chmod(0o700)
