@@ -47,10 +47,10 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     ),
     "sacct": (
         *("env", *queue.ENVIRONMENT, "sacct", "--noheader", "--parsable", "--allocations"),
-        *(f"--delimiter={SEPARATOR}", f"--format={queue.sacct_format()}"),
+        *(f"--delimiter={SEPARATOR}", f"--format={queue.sacct_format()}", "--jobs=IDS"),
     ),
     "usage": ("squeue", "--noheader", "--array", "--me", f"--format={usage.FORMAT}"),
-    "details": ("scontrol", "--details", "show", "job", "ID"),
+    "details": ("scontrol", "--details", "show", "job=ID"),
     "sinfo": ("sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"),
     "mpi": ("srun", "--mpi=list"),
     "partitions": ("scontrol", "--oneliner", "show", "partition"),
@@ -118,7 +118,8 @@ def main() -> None:
         directory = GOLDEN / version
         directory.mkdir(parents=True, exist_ok=True)
         for name, words in ANSWERS.items():
-            asked = [str(ids["debug"]) if word == "ID" else word for word in words]
+            known = ",".join(map(str, ids.values()))
+            asked = [word.replace("=IDS", f"={known}").replace("=ID", f"={ids['debug']}") for word in words]
             (directory / f"{name}.txt").write_text(cluster.call(*asked))
         print(f"wrote {directory}")
     finally:
