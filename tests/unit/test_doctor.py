@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.doctor import CHECKS, clocks, driver, findings, gpus, interface, names, node_states, rendezvous, space, together
+from toolkit.doctor import CHECKS, clocks, driver, findings, gpus, interface, names, node_states, rendezvous, slurm, space, together
 from toolkit.doctor.assemble import Wanted, probe_words
 from toolkit.doctor.case import Case
 from toolkit.images.space import Room
@@ -16,8 +16,9 @@ from toolkit.images.store import FoundImage
 from toolkit.images.verify.case import Answer, Inside, Met
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.jobs import Ended
-from toolkit.model.site import Site
+from toolkit.model.site import Access, Site
 from toolkit.resources import package_directory
+from toolkit.slurm.client import Client
 
 
 def case(*told: dict[str, Any], asked: int = 0, **more: Any) -> Case:
@@ -126,6 +127,26 @@ def test_every_item_has_a_module_and_without_a_cluster_nodes_are_not_checked() -
     assert list(found) == list(CHECKS)
     assert found["slurm"].outcome == "FAIL"
     assert {one.outcome for name, one in found.items() if CHECKS[name].of_nodes} == {"not checked"}
+
+
+@pytest.mark.parametrize(
+    ("version", "outcome", "words"),
+    [
+        ("22.05.8", "PASS", "tested with all tests"),
+        ("24.11.5", "PASS", "tested with all tests"),
+        ("23.11.10-1", "PASS", "tested: the commands for jobs"),
+        ("26.11.0-0rc1", "WARN", "not tested; tested are 22.05, 23.02, "),
+        ("unknown", "WARN", "not tested"),
+    ],
+)
+def test_whether_the_version_of_slurm_was_tested(version: str, outcome: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/x")
+    client = Client(Access())
+    monkeypatch.setattr(Client, "partitions", lambda _: ())
+    monkeypatch.setattr(Client, "version", lambda _: version)
+    answer = slurm.check(case(site=Site(name="s"), client=client))
+    assert answer.outcome == outcome
+    assert words in answer.detail
 
 
 def test_the_probe_is_python_that_old_images_have() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 from toolkit import shell
-from toolkit.doctor.case import Answer, Case, failed, passed
+from toolkit.doctor.case import Answer, Case, failed, passed, warned
+from toolkit.slurm import tested
 
+_UNTESTED = "try it with short jobs: toolkit doctor --nodes 2 --image NAME"
 COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
@@ -20,4 +22,9 @@ def check(case: Case) -> Answer:
     partitions = case.client.partitions()
     seconds = time.monotonic() - began
     names = ", ".join(partition.name for partition in partitions) or "none"
-    return passed(f"Slurm {case.client.version()}, the controller answers in {seconds:.2f} s; partitions: {names}; site {case.site.name}")
+    version = case.client.version()
+    detail = (
+        f"Slurm {version} ({tested.describe(version)}), the controller answers in {seconds:.2f} s; "
+        f"partitions: {names}; site {case.site.name}"
+    )
+    return passed(detail) if tested.is_tested(version) else warned(detail, _UNTESTED)
