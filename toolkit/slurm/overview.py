@@ -13,7 +13,8 @@ from toolkit.slurm.usage import gpus_in
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
 _TYPE = re.compile(r"gpu:([A-Za-z][^:,(]*)")
-_STARTS = re.compile(r"to start at (?P<at>\S+) using .{0,200}? on nodes? (?P<nodes>\S+)")
+# 26.05 has more words before "using", such as the cluster's name.
+_STARTS = re.compile(r"to start at (?P<at>\S+).{0,200}? using .{0,200}? on (?:nodes? )?(?P<nodes>\S+)")
 _GONE = frozenset(("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN", "NOT_RESPONDING", "MAINT"))
 _FLAGS = "*~#!%$@^-"  # behind a state, in some versions; * is: it does not answer
 

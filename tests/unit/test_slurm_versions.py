@@ -1,0 +1,139 @@
+"""Every version of Slurm answers alike as far as the parsers see: the same jobs, captured with each.
+
+``tests/slurm_answers.py`` says which jobs these are, and captures them again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm_answers import GOLDEN, JOBS, MARK, NAME, SEPARATOR
+from toolkit.model.overview import Queue
+from toolkit.model.run import JobState
+from toolkit.model.site import Limits, Use
+from toolkit.slurm import overview, parse, queue, tested, usage
+
+VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+SWEEP = ["COMPLETED", "FAILED", *["CANCELLED"] * 8]
+STATES = {
+    "timeout": "TIMEOUT",
+    NAME: "FAILED",
+    "completed": "COMPLETED",
+    "signal": "FAILED",
+    "cancelled": "CANCELLED",
+    "sweep": "FAILED",
+    "many": "PENDING",
+    "requeued": "RUNNING",
+    "gpus": "RUNNING",
+    "waits": "PENDING",
+    "debug": "RUNNING",
+}
+IDS = {name: number for number, name in enumerate(JOBS, 1)}
+
+
+@pytest.fixture(params=VERSIONS)
+def answers(request: pytest.FixtureRequest) -> Path:
+    """Return the directory with the answers of a version."""
+    return GOLDEN / str(request.param)
+
+
+def entries_of(answers: Path, command: str) -> list[queue.Entry]:
+    """Parse a captured answer of squeue or sacct."""
+    parser = queue.squeue_entries if command == "squeue" else queue.sacct_entries
+    return parser((answers / f"{command}.txt").read_text(), SEPARATOR)
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs(answers: Path, command: str) -> None:
+    states = queue.job_states(entries_of(answers, command))
+    jobs = {name: states[number] for name, number in IDS.items()}
+    assert {name: state.state for name, state in jobs.items()} == STATES
+    assert {state.name for state in states.values()} == set(JOBS)
+    assert {state.mark for state in states.values()} == {MARK}
+    failed, killed = jobs[NAME], jobs["signal"]
+    assert (failed.exit_code, failed.signal, failed.nodes) == (3, 0, "nid[001-002]")
+    assert (killed.exit_code, killed.signal) == (0, 9)
+    assert jobs["timeout"].end - jobs["timeout"].start >= 60
+    assert (jobs["waits"].start, jobs["waits"].end, jobs["waits"].nodes) == (0, 0, "")
+    assert (jobs["debug"].partition, jobs["debug"].end) == ("debug", 0)
+    check_reasons(jobs, command)
+
+
+def check_reasons(jobs: dict[str, JobState], command: str) -> None:
+    """Only squeue tells why a job waits now."""
+    if command == "squeue":
+        assert jobs["many"].reason == "JobHeldUser"
+        assert jobs["waits"].reason in ("Resources", "Priority")
+        assert jobs["requeued"].reason == ""
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_tasks_of_arrays(answers: Path, command: str) -> None:
+    entries = entries_of(answers, command)
+    sweep = queue.task_states(entries, IDS["sweep"])
+    assert list(sweep) == list(range(10))
+    assert [state.state for state in sweep.values()] == SWEEP
+    assert sweep[1].exit_code == 4
+    many = queue.task_states(entries, IDS["many"])
+    assert list(many) == [number for number in range(60) if number % 3 != 1]
+    assert {state.state for state in many.values()} == {"PENDING"}
+
+
+def test_jobs_are_found_by_their_mark(answers: Path) -> None:
+    for command in ("squeue", "sacct"):
+        assert queue.job_ids(entries_of(answers, command), MARK) == tuple(IDS.values())
+
+
+def test_the_queue_and_the_accounting_agree(answers: Path) -> None:
+    queued, accounted = entries_of(answers, "squeue"), entries_of(answers, "sacct")
+    assert len(queue.merge(queued, accounted)) == len(queued)
+    assert len(queue.merge([], accounted)) == len(accounted)
+
+
+def test_partitions_and_mpi(answers: Path) -> None:
+    debug, main = parse.partitions((answers / "sinfo.txt").read_text())
+    assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == ("debug", False, 30, 1)
+    assert (main.name, main.default, main.max_minutes, main.max_nodes) == ("main", True, None, None)
+    assert (main.nodes, main.cpus, main.memory, main.gpus, main.gpu_type) == (3, 8, 8192, 4, "v100")
+    assert {"none", "pmi2"} <= set(parse.mpi_types((answers / "mpi.txt").read_text()))
+
+
+def test_nodes_and_limits(answers: Path) -> None:
+    nodes = overview.nodes((answers / "nodes.txt").read_text())
+    assert [(node.name, node.state, node.gpus, node.gpu_type) for node in nodes] == [
+        (f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)
+    ]
+    assert sum(node.gpus_used for node in nodes) == 5
+    debug, main = overview.queues((answers / "partitions.txt").read_text())
+    assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
+    assert (main.default, main.up, main.max_minutes, main.max_nodes) == (True, True, None, None)
+    limits = overview.limits_of((answers / "qos.txt").read_text(), "QOS")
+    assert limits == {"normal": Limits(source="QOS")}
+
+
+def test_what_a_user_has(answers: Path) -> None:
+    details = (answers / "details.txt").read_text()
+    asked: list[str] = []
+
+    def show(job: str) -> str:
+        asked.append(job)
+        return details if job == str(IDS["debug"]) else ""
+
+    found = usage.uses((answers / "usage.txt").read_text(), show)
+    assert found["debug"] == Use(submitted=1, running=1, gpus=1)
+    assert found["main"] == Use(submitted=43, running=2, gpus=4)
+    assert set(asked) == {str(IDS["debug"]), str(IDS["requeued"])}
+
+
+def test_when_a_job_would_start(answers: Path) -> None:
+    start = overview.start((answers / "starts.txt").read_text())
+    assert start.at.startswith("2")
+    assert start.nodes.startswith("nid")
+    refused = overview.start((answers / "refused.txt").read_text())
+    assert refused.refused == "Node count specification invalid"
+
+
+def test_every_version_that_is_said_to_be_tested_has_answers() -> None:
+    assert {version.rpartition(".")[0] for version in VERSIONS} == {*tested.SUITE, *tested.ANSWERS}
