@@ -20,7 +20,7 @@ def judge(facts: Facts) -> Answer:
     if not facts.ids:
         wrong.append(f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot")
     if facts.fuse != "ready":
-        wrong.append(f"/dev/fuse is {facts.fuse}: images are unpacked at each start")
+        wrong.append(f"/dev/fuse is {facts.fuse}: users cannot mount images")
     if facts.root_exec == "fails":
         wrong.append("root cannot start a container: it lacks capabilities")
     if wrong:
