@@ -16,7 +16,8 @@ from toolkit.model.run import Failure
 
 _OPEN_MPI = re.compile(r"Open MPI\)? (\d+)\.(\d+)")
 _NOTICED = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)")
-_NAMED = re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]")
+# Open MPI 4: [[25134,1],1], and 5: [prterun-nid001-681@1,1].
+_NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d+)\]")
 _CODE = re.compile(r"Exit code:\s+(?P<code>\d+)")
 _ABORTED = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+)")
 _ERROR_CODE = re.compile(r"with errorcode (?P<code>\d+)")
