@@ -15,6 +15,7 @@ class Case(NamedTuple):
         lines: where it is found.
         mended: what ``--fix`` makes of ``bad``; empty where nothing is mechanical.
         refused: sbatch itself refuses ``bad`` and takes ``good``.
+        taken_since: version of Slurm whose sbatch takes ``bad`` after all; empty: none does.
         site: that both are for.
     """
 
@@ -24,6 +25,7 @@ class Case(NamedTuple):
     lines: tuple[int, ...] = (2,)
     mended: str = ""
     refused: bool = False
+    taken_since: str = ""
     site: str = ""
 
     @property
@@ -94,7 +96,13 @@ CASES = (
         "unknown-option", "srun --num_tasks_per_node 1 python t.py", "srun --ntasks-per-node 1 python t.py --num_tasks 1", mends=False
     ),
     _case("bad-value", "#SBATCH --time=2h", "#SBATCH --time=2:0:0", refused=True),
-    _case("bad-value", "#SBATCH --gres=gpu=1", "#SBATCH --gres=gpu:1", refused=True),
+    Case(
+        "bad-value",
+        _batch("#SBATCH --gres=gpu=1", "srun true"),
+        _batch("#SBATCH --gres=gpu:1", "srun true"),
+        refused=True,
+        taken_since="23.11",
+    ),
     _case("bad-value", "#SBATCH -N two", "#SBATCH -N 1-2", refused=True),
     _case("variable-in-directive", "#SBATCH --output=/scratch/${USER}/%j.log", "#SBATCH --output=/scratch/%u/%j.log", mends=True),
     _case("variable-in-directive", "#SBATCH --chdir=$HOME", "#SBATCH --chdir=/home"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from toolkit.lint.model import Context, Finding, Rule
 from toolkit.lint.script import Script
 
-RULE = Rule("bad-value", "error", "sbatch refuses the script", "tried with Slurm 22.05")
+RULE = Rule("bad-value", "error", "sbatch refuses the script", "tried with Slurm 22.05, 24.11 and 26.05")
 _TIME = r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)"
 _NUMBER = r"\d+"
 # option -> (what a value looks like, what to write)
@@ -21,7 +21,10 @@ _FORMS = {
     "tasks-per-node": (_NUMBER, "--ntasks-per-node=4"),
     "cpus-per-task": (_NUMBER, "--cpus-per-task=8"),
     "mem": (r"\d+(?:[KMGT]B?)?", "--mem=16G"),
-    "gres": (r"(?:[\w.]+(?:[:/][\w.-]+)*(?::\d+[KMGT]?)?(?:\([^)]*\))?,?)+|none", "--gres=gpu:4, or --gres=gpu:v100:4"),
+    "gres": (
+        r"(?:[\w.]+(?:[:/][\w.-]+)*(?::\d+[KMGT]?)?(?:\([^)]*\))?,?)+|none",
+        "--gres=gpu:4, or --gres=gpu:v100:4; Slurm takes gpu=4 since 23.11 only",
+    ),
 }
 
 
