@@ -19,7 +19,7 @@ from toolkit.images.builders.cache import BASES, LAYERS, Cache
 from toolkit.images.builders.entries import DamagedError, Entries
 from toolkit.images.chain import chain
 from toolkit.images.reproducible import BYTE_CODE, is_dropped
-from toolkit.images.squashfs.format import SquashfsError, linear
+from toolkit.images.squashfs.format import Read, SquashfsError, linear
 from toolkit.images.squashfs.tables import read_tables
 from toolkit.images.squashfs.times import settle
 from toolkit.model.image import BaseImage, Layer
@@ -121,7 +121,7 @@ def _places(export: bytearray) -> list[int]:
 def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
     """Of so many inodes, of different lengths, that some lie across two blocks of the table."""
     image = Image({f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)} | {"directory": {"file": b"text"}})
-    tables = read_tables(lambda at, length: image.bytes[at : at + length])
+    tables = read_tables(Read(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
     places = _places(tables.export)
     assert any(place // 8192 != (place + 3) // 8192 for place in places)
     before = [1000 + number % 7 for number in range(len(places))]
@@ -137,7 +137,7 @@ def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
 
 def test_an_inode_outside_of_its_table_is_an_error() -> None:
     image = Image({"file": b"text"})
-    tables = read_tables(lambda at, length: image.bytes[at : at + length])
+    tables = read_tables(Read(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
     tables.export[:8] = struct.pack("<Q", 0xFFFF)
     with pytest.raises(SquashfsError):
         settle(tables, 0, 7)
