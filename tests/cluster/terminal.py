@@ -44,10 +44,11 @@ class Terminal:
         self.press(f"{command}; echo END$(({number}+0))\n")
         return self.until(f"END{number}").rsplit("\n", 2)[-2].strip()
 
-    def code(self) -> int:
+    def code(self, *, seconds: float = 180) -> int:
         """Read to the end, and return the exit code."""
+        end = time.monotonic() + seconds
         while self._read():
-            pass
+            assert time.monotonic() < end, f"it did not end:\n{self.seen}"
         _, status = os.waitpid(self._pid, 0)
         os.close(self._descriptor)
         return os.waitstatus_to_exitcode(status)

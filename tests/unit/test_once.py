@@ -174,6 +174,17 @@ def test_a_late_job_that_has_started_is_the_run_s(tmp_path: Path) -> None:
     assert paths.read_submission() == submission
 
 
+@pytest.mark.parametrize("is_doubtful", [False, True])
+def test_an_ended_run_keeps_its_claim_only_where_a_second_job_may_surface(tmp_path: Path, is_doubtful: bool) -> None:
+    """The claim is a link that leads nowhere: copies of the directory would stumble over it."""
+    paths = Paths(tmp_path)
+    record(tmp_path, once.Submitted(4, is_doubtful))
+    once.claim(paths, "mark", 4)
+    for _ in range(2):
+        once.release_claim(paths)
+        assert paths.claim("mark").is_symlink() == is_doubtful
+
+
 def test_a_job_is_not_lost_where_its_record_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = Paths(tmp_path)
     paths.attempt.write_text("{}")

@@ -127,6 +127,7 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
         came_out = _of_job(client, plan, state, excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines)
     came_out = replace(came_out, stints=past.stints)
     write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
+    once.release_claim(paths)
     return came_out
 
 

@@ -42,7 +42,11 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_"))}
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    argv = (*client.access.prefix, *words(decided, str(paths.script)))
+    prefix = client.access.prefix
+    if prefix and decided.pty:
+        # What enters the local cluster has the terminal, too: ended by Ctrl-C, it would have salloc told a second time (_release).
+        prefix = ("env", "--ignore-signal=INT", *prefix, "env", "--default-signal=INT")
+    argv = (*prefix, *words(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
     return shell.start(argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty)
 
@@ -92,11 +96,18 @@ def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
 
 
 @contextmanager
-def held(client: Client, process: subprocess.Popen[str], paths: Paths) -> Iterator[None]:
-    """Whatever happens inside, the allocation and salloc are gone afterwards; a closed terminal ends it as Ctrl-C does."""
+def held(client: Client, process: subprocess.Popen[str], paths: Paths, *, pty: bool) -> Iterator[None]:
+    """Whatever happens inside, the allocation and salloc are gone afterwards; a closed terminal ends it as Ctrl-C does.
+
+    Args:
+        pty: salloc has the terminal, whose signals (Ctrl-C, hang-up) reach it as they reach this process.
+    """
+    is_told = pty
 
     def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        nonlocal is_told
+        del frame
+        is_told = pty and number != signal.SIGTERM
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -106,18 +117,22 @@ def held(client: Client, process: subprocess.Popen[str], paths: Paths) -> Iterat
         for number, handler in before.items():
             signal.signal(number, handler)
         if process.poll() is None:
-            _release(client, process, paths)
+            _release(client, process, paths, is_told)
 
 
-def _release(client: Client, process: subprocess.Popen[str], paths: Paths) -> None:
-    """Give the allocation back. If Slurm does not answer, or the user does not wait for it, salloc gives it back when it is ended."""
+def _release(client: Client, process: subprocess.Popen[str], paths: Paths, is_told: bool) -> None:
+    """Give the allocation back. If Slurm does not answer, or the user does not wait for it, salloc gives it back when it is ended.
+
+    A salloc that waits for nodes takes its request back within the handler of the first signal. A second signal meanwhile has it
+    wait for its own locks for ever (seen with 22.05), so one that was told is not told again.
+    """
     try:
         number = _allocated(paths)
         if number is not None:
             client.cancel(number)
-        else:
+        elif not is_told:
             process.terminate()
-        process.wait(_PATIENCE)
+        process.wait(_PATIENCE if number is not None or not is_told else _SHORT_PATIENCE)
     except (SlurmUnreachableError, SubmissionError, subprocess.TimeoutExpired, KeyboardInterrupt):
         process.terminate()
         try:

@@ -157,6 +157,17 @@ def claim(paths: Paths, mark: str, job_id: int) -> int:
         return job_id
 
 
+def release_claim(paths: Paths) -> None:
+    """Remove the claim of a run that has ended and of which there cannot be a second job.
+
+    It is a symbolic link that leads nowhere, which copies of the directory (`scp -r`) would stumble over.
+    """
+    submission = paths.read_submission()
+    if submission is not None and submission.mark and not submission.is_doubtful:
+        with contextlib.suppress(OSError):
+            paths.claim(submission.mark).unlink()
+
+
 def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
     """Write down which job a run is.
 
