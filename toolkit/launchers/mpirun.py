@@ -15,6 +15,7 @@ from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
 _OPEN_MPI = re.compile(r"Open MPI\)? (\d+)\.(\d+)")
+_TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun 5.0.7, over PMIx
 _NOTICED = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)")
 # Open MPI 4: [[25134,1],1], and 5: [prterun-nid001-681@1,1].
 _NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d+)\]")
@@ -72,10 +73,10 @@ def launch(request: Request) -> Launch:
 
 
 def _warnings(request: Request) -> tuple[str, ...]:
-    """Open MPI promises that ranks find a daemon of the same major version; of others nobody knows."""
+    """Open MPI promises that ranks find a daemon of the same major version; of others, what was tried is known."""
     outside = _OPEN_MPI.search(request.facts.mpirun or "")
     inside = _OPEN_MPI.search(built.said_of("openmpi", request.manifest) or "")
-    if outside is None or inside is None or outside[1] == inside[1]:
+    if outside is None or inside is None or outside[1] == inside[1] or (outside[1], inside[1]) in _TRIED:
         return ()
     return (
         f"mpirun here is Open MPI {outside[1]}.{outside[2]}, "
