@@ -166,6 +166,7 @@ def test_mpirun_fills_each_node_with_its_ranks() -> None:
         (["The first process to do so was:", "  Process name: [[20446,1],2]", "  Exit code:    3"], 2, None, 3),
         (["Process name: [prterun-nid001-681@1,1]", "   Exit code:    1"], 1, None, 1),
         (["mpirun noticed that process rank 1 with PID 1314 on node nid002 exited on signal 9 (Killed)."], 1, "nid002", 137),
+        (["prterun noticed that process rank 1 with PID 60 on node nid001 exited on", "signal 9 (Killed)."], 1, "nid001", 137),
         (["MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD", "with errorcode 7."], 3, None, 7),
     ],
 )

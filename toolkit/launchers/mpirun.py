@@ -94,7 +94,7 @@ def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
 
 
 def _failure(line: str, following: Sequence[str]) -> Failure | None:
-    noticed = _NOTICED.search(line)
+    noticed = _NOTICED.search(" ".join((line, *following[:1])))  # mpirun 5 wraps its lines
     if noticed:
         return failed(128 + int(noticed["signal"]), int(noticed["rank"]), noticed["host"])
     for first, then in ((_NAMED, _CODE), (_ABORTED, _ERROR_CODE)):
