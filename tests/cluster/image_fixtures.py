@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.ordinary_user import becoming
+
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
 _PROGRAMS = ("sh", "cat", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
 # Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given.
@@ -248,8 +250,7 @@ def users_tiny(tiny_base: str, image_user: str) -> Iterator[Tiny]:
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
         place = Path(name)
         if os.geteuid() == 0:
-            read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-            become = ("setpriv", "--reuid", image_user, "--regid", image_user, "--init-groups", *read)
+            become = becoming(image_user)
             shutil.chown(place, image_user, image_user)
         store = Tiny(place, tiny_base, become)
         for made in tidied(store):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import getpass
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +66,32 @@ class User:
         return self.run(self.python, "-m", "toolkit", *arguments, timeout=timeout, env=env)
 
 
+def becoming(user: str) -> tuple[str, ...]:
+    """Return the words before a command that make it one of another user who may read everything."""
+    read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+    return ("setpriv", "--reuid", user, "--regid", user, "--init-groups", *read, *_importing())
+
+
+@functools.cache
+def _importing() -> tuple[str, ...]:
+    """Return what has everybody import a copy of the toolkit where only root can enter the checkout.
+
+    To read everything is not enough: what Apptainer binds is opened without that right.
+    """
+    if all(directory.stat().st_mode & 0o001 for directory in (_CHECKOUT, *_CHECKOUT.parents)):
+        return ()
+    place = Path(tempfile.mkdtemp(prefix="toolkit-test-", dir="/var/tmp"))
+    place.chmod(0o755)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    _copy_toolkit(place)
+    return ("env", f"PYTHONPATH={place}")
+
+
+def _copy_toolkit(place: Path) -> None:
+    for part in ("toolkit", "recipes", "containers", "jobs"):
+        shutil.copytree(_CHECKOUT / part, place / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif"))
+
+
 @contextlib.contextmanager
 def ordinary_user() -> Iterator[User]:
     """A new user if we are root, gone at the end; else ourselves."""
@@ -95,8 +124,7 @@ def _equipped(user: User) -> User:
     for package in _PACKAGES:
         if (site / package).is_dir():
             shutil.copytree(site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("toolkit", "recipes", "containers", "jobs"):
-        shutil.copytree(_CHECKOUT / part, packages / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif"))
+    _copy_toolkit(packages)
     env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     equipped = User(user.name, user.home, user.become, str(place / "bin" / version), env)
     said = equipped.toolkit("--version")

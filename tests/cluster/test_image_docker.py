@@ -16,6 +16,7 @@ import pytest
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
 from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ordinary_user import becoming
 from toolkit.images.builders.labels import labels
 
 BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
@@ -240,8 +241,7 @@ def test_another_engine_than_apptainer_where_it_may_not_build(docked: Docked, do
             subprocess.run(["sed", "-i", f"/^{name}:/d", file], check=True)
         sock.chmod(0o666)
         subprocess.run(["chown", "-R", name, docked.place], check=True)
-        read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-        docked.become = ("setpriv", "--reuid", name, "--regid", name, "--init-groups", *read)
+        docked.become = becoming(name)
         recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
         done = docked.run("build", recipe)
         assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster.image_fixtures import real_image
+from tests.cluster.ordinary_user import becoming
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images import library, store
@@ -113,9 +114,7 @@ class Machines:
         if os.geteuid() != 0:
             return (), {}
         shutil.chown(self.images(machine), self.user, self.user)
-        read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-        become = ("setpriv", "--reuid", self.user, "--regid", self.user, "--init-groups", *read)
-        return become, {"HOME": pwd.getpwnam(self.user).pw_dir}
+        return becoming(self.user), {"HOME": pwd.getpwnam(self.user).pw_dir}
 
     def manifest(self, machine: str) -> Manifest:
         return msgspec.json.decode((self.images(machine) / "small.json").read_bytes(), type=Manifest)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
-from tests.cluster.ordinary_user import User
+from tests.cluster.ordinary_user import User, becoming
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.prepare import chosen_site
 
@@ -47,7 +47,6 @@ def group() -> Iterator[str]:
 @pytest.fixture
 def shared_store(group: str, tiny_base: str) -> Iterator[tuple[Tiny, Tiny]]:
     """One directory of images, seen by two users of its group."""
-    read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
         place = Path(name)
         place.chmod(0o711)
@@ -55,7 +54,7 @@ def shared_store(group: str, tiny_base: str) -> Iterator[tuple[Tiny, Tiny]]:
             Tiny(
                 place,
                 tiny_base,
-                ("setpriv", "--reuid", user, "--regid", user, "--init-groups", *read),
+                becoming(user),
                 {"HOME": f"/var/tmp/{user}"},
             )
             for user in USERS
