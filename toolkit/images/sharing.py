@@ -7,16 +7,19 @@ the directory does not give already.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pwd
 import stat
 from contextlib import suppress
-from errno import EACCES
 from pathlib import Path
 
-from toolkit.errors import ForbiddenError
+from toolkit.errors import BuildError, ForbiddenError
 from toolkit.quoting import shell
 
+# From file systems that are mounted without locks, NFS without its lock daemon, and kernels or gateways that know none.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -36,6 +39,28 @@ def open_lock(path: Path) -> int:
         raise forbidden(path, error) from None
 
 
+def lock(handle: int, how: int, path: Path) -> None:
+    """Take a lock of flock(2) on an open file.
+
+    Raises:
+        BlockingIOError: somebody else has it, and ``how`` says not to wait.
+        BuildError: the file system has no such locks.
+        ForbiddenError: NFS locks only what is open for writing.
+    """
+    try:
+        fcntl.flock(handle, how)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            raise forbidden(path, error) from None
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise BuildError(
+            f"the file system of {path.parent} has no locks: {error.strerror}",
+            place=str(path.parent),
+            next_step="set TOOLKIT_IMAGES to a directory on another one; Lustre has locks where it is mounted with -o flock",
+        ) from None
+
+
 def make_directory(path: Path) -> None:
     """Make a directory, and those above it, for the group that may write to the one above."""
     if path.is_dir():
@@ -53,7 +78,7 @@ def make_directory(path: Path) -> None:
 def require_writable(directory: Path) -> None:
     """Raise ForbiddenError if this user cannot make files in a directory."""
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise forbidden(directory, PermissionError(EACCES, os.strerror(EACCES)))
+        raise forbidden(directory, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def forbidden(path: Path, error: OSError) -> ForbiddenError:

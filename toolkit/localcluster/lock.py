@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.errors import BusyError, ForbiddenError
+from toolkit.errors import BusyError, ClusterError, ForbiddenError
 from toolkit.localcluster.marker import claim, release
 from toolkit.localcluster.paths import Paths, require_own
 
@@ -62,6 +62,13 @@ def _take(paths: Paths) -> int:
             holder = os.read(handle, 20).decode(errors="replace").strip()
             os.close(handle)
             raise _busy(paths, holder) from None
+        except OSError as error:
+            os.close(handle)
+            raise ClusterError(
+                f"the file system of the cluster's directory has no locks: {error.strerror}",
+                place=str(paths.directory),
+                next_step="set TOOLKIT_CLUSTER_DIR to a directory on another one",
+            ) from None
         if _is_at(handle, paths.lock):
             os.ftruncate(handle, 0)
             os.write(handle, str(os.getpid()).encode())

@@ -23,7 +23,7 @@ from pathlib import Path
 from toolkit.errors import BusyError
 from toolkit.files import sync, write_atomically
 from toolkit.images.builders.remove import remove
-from toolkit.images.sharing import make_directory, open_lock
+from toolkit.images.sharing import lock, make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 
 BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"
@@ -189,9 +189,10 @@ class Cache:
     @contextmanager
     def _flock(self, how: int) -> Iterator[None]:
         make_directory(self.directory)
-        handle = open_lock(self.directory / ".use.lock")
+        path = self.directory / ".use.lock"
+        handle = open_lock(path)
         try:
-            fcntl.flock(handle, how)
+            lock(handle, how, path)
             yield
         except BlockingIOError:
             raise BusyError("a build is using the caches", place=str(self.directory), next_step="again when it is done") from None
@@ -200,9 +201,10 @@ class Cache:
 
     @contextmanager
     def _locked(self, kind: str) -> Iterator[None]:
-        handle = open_lock(self.directory / kind / ".lock")
+        path = self.directory / kind / ".lock"
+        handle = open_lock(path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock(handle, fcntl.LOCK_EX, path)
             yield
         finally:
             os.close(handle)

@@ -7,6 +7,7 @@ of the disk elsewhere. It begins as soon as it is known which layers there are, 
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -31,6 +32,8 @@ from toolkit.images.squashfs.tables import Tables, read_tables, written
 
 _PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
 _LIBC = ctypes.CDLL(None, use_errno=True)
+# Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and below some filters of system calls.
+_NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 _BEGIN_WRITING = 2  # of sync_file_range
 _PAGE = 4096
 _WORTH_IT = 8 * 2000  # bytes of new inodes' references: with fewer, a layer is sooner grafted again than its tables are read
@@ -86,7 +89,7 @@ class Copier(threading.Thread):
         source = os.open(path, os.O_RDONLY)
         try:
             while start < end:
-                done = os.copy_file_range(source, self.handle, min(_PIECE, end - start), start, self.end)
+                done = _copied(source, start, self.handle, self.end, min(_PIECE, end - start))
                 if done == 0:
                     raise OSError(f"{path} is shorter than it was")
                 with suppress(AttributeError):  # it is the end of the build that waits for the disk
@@ -94,6 +97,16 @@ class Copier(threading.Thread):
                 start, self.end = start + done, self.end + done
         finally:
             os.close(source)
+
+
+def _copied(source: int, start: int, target: int, end: int, length: int) -> int:
+    """Copy bytes by the kernel, or by hand where it does not; return how many there were."""
+    try:
+        return os.copy_file_range(source, target, length, start, end)
+    except OSError as error:
+        if error.errno not in _NOT_BY_KERNEL:
+            raise
+    return os.pwrite(target, os.pread(source, length, start), end)
 
 
 def system_of(path: str) -> tuple[int, Read]:

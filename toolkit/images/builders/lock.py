@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -14,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.images.sharing import forbidden, open_lock
+from toolkit.images.sharing import lock, open_lock
 from toolkit.progress import Progress
 from toolkit.units import human_time
 
@@ -30,6 +29,7 @@ def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Itera
     Raises:
         BusyError: somebody else holds it, and ``wait`` is false.
         ForbiddenError: this user may not use the lock.
+        BuildError: the file system has no locks.
     """
     path = directory / f".{name}.lock"
     handle = open_lock(path)
@@ -48,13 +48,9 @@ def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Itera
 
 def _try(handle: int, path: Path) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
     except BlockingIOError:
         return False
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            raise
-        raise forbidden(path, error) from None  # NFS locks only what is open for writing
     return True
 
 
