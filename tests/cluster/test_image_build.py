@@ -359,6 +359,17 @@ def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
     nothing_runs(users_tiny)
 
 
+@pytest.mark.parametrize("which", ["tiny", "users_tiny"])
+@pytest.mark.parametrize("layers", [(), ("--flat",)])
+def test_a_check_has_shared_memory_that_is_not_the_hosts(which: str, layers: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    """As ranks on one node and the semaphores of Python's multiprocessing need it."""
+    store = request.getfixturevalue(which)
+    kept = Path("/dev/shm", f"toolkit-check-{os.getpid()}")
+    done = store.run("build", store.recipe("true", checks=f'writes = "echo kept > {kept} && cat {kept}"'), *layers)
+    assert done.returncode == 0, done.stderr
+    assert not kept.exists()
+
+
 def test_a_build_of_an_ordinary_user_that_is_killed_leaves_nothing(users_tiny: Tiny) -> None:
     """Directories of the build belong to subordinate ids, which the user alone could not remove."""
     recipe = users_tiny.recipe("mkdir -p /owned/deep", "chown -R 33:33 /owned", *SLOW)

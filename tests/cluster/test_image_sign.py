@@ -186,4 +186,4 @@ def test_a_job_may_demand_a_signed_image(
     (folder / "job.toml").write_text('script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\n')
     nobody = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
     assert nobody.returncode in (64, 65), nobody.stderr
-    assert "by whom" in nobody.stderr
+    assert "no key is named" in nobody.stderr

@@ -47,6 +47,7 @@ COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")  # packs two to thre
 SOURCE = Path(__file__).resolve().parents[3]  # where our own modules are found
 BUILD_DATE = "org.label-schema.build-date"
 _MIRROR = "{{ mirror }}"
+_REPLACED = ("/tmp", "/dev/shm")  # what everybody may write to
 
 
 @dataclass
@@ -210,17 +211,21 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
         users, groups = ((), ()) if may_mount() else namespace_ids()
     except ForbiddenError:
         users, groups = (), ()
-    temporary = place.scratch / "fenced-tmp"
-    temporary.mkdir(mode=0o777)
     fence = Fence(
         users=users,
         groups=groups,
-        temporary=str(temporary),
+        replaced={directory: str(_empty(place.scratch, directory)) for directory in _REPLACED},
         readable=(str(task.cwd), *task.base.reads(), *(one.source for one in task.lent)),
         writable=tuple(str(directory) for directory in place.directories),
     )
     file.write_text(to_json(fence), encoding="utf-8")
     return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.builders.fence", str(file), "--")
+
+
+def _empty(scratch: Path, directory: str) -> Path:
+    made = scratch / f"fenced{directory.replace('/', '-')}"
+    made.mkdir(mode=0o777)
+    return made
 
 
 def _calm_after_base(names: list[str]) -> Callable[[str, int], None]:

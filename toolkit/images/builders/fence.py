@@ -3,7 +3,7 @@
 Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts`` leads to a file of the host, it
 makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap: localimage``). So it runs in a mount namespace in which all but
 its own directories is read-only. For an ordinary user that is a user namespace, whose root needs no ``--fakeroot``. It insists on writing
-to ``/tmp``, and gets another one.
+to ``/tmp``, and what it runs to ``/dev/shm``, where semaphores are: it gets others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
     command = list(arguments[2:])
     try:
         enter(fence.users, fence.groups)
-        replace("/tmp", fence.temporary, (*fence.writable, *fence.readable))
-        make_read_only((*fence.writable, "/tmp"))
+        for directory, empty in fence.replaced.items():
+            replace(directory, empty, (*fence.writable, *fence.readable))
+        make_read_only((*fence.writable, *fence.replaced))
     except (CannotError, OSError) as error:
         print(f"toolkit: {error}", flush=True)
         sys.exit(CANNOT)

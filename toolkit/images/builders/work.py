@@ -81,13 +81,13 @@ class Fence(Model, frozen=True, kw_only=True):
 
     Attributes:
         users, groups: as of ``Work``.
-        temporary: an empty directory that it has as ``/tmp``.
-        readable: what it has to read, wherever that is; of ``/tmp`` it sees nothing else.
+        replaced: directories that everybody may write to, such as ``/tmp``, and the empty ones that it has in their place.
+        readable: what it has to read, wherever that is; of what is replaced it sees nothing else.
         writable: directories that it may write to; everything else is read-only.
     """
 
     users: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
-    temporary: str
+    replaced: dict[str, str]
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...]
