@@ -129,7 +129,9 @@ def test_files_of_ranks_in_docker_are_the_users(
     script.write_text(dry.stdout)
     for path in (shared_dir, *shared_dir.rglob("*")):
         shutil.chown(path, user.name)
-    opened = [path for path in shared_dir.parents if path.stat().st_mode & 0o001 == 0]
+    # A cluster is for its own user; slurmd runs the script from its directory as the other one.
+    cluster = Path(engine_env["TOOLKIT_CLUSTER_DIR"], engine_env["TOOLKIT_CLUSTER"])
+    opened = [path for path in (*shared_dir.parents, cluster, *cluster.parents) if path.stat().st_mode & 0o001 == 0]
     modes = {path: path.stat().st_mode for path in opened}
     socket = Path(docker_engine.address.removeprefix("unix://"))
     try:
