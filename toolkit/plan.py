@@ -132,8 +132,16 @@ def plan(inputs: Inputs) -> Plan:
         ),
         forced=judged.forced,
         ports=inputs.site.ports,
+        reports=_writes_reports(inputs),
     )
     return _with_origins(draft, inputs, partition)
+
+
+def _writes_reports(inputs: Inputs) -> bool:
+    """Return whether the ranks may be programs of Python; a path with a colon in it cannot stand in PYTHONPATH."""
+    name = PurePosixPath(inputs.script).name
+    python = not inputs.program or name.startswith("python") or inputs.job.launcher == "submitit"
+    return python and inputs.job.launcher != "shell" and ":" not in inputs.run_directory
 
 
 def hidden(job: Job) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
+from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.plan import Inputs
 
@@ -50,3 +52,8 @@ def inputs(job: dict[str, Any] | None = None, **changes: Any) -> Inputs:
         run_directory="/home/user/project/runs/train-0001",
     )
     return defaults._replace(**changes)
+
+
+def first(failures: Sequence[Failure]) -> Failure | None:
+    """Return the first of some failures; None if there is none."""
+    return failures[0] if failures else None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import MANIFEST, inputs
+from tests.unit.samples import MANIFEST, first, inputs
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import get
 from toolkit.model.source import Source
@@ -57,7 +57,7 @@ def test_a_worker_has_all_gpus_of_its_node_where_nobody_says_otherwise() -> None
 @pytest.mark.parametrize("launcher", ["tensorflow", "ray"])
 def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) -> None:
     lines = ["srun: error: nid002: task 1: Exited with exit code 3", "srun: error: nid001: task 0: Terminated"]
-    failure = get(launcher).first_failure([("", lines)])
+    failure = first(get(launcher).failures([("", lines)]))
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (1, "nid002", 3)
 

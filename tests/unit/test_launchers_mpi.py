@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, MANIFEST, inputs
+from tests.unit.samples import FACTS, MANIFEST, first, inputs
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import built, get
 from toolkit.model.image import Check, Manifest, Verdict
@@ -102,7 +102,7 @@ def test_gloo_uses_the_interface_of_the_site() -> None:
 @pytest.mark.parametrize("launcher", ["horovod", "horovod-gloo", "mpi"])
 def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) -> None:
     lines = ["srun: error: nid002: task 2: Exited with exit code 3", "srun: error: nid001: tasks 0-1: Terminated"]
-    failure = get(launcher).first_failure([("", lines)])
+    failure = first(get(launcher).failures([("", lines)]))
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (2, "nid002", 3)
 
@@ -171,10 +171,10 @@ def test_mpirun_fills_each_node_with_its_ranks() -> None:
     ],
 )
 def test_mpirun_tells_the_rank_that_failed_first(lines: list[str], rank: int, host: str | None, code: int) -> None:
-    failure = get("mpirun").first_failure([("", ["-----", *lines, "-----"])])
+    failure = first(get("mpirun").failures([("", ["-----", *lines, "-----"])]))
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (rank, host, code)
-    assert get("mpirun").first_failure([("", ["all is well"]), ("nid001", lines)]) is None
+    assert first(get("mpirun").failures([("", ["all is well"]), ("nid001", lines)])) is None
 
 
 def test_elastic_ranks_follow_the_range_of_nodes() -> None:
@@ -195,7 +195,7 @@ def test_a_script_that_could_not_go_on_is_refused() -> None:
 def test_the_failure_that_ends_an_elastic_run_is_the_one_that_counts() -> None:
     survived = ["elastic: rank 3 on nid002: killed by signal 9", "elastic: 2 ranks on nid001"]
     ended = ["elastic: rank 1 on nid001: exit code 4", "elastic: failed: rank 1 on nid001: exit code 4"]
-    failure = get("horovod-elastic").first_failure([("", [*survived, *ended])])
+    failure = first(get("horovod-elastic").failures([("", [*survived, *ended])]))
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (1, "nid001", 4)
-    assert get("horovod-elastic").first_failure([("", survived)]) is None
+    assert first(get("horovod-elastic").failures([("", survived)])) is None

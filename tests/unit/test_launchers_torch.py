@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import LOCAL, MANIFEST, inputs
+from tests.unit.samples import LOCAL, MANIFEST, first, inputs
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import IMAGENET
 from toolkit import looking, scripts
@@ -142,14 +142,14 @@ def test_the_first_rank_that_a_script_forked_and_lost_is_read_from_its_words() -
     log = ["torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3"]
     killed = ["torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL"]
     stopped = ["torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGTERM"]
-    failure = get("spawn").first_failure([("", []), ("nid001", stopped), ("nid002", log)])
+    failure = first(get("spawn").failures([("", []), ("nid001", stopped), ("nid002", log)]))
     assert failure is not None
     assert (failure.exit_code, failure.text) == (3, "local rank 1 on nid002: exit code 3")
-    failure = get("spawn").first_failure([("nid001", killed)])
+    failure = first(get("spawn").failures([("nid001", killed)]))
     assert failure is not None
     assert failure.exit_code == 137
     srun = ["srun: error: nid001: task 0: Exited with exit code 1"]
-    failure = get("spawn").first_failure([("", srun)])
+    failure = first(get("spawn").failures([("", srun)]))
     assert failure is not None
     assert failure.text == "script 0 on nid001: exit code 1"
 

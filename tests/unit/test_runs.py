@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import first, inputs
 from toolkit import scripts
 from toolkit.errors import JobLostError, UnknownRunError
 from toolkit.launchers import get
@@ -121,7 +121,7 @@ def test_the_first_rank_that_failed_of_its_own_is_found_among_those_that_were_st
 
 
 def test_a_killed_rank_is_128_and_its_signal() -> None:
-    failure = get("torchrun").first_failure([("nid002", SUMMARY.replace(": 3 (pid", ": -9 (pid").splitlines())])
+    failure = first(get("torchrun").failures([("nid002", SUMMARY.replace(": 3 (pid", ": -9 (pid").splitlines())]))
     assert failure is not None
     assert failure.exit_code == 137
     assert "signal 9" in failure.text
@@ -133,10 +133,10 @@ def test_srun_tells_which_rank_failed_first() -> None:
         "srun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
         "srun: error: nid002: tasks 2-3: Killed\n"
     )
-    failure = get("horovod").first_failure([("", batch.splitlines())])
+    failure = first(get("horovod").failures([("", batch.splitlines())]))
     assert failure is not None
     assert (failure.exit_code, failure.rank, failure.host) == (3, 1, "nid001")
-    killed = get("horovod").first_failure([("", ["srun: error: nid002: task 2: Killed"])])
+    killed = first(get("horovod").failures([("", ["srun: error: nid002: task 2: Killed"])]))
     assert killed is not None
     assert killed.exit_code == 137
 

@@ -1,6 +1,6 @@
 """How ranks are started: one module per launcher, one template of the same name in ``scripts/templates``, one line here.
 
-A launcher is pure: it decides (``launch``), refuses (``check``), and reads its own failures out of logs (``first_failure``).
+A launcher is pure: it decides (``launch``), refuses (``check``), and reads its own failures out of logs (``failures``).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Launcher(Protocol):
     def launch(self, request: Request) -> Launch:
         """The decisions that its template writes out."""
 
-    def first_failure(self, logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-        """The first rank that failed, from (host or "" for the batch shell, lines of its log); None where no log tells."""
+    def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+        """Return the ranks that failed, the first one first, from (host or "" for the batch shell, lines of its log)."""
 
 
 def get(name: str) -> Launcher:

@@ -56,25 +56,32 @@ def failed(exit_code: int, rank: int | None, host: str | None, *, task: str = "r
     return Failure(exit_code=exit_code, rank=rank, host=host, text=f"{task} {'?' if rank is None else rank}{where}: {how}")
 
 
-def failure_of_step(lines: Iterable[str], *, task: str = "rank") -> Failure | None:
-    """The first task that srun says ended badly of its own; those that Slurm killed afterwards come later, or only then count.
+def failures_of_step(lines: Iterable[str], *, task: str = "rank") -> list[Failure]:
+    """Return the tasks that srun says failed: those that ended by themselves first, then those that Slurm stopped.
 
     Args:
         lines: of the batch shell's log.
         task: what a task of Slurm is to people: a rank, or an agent that starts ranks.
     """
-    killed: Failure | None = None
+    own: list[Failure] = []
+    stopped: list[Failure] = []
     for line in lines:
         match = _SRUN_EXIT.search(line)
-        if not match:
-            continue
-        code, by_slurm = _how(match["how"])
-        first = re.match(r"\d+", match["tasks"])
-        failure = failed(code, int(first[0]) if first else None, match["host"], task=task)
-        if not by_slurm:
-            return failure
-        killed = killed or failure
-    return killed
+        if match:
+            code, by_slurm = _how(match["how"])
+            numbers = _tasks(match["tasks"])
+            (stopped if by_slurm else own).extend(failed(code, number, match["host"], task=task) for number in numbers)
+    return own + stopped
+
+
+def _tasks(text: str) -> list[int]:
+    """Return the numbers of a list such as ``0,2-3``, at most 1,000 of them."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found += range(int(first), min(int(last or first), int(first) + 1000) + 1)
+    return found[:1000]
 
 
 def _how(text: str) -> tuple[int, bool]:

@@ -53,11 +53,12 @@ def launch(request: Request) -> Launch:
     )
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """The failure that the driver could not mend, in its own words; those that it survived do not count."""
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the failure that the driver could not mend; those that it survived do not count."""
     matches = (match for line in batch_lines(logs) if (match := _FAILED.search(line)))
-    found = next(matches, None)
-    if found is None:
-        return None
-    code = int(found["code"]) if found["code"] else 128 + int(found["signal"])
-    return failed(code, int(found["rank"]), found["host"])
+    return [_failure(match) for match in matches][:1]
+
+
+def _failure(match: re.Match[str]) -> Failure:
+    code = int(match["code"]) if match["code"] else 128 + int(match["signal"])
+    return failed(code, int(match["rank"]), match["host"])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request, built
-from toolkit.launchers.common import batch_lines, failure_of_step, python_command
+from toolkit.launchers.common import batch_lines, failures_of_step, python_command
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -46,6 +46,6 @@ def environment(request: Request) -> dict[str, str]:
     }
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """What srun said of the first task that failed."""
-    return failure_of_step(batch_lines(logs))
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the tasks that srun says failed."""
+    return failures_of_step(batch_lines(logs))

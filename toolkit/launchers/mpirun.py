@@ -85,12 +85,13 @@ def _warnings(request: Request) -> tuple[str, ...]:
     )
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """What mpirun said of the first rank that failed. Of an exit code it tells the rank only; where that ran, its log tells."""
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the ranks that mpirun says failed. Of an exit code it tells the rank only; where that ran, its log tells.
+
+    A rank that calls MPI_Abort is named for that first, and the same code is told of it again.
+    """
     lines = batch_lines(logs)
-    found = [failure for index, line in enumerate(lines) if (failure := _failure(line, lines[index + 1 : index + 4]))]
-    # A rank that calls MPI_Abort is named for that first, and the same code is told of it again.
-    return found[0] if found else None
+    return [failure for index, line in enumerate(lines) if (failure := _failure(line, lines[index + 1 : index + 4]))]
 
 
 def _failure(line: str, following: Sequence[str]) -> Failure | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failure_of_step, interface, needs, python_command
+from toolkit.launchers.common import batch_lines, failures_of_step, interface, needs, python_command
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -44,6 +44,6 @@ def launch(request: Request) -> Launch:
     )
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """What srun said of the first task that failed: on the first node with the script's exit code, elsewhere because Ray ended."""
-    return failure_of_step(batch_lines(logs), task="task")
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the tasks that srun says failed: the first node's with the script's exit code, others because Ray ended."""
+    return failures_of_step(batch_lines(logs), task="task")

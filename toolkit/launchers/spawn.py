@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request
 from toolkit.launchers.arguments import MEETING, Known, backend, command
-from toolkit.launchers.common import batch_lines, failed, failure_of_step, interface, needs
+from toolkit.launchers.common import batch_lines, failed, failures_of_step, interface, needs
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -50,12 +50,13 @@ def _world(request: Request) -> tuple[Known, ...]:
     return (Known(("world-size",), '"$NPROC_PER_NODE"'),) if request.nodes == 1 else ()
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """The first rank that a node's script says ended badly by itself; where none says so, what srun said of the script."""
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the ranks that a node's script says failed, those that it stopped last; where none says so, what srun said of the script."""
     known = list(logs)
     found = [failure for host, lines in known if host for failure in _ends(host, lines)]
-    own = [failure for failure in found if failure.exit_code != 128 + signal.SIGTERM]
-    return next(iter(own or found), None) or failure_of_step(batch_lines(known), task="script")
+    return sorted(found, key=lambda failure: failure.exit_code == 128 + signal.SIGTERM) or failures_of_step(
+        batch_lines(known), task="script"
+    )
 
 
 def _ends(host: str, lines: Sequence[str]) -> Iterator[Failure]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers import Request
 from toolkit.launchers.arguments import MEETING, Known, backend, command
-from toolkit.launchers.common import batch_lines, failure_of_step, interface, needs
+from toolkit.launchers.common import batch_lines, failures_of_step, interface, needs
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -50,6 +50,6 @@ def _known(request: Request) -> tuple[Known, ...]:
     return (*meeting, *ranks, *backend(request))
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """What srun said of the first task that failed."""
-    return failure_of_step(batch_lines(logs))
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the tasks that srun says failed."""
+    return failures_of_step(batch_lines(logs))

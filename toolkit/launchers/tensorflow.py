@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failure_of_step, needs, python_command
+from toolkit.launchers.common import batch_lines, failures_of_step, needs, python_command
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -57,6 +57,6 @@ def _warnings(request: Request) -> tuple[str, ...]:
     return ("MirroredStrategy stays within one process: every worker will train a network of its own; use MultiWorkerMirroredStrategy",)
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """What srun said of the first task that failed."""
-    return failure_of_step(batch_lines(logs))
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the tasks that srun says failed."""
+    return failures_of_step(batch_lines(logs))

@@ -2,7 +2,7 @@
 
 The agents' arguments that depend on the job (addresses, port) are in the template. With a range of nodes the run is elastic, which is a
 template of its own: it goes on when nodes are lost, and takes new ones in. A rank's exit code is lost on the way: torchrun
-itself always ends with 1, and tells the code in its summary, which ``first_failure`` reads.
+itself always ends with 1, and tells the code in its summary, which ``failures`` reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failed, failure_of_step, interface, needs
+from toolkit.launchers.common import batch_lines, failed, failures_of_step, interface, needs
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -63,14 +63,12 @@ def launch(request: Request) -> Launch:
     )
 
 
-def first_failure(logs: Iterable[tuple[str, Sequence[str]]]) -> Failure | None:
-    """The failure with the earliest time among the agents' summaries; a rank that its agent stopped (SIGTERM) only if there is no other."""
+def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the ranks of the agents' summaries by the time of their end, those that their agent stopped (SIGTERM) last."""
     known = list(logs)
-    found = [failure for host, lines in known if host for failure in _summaries(host, lines)]
-    own = [(when, failure) for when, failure in found if failure.exit_code != 128 + 15]
-    if own or found:
-        return min(own or found, key=lambda pair: pair[0])[1]
-    return failure_of_step(batch_lines(known), task="agent")
+    found = [pair for host, lines in known if host for pair in _summaries(host, lines)]
+    ordered = sorted(found, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
+    return [failure for _, failure in ordered] or failures_of_step(batch_lines(known), task="agent")
 
 
 def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:

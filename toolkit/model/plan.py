@@ -160,6 +160,7 @@ class Plan(Model, frozen=True, kw_only=True):
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
         ports: the first and the last at which ranks may meet.
+        reports: ranks that are programs of Python write down why they fail.
     """
 
     toolkit: str
@@ -188,6 +189,7 @@ class Plan(Model, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
     ports: tuple[int, int] = PORTS
+    reports: bool = False
 
     @property
     def port_count(self) -> int:

@@ -93,12 +93,24 @@ class Failure(Model, frozen=True, kw_only=True):
         rank: global rank; None where it is not known.
         host: node it ran on.
         text: the line that says so.
+        words: what the program itself says: ``KeyError: 'label'``; empty if only its exit code is known.
+        place: the user's own last frame: ``train.py, line 12, in step``.
+        source: that line of the file.
+        details: the errors as Python prints them, for the rules.
+        certainty: that this is the first failure: ``certain``, ``likely`` or ``possible``; empty if the logs alone tell.
+        alike: other ranks that failed with the same words.
     """
 
     exit_code: int
     rank: int | None = None
     host: str | None = None
     text: str = ""
+    words: str = ""
+    place: str = ""
+    source: str = ""
+    details: tuple[str, ...] = ()
+    certainty: str = ""
+    alike: tuple[int, ...] = ()
 
 
 class Outcome(Model, frozen=True, kw_only=True):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from toolkit.model.plan import Plan
+from toolkit.model.report import Report
 from toolkit.model.ways import Stint
-from toolkit.runs import logs
+from toolkit.runs import logs, reports
 from toolkit.runs.lines import ends, find
 from toolkit.runs.logs import Line
 from toolkit.runs.store import Log, Paths
@@ -75,6 +78,16 @@ def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Ex
         for text in ends(log.path, share, offset)
     ]
     return Excerpt(lines, len(chosen), sum(sizes), sum(map(min, sizes, shares)))
+
+
+def reports_of(paths: Paths, job_id: int, element: int | None, past: History) -> tuple[Report, ...]:
+    """Read the records that failing processes of a job's last attempt have written, without the values of secrets."""
+    last = next((stint.number for stint in reversed(past.stints) if stint.element == element), None)
+    hide = logs.secret_filter(paths)
+    return tuple(
+        replace(report, errors=tuple(replace(error, message=hide(error.message), source=hide(error.source)) for error in report.errors))
+        for report in reports.read(paths, job_id, element, last)
+    )
 
 
 def fair_shares(sizes: Sequence[int], most: int = MOST) -> list[int]:

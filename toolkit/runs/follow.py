@@ -14,6 +14,7 @@ from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
+from toolkit.model.report import Report
 from toolkit.model.run import JobState, Outcome
 from toolkit.runs import excerpt, logs, once
 from toolkit.runs import points as elements
@@ -124,16 +125,17 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
     if plan.array:
         came_out = _of_array(client, paths, plan, state, past)
     else:
-        came_out = _of_job(client, plan, state, excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines)
+        lines = excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines
+        came_out = _of_job(client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past))
     came_out = replace(came_out, stints=past.stints)
     write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
     once.release_claim(paths)
     return came_out
 
 
-def _of_job(client: Client, plan: Plan, state: JobState, lines: list[logs.Line]) -> Outcome:
+def _of_job(client: Client, plan: Plan, state: JobState, lines: list[logs.Line], found: tuple[Report, ...]) -> Outcome:
     asked = state.nodes and (state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines)))
-    return outcome(plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {})
+    return outcome(plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {}, found)
 
 
 def _of_array(client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History) -> Outcome:
@@ -146,7 +148,8 @@ def _of_array(client: Client, paths: Paths, plan: Plan, state: JobState, past: e
         write_atomically(folder / "outcome.json", to_json(point, sort=False))
     first = next((point.number for point in points if point.exit_code != 0), points[0].number if points else None)
     logs_of_first = elements.by_element(paths, state.job_id).get(first, [])
-    came_out = _of_job(client, plan, state, excerpt.of_logs(paths, plan, logs_of_first, past).lines)
+    lines = excerpt.of_logs(paths, plan, logs_of_first, past).lines
+    came_out = _of_job(client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past))
     words = sweep.told(points, "point" if plan.points else "element")
     message = words if came_out.kind in ("ok", "failed") else f"{came_out.message}; {words}"
     return replace(came_out, points=points, results={}, message=message)

@@ -11,11 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from toolkit import launchers
 from toolkit.errors import JobLostError
 from toolkit.launchers.common import failed
 from toolkit.model.plan import Plan
+from toolkit.model.report import Report
 from toolkit.model.run import Failure, JobState, Outcome
+from toolkit.runs import blame
 from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand
 
@@ -25,6 +29,7 @@ _OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]ki
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)|CANCELLED AT \S+ DUE TO NODE FAILURE")
 # As the shell's `timeout` and a shell's report of Ctrl-C have it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
+_SIGNALS = 128  # exit codes above are signals
 
 
 _UNKNOWN = 1 << 30  # after every rank that is known
@@ -54,7 +59,7 @@ def headline(results: Mapping[str, Any], *, most: int = 3) -> str:
     return "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown)
 
 
-def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mapping[str, str]) -> Outcome:
+def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mapping[str, str], reports: Sequence[Report] = ()) -> Outcome:
     """Derive a run's outcome.
 
     Args:
@@ -62,9 +67,9 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mappi
         state: Slurm's final state of the job.
         lines: of the job's logs.
         unhealthy: nodes of the job that went down while it ran, and what Slurm says of them.
+        reports: records that failing processes of the job have written.
     """
-    failure = None if state.state == "COMPLETED" else launchers.get(plan.launch.launcher).first_failure(_by_host(lines))
-    failure = _located(failure, ranks(lines)) if failure else None
+    failure = None if state.state == "COMPLETED" else first_failure(plan.launch.launcher, lines, reports)
     survives = "no-kill" in dict(plan.directives)  # of an elastic job a failed rank is the cause, not a node that it survived
     lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
     code, kind, message = _verdict(state, failure, lost, _over_memory(lines))
@@ -80,6 +85,22 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mappi
         unwell=lost if kind == "lost" else {},
         kind=kind,
     )
+
+
+def first_failure(launcher: str, lines: Sequence[Line], reports: Sequence[Report]) -> Failure | None:
+    """Return the first failure of a run, from the records of its processes where they tell, else from its launcher's words."""
+    hosts = ranks(lines)
+    reported = [_located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))]
+    found = blame.first(launcher, reports, reported) or next(iter(reported), None)
+    return found if found is None or found.words or found.exit_code <= _SIGNALS else _crashed(found, lines)
+
+
+def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
+    """Add where in the user's code a rank was killed, if Python's faulthandler has printed it."""
+    place = blame.place_of_crash(line.text for line in lines if line.rank == failure.rank)
+    name = blame.signal_name(failure.exit_code - _SIGNALS)
+    text = failure.text + (f" ({name})" if name else "") + (f", {place}" if place else "")
+    return replace(failure, text=text, place=place)
 
 
 def mentions_node_failure(lines: Iterable[Line]) -> bool:
@@ -125,7 +146,8 @@ def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], 
     if state.state == "COMPLETED":
         return 0, "ok", ""
     if state.state in ("TIMEOUT", "DEADLINE"):
-        return TIMED_OUT, "timeout", "the time limit was reached"
+        before = f"; before that, {failure.text}" if failure and failure.words else ""
+        return TIMED_OUT, "timeout", f"the time limit was reached{before}"
     if state.state == "CANCELLED" and state.reason == "DependencyNeverSatisfied":
         return CANCELLED, "cancelled", "it never started: what it was to run after did not end as it had to"
     if state.state == "CANCELLED":

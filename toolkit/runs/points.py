@@ -28,7 +28,7 @@ def read(
     """
     logs = by_element(paths, job_id)
     numbers = sorted({*states, *sweep.numbers(dict(plan.directives).get("array"))})
-    return tuple(_point(paths, plan, number, states.get(number), logs.get(number, ()), past, ended=ended) for number in numbers)
+    return tuple(_point(paths, plan, job_id, number, states.get(number), logs.get(number, ()), past, ended=ended) for number in numbers)
 
 
 def by_element(paths: Paths, job_id: int) -> dict[int | None, list[Log]]:
@@ -42,6 +42,7 @@ def by_element(paths: Paths, job_id: int) -> dict[int | None, list[Log]]:
 def _point(
     paths: Paths,
     plan: Plan,
+    job_id: int,
     number: int,
     state: JobState | None,
     logs: Sequence[Log],
@@ -50,7 +51,8 @@ def _point(
     ended: bool,
 ) -> PointOutcome:
     if state is not None and state.ended:
-        came_out = outcome(plan, state, excerpt.of_logs(paths, plan, logs, past).lines, {})
+        reports = excerpt.reports_of(paths, job_id, number, past)
+        came_out = outcome(plan, state, excerpt.of_logs(paths, plan, logs, past).lines, {}, reports)
         return PointOutcome(
             number=number,
             state=came_out.state,

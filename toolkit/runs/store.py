@@ -90,6 +90,11 @@ class Paths:
     def logs(self) -> Path:
         return self.directory / "logs"
 
+    @property
+    def reports(self) -> Path:
+        """Records of failing processes, and the module that writes them."""
+        return self.directory / "report"
+
     def logs_of(self, job_id: int) -> list[Log]:
         """The logs of a job: the batch shell's first, then by task."""
         found = []

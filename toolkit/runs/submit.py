@@ -17,7 +17,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.plan import Inputs, plan
 from toolkit.redaction import shows
-from toolkit.runs import hidden, once, store
+from toolkit.runs import hidden, once, reports, store
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -39,6 +39,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         values = {name: inputs.job.env[name] for name in decided.secrets}
         if values or shows(inputs.job.arguments):
             directory.chmod(0o700)
+        if decided.reports:
+            reports.place_hook(directory)
         if values:
             hidden.write(directory, decided.container.prefix, values)
         return store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided)), decided
