@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue test-faults test-fresh clean
+.PHONY: help test-long fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -85,6 +85,10 @@ bench-explain: setup ## how many failures are explained rightly
 
 bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
 	@.venv/bin/python -m benchmarks.logs
+
+bench-failures: setup ## how often the first failing rank and its cause are named: 300 failing runs, drawn at random
+	@$(TOOLKIT) image build pytorch_cpu
+	@.venv/bin/python -m benchmarks.failures
 
 bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another user in the queue
 	@.venv/bin/python -m benchmarks.queue

@@ -96,18 +96,19 @@ def lines_of(found: Explanation) -> list[str]:
         lines.append(subject("next", "toolkit logs --raw RUN shows everything"))
     else:
         match = found.match
-        lines.append(subject("cause", match.cause))
+        lines += [subject("code", found.source)] if found.source else []
+        lines += [subject("cause", match.cause)] if match.cause not in found.first else []
         if match.line and match.line not in found.first and match.line not in match.cause:
             lines.append(subject("line", f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}"))
         if len(match.ranks) > 1:
             lines.append(subject("ranks", f"{len(match.ranks)} printed the like: {_some(match.ranks)}"))
         lines += [subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)]
-        lines.append(subject("sure", f"{match.sure} (rule {match.rule}; {match.source})"))
-        lines += [subject("else", f"{other.summary} ({other.rule}: {other.line})") for other in found.others]
+        lines.append(subject("confidence", f"{match.sure} (rule {match.rule}; {match.source})"))
+        lines += [subject("or else", f"{other.summary} ({other.rule}: {other.line})") for other in found.others]
         if found.suspicious:
             lines.append(subject("lines", "the earliest that look like errors:"))
             lines += [subject("", line) for line in found.suspicious]
-    lines.append(subject("looked at", "; ".join(found.looked_at)))
+    lines.append(subject("searched", "; ".join(found.looked_at)))
     return lines
 
 

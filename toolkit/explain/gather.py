@@ -27,7 +27,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     entries = entries_of((line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text))
     outcome = paths.read_outcome()
     if outcome is None:
-        return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan)), None
+        return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan), names=_names(paths, plan, submission.job_id)), None
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
     return (
@@ -41,9 +41,17 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             first_host=(failure.host or "") if failure else "",
             first_text=outcome.message if outcome.kind == "lost" else failure.text if failure else "",
             forced=_forced(plan),
+            failure=failure,
+            names=_names(paths, plan, submission.job_id),
         ),
         outcome,
     )
+
+
+def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
+    """Return what placeholders of fixes stand for."""
+    image = {"image": plan.container.name} if plan.container.image else {}
+    return {"run": paths.name, "run_path": f"{paths.directory.parent.name}/{paths.name}", "job": str(job_id), **image}
 
 
 def _forced(plan: Plan) -> tuple[str, ...]:

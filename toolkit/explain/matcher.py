@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from toolkit.explain.model import Entry, Evidence, Explanation, Match, Rule, compiled
+from msgspec.structs import replace
+
+from toolkit.explain import own_words
+from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule, compiled
 from toolkit.redaction import redacted
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
@@ -26,6 +29,7 @@ _MOST_RANKS, _LINES_EACH, _FRAMES_BACK = 8, 2, 200
 # The time of a search is linear, but a line can be megabytes long.
 _BEGIN, _END = 3072, 1024
 _CUT = " [...] "
+_CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "possible")
 
 
 def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
@@ -37,16 +41,36 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
     if long:
         entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
         evidence = evidence._replace(entries=entries)
-    matches = sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
+    matches = _of_first_rank(evidence, rules) or sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
     best = matches[0] if matches else None
     others = tuple(match for match in matches[1:] if match.role == "cause" and best and match.line not in ("", best.line))[:3]
     return Explanation(
         first=_first(evidence, best),
         match=best,
+        source=evidence.failure.source if evidence.failure else "",
         others=others,
         suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
         looked_at=_looked_at(evidence, len(rules), long),
     )
+
+
+def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:
+    """Return what the first failing rank's own words show, the best first; empty if its words are not known.
+
+    Lines of other ranks are consequences then, and earlier lines of its own are what it went on after.
+    """
+    failure = evidence.failure
+    if failure is None or not (failure.words or failure.certainty):
+        return []
+    causes = {name: rule for name, rule in rules.items() if rule.role == "cause"}
+    own = evidence._replace(entries=own_words.entries(evidence), nodes_down={})
+    found = sorted(_matches(own, causes), key=lambda match: -match.weight)
+    if not failure.words:
+        return found
+    special = [match for match in found if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")]
+    certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
+    special = [replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special]
+    return [*special, own_words.match(failure, _names(evidence))]
 
 
 def _shortened(text: str) -> str:
@@ -65,7 +89,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         if not _applies(rule, evidence):
             continue
         general = rule.role == "cause" and rule.weight < _GENERAL
-        lines = _lines(rule, evidence.entries)
+        lines = _lines(rule, evidence)
         found = [line for line in lines if not (general and line.entry in echoes)]
         if rule.signatures and not found:
             continue
@@ -73,6 +97,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         entry = best.entry if best else None
         groups = {"place": _place(evidence.entries, best.position), **best.groups} if best else {}
         groups |= {"node": groups.get("node") or ",".join(sorted(evidence.nodes_down))}
+        groups = {**_names(evidence, entry), **groups}
         yield Match(
             rule=name,
             summary=rule.summary,
@@ -87,6 +112,14 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             line=redacted(entry.text.strip()) if entry else "",
             ranks=tuple(sorted({line.entry.rank for line in found if line.entry.rank is not None})),
         )
+
+
+def _names(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
+    """Return what placeholders of fixes stand for: real names where they are known."""
+    rank = evidence.first_rank if entry is None or entry.rank is None else entry.rank
+    host = (entry.host if entry else "") or evidence.first_host
+    known = {"rank": "N" if rank is None else str(rank), "host": host or "NODE"}
+    return {"run": "RUN", "run_path": "RUN", "image": "IMAGE", "job": "JOB", **known, **evidence.names}
 
 
 def _echoes(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
@@ -120,14 +153,14 @@ class _Line(NamedTuple):
     groups: dict[str, str]
 
 
-def _lines(rule: Rule, entries: Sequence[Entry]) -> Iterator[_Line]:
+def _lines(rule: Rule, evidence: Evidence) -> Iterator[_Line]:
     """Yield every line that shows the cause."""
     patterns = [compiled(pattern) for pattern in rule.signatures]
-    for position, entry in enumerate(entries):
+    for position, entry in enumerate(evidence.entries):
         found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
         if found:
             groups = {name: text or "" for name, text in found.groupdict().items()}
-            yield _Line(entry, position, {"where": _where(entry), **groups})
+            yield _Line(entry, position, {"where": _where(entry, evidence), **groups})
 
 
 def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
@@ -143,7 +176,9 @@ def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
     return min(own or found, key=order)
 
 
-def _where(entry: Entry) -> str:
+def _where(entry: Entry, evidence: Evidence) -> str:
+    if entry.rank is None and evidence.failure and evidence.failure.certainty and evidence.first_rank is not None:
+        return f"rank {evidence.first_rank} on {evidence.first_host}"  # of which Slurm or an agent speaks
     who = f"rank {entry.rank}" if entry.rank is not None else "the batch script" if not entry.host else "a task"
     return f"{who} on {entry.host}" if entry.host else who
 
@@ -210,7 +245,8 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
 
 def _looked_at(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
     streams = {entry.label for entry in evidence.entries}
-    seen = [f"{len(evidence.entries)} lines of {len(streams)} streams", f"{rules} rules"]
+    count, logs = len(evidence.entries), len(streams)
+    seen = [f"{count} line{'s' * (count != 1)} in {logs} log{'s' * (logs != 1)}", f"{rules} rules"]
     if evidence.state:
         seen.append(f"Slurm's state {evidence.state}" + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else ""))
     if long:

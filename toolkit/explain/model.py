@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from toolkit.model.base import BadDataError, Model
+from toolkit.model.run import Failure
 
-Certainty = Literal["sure", "likely", "possible"]
+Certainty = Literal["certain", "likely", "possible"]
 
 
 class Example(Model, frozen=True, kw_only=True):
@@ -112,6 +113,8 @@ class Evidence(NamedTuple):
         first_rank, first_host: the rank that failed first, as Slurm or its launcher tells; None and "": nobody told.
         first_text: that in words.
         forced: rules that would have stopped it before it was submitted, and the reason that somebody gave.
+        failure: the first failing rank in its own words, where a record or its launcher tells; None: only the lines tell.
+        names: what stands for placeholders in fixes: ``run``, ``image``, ``job``.
     """
 
     entries: tuple[Entry, ...]
@@ -123,6 +126,8 @@ class Evidence(NamedTuple):
     first_host: str = ""
     first_text: str = ""
     forced: tuple[str, ...] = ()
+    failure: Failure | None = None
+    names: dict[str, str] = {}
 
 
 class Match(Model, frozen=True, kw_only=True):
@@ -155,6 +160,7 @@ class Explanation(Model, frozen=True, kw_only=True):
 
     Attributes:
         first: what happened first, on which rank and node.
+        source: the user's own line of code at which it happened; empty if not known.
         match: the cause; None: no rule knows it.
         others: what else fits, less likely.
         suspicious: where the cause is not known: the earliest lines of each rank that look like errors.
@@ -163,6 +169,7 @@ class Explanation(Model, frozen=True, kw_only=True):
 
     first: str
     match: Match | None
+    source: str = ""
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()

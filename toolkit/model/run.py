@@ -93,6 +93,7 @@ class Failure(Model, frozen=True, kw_only=True):
         rank: global rank; None where it is not known.
         host: node it ran on.
         text: the line that says so.
+        kind: ``exception``, ``exit``, ``argparse``, ``child``, ``thread`` or ``destructor``; empty if only its exit code is known.
         words: what the program itself says: ``KeyError: 'label'``; empty if only its exit code is known.
         place: the user's own last frame: ``train.py, line 12, in step``.
         source: that line of the file.
@@ -105,6 +106,7 @@ class Failure(Model, frozen=True, kw_only=True):
     rank: int | None = None
     host: str | None = None
     text: str = ""
+    kind: str = ""
     words: str = ""
     place: str = ""
     source: str = ""

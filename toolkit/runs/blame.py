@@ -294,6 +294,7 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
         rank=found.rank,
         host=report.host,
         text=f"{who} on {report.host}: {words}" + (f" ({place})" if place else ""),
+        kind="argparse" if report.argparse else report.kind,
         words=words,
         place=place,
         source=redacted(error.source),

@@ -1,0 +1,52 @@
+"""Explain a failure by the record that the first failing rank has written of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from toolkit.explain.model import Certainty, Entry, Evidence, Match
+from toolkit.model.run import Failure
+
+_LAST_LINES = 20  # of a rank that wrote no record: what it printed before belongs to what it survived
+_RULES = {"exit": "exit-code", "argparse": "arguments"}
+
+
+def entries(evidence: Evidence) -> tuple[Entry, ...]:
+    """Return the lines that rules are matched with: the record of the first failing rank, or the last lines about it."""
+    failure = evidence.failure
+    if failure is None:
+        return evidence.entries
+    if failure.words and failure.kind not in ("exit", "argparse"):
+        lines = ("Traceback (most recent call last):", *failure.details)
+        return tuple(Entry(text, failure.host or "", failure.rank, number) for number, text in enumerate(lines))
+    if failure.words:
+        return ()
+    own = [entry for entry in evidence.entries if entry.rank is not None and entry.rank == failure.rank]
+    about = [entry for entry in evidence.entries if entry.rank is None and entry.host in ("", failure.host)]
+    return (*own[-_LAST_LINES:], *about)
+
+
+def match(failure: Failure, names: Mapping[str, str]) -> Match:
+    """Return a cause in the words of the script itself."""
+    rank = "" if failure.rank is None else f"--rank {failure.rank} "
+    logs = f"toolkit logs {rank}{names['run']} shows "
+    fixes = {
+        "argparse": ("give the script only options that it has; everything after its name is its own",),
+        "exit": (f"{logs}what it printed before",),
+    }
+    place = f" ({failure.place})" if failure.place else ""
+    return Match(
+        rule=_RULES.get(failure.kind, "python-exception"),
+        summary="the script raised an exception" if failure.kind not in _RULES else "the script ended itself",
+        cause=f"{failure.words}{place}",
+        fix=fixes.get(failure.kind, (f"{logs}the whole traceback",)),
+        source="a record that the rank has written",
+        sure=cast(Certainty, failure.certainty or "likely"),
+        role="cause",
+        weight=0,
+        rank=failure.rank,
+        host=failure.host or "",
+        line=failure.words,
+        ranks=tuple(sorted({*failure.alike, *(() if failure.rank is None else (failure.rank,))})),
+    )
