@@ -76,7 +76,7 @@ _STARTERS = frozenset(
     ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "ray", "lightning", "horovod_elastic.py", "ray_node.py")
 )
 _STARTER_FILES = re.compile(r"/torch/distributed/(?:run|launch|launcher/\w+)\.py$|/(?:site|dist)-packages/ray/|/horovod/runner/")
-_FRAME = re.compile(r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>\S{1,200}))?')
+_FRAME = re.compile(r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:,? in (?P<function>\S{1,200}))?')
 _PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 _ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4000}))?$")
 
@@ -189,7 +189,7 @@ def _spawned_rank(report: Report) -> int | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and len(text) < 10 else None
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 class Candidate(NamedTuple):

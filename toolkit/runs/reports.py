@@ -50,7 +50,7 @@ def _is_of(report: Report, job_id: int, element: int | None) -> bool:
 
 def _attempt(report: Report) -> int:
     count = report.env.get("SLURM_RESTART_COUNT", "")
-    return int(count) + 1 if count.isdecimal() and len(count) < 9 else 1
+    return int(count) + 1 if count.isascii() and count.isdecimal() and len(count) < 9 else 1
 
 
 def _decoded(directory: Path) -> Iterator[Report]:

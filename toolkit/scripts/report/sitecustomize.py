@@ -181,7 +181,7 @@ def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
     record = {"kind": kind, "time_ns": int(time.time() * 1e9), "host": host, "pid": pid, "errors": errors, "env": _ENVIRONMENT}
     record.update(program=str(main or "")[:500], group_rank=_group_rank(), **_process())
     record.update(more)
-    data = json.dumps(record).encode("ascii", "replace")
+    data = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")  # of a name there may be half a character
     for number in range(count, count + 100):  # containers may count their processes alike
         try:
             name = "%s-%d-%d.json" % (host.replace(os.sep, "_"), pid, number)
@@ -197,6 +197,8 @@ def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
 
 @_quiet
 def _record(kind: str, error: "BaseException", **more: "Any") -> None:
+    if isinstance(error, KeyboardInterrupt):
+        return  # somebody stopped it; and imports here would change the exit code that Python then has
     _write(kind, _errors(error), **more)
 
 
@@ -254,8 +256,6 @@ def _watch_errors() -> None:
 
     def hook(kind: "type", error: "BaseException", traceback: "Any") -> None:
         done.append(os.getpid())
-        if error is not None and error.__traceback__ is None:
-            error.__traceback__ = traceback
         _record("exception", error)
         show(kind, error, traceback)
 

@@ -1,0 +1,50 @@
+"""The first failing rank and its own words: scripts that fail on one rank, by several launchers, each in its own way.
+
+`make bench-failures` draws hundreds of such runs at random; these are one of each kind of evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.failing import KINDS, Case, script
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+CASES = [
+    Case(1, "torchrun", "key-error", 3, "loop", "wait", "functions", 5),
+    Case(2, "srun", "argparse", 2, "before-rendezvous", "wait", "class", 5),
+    Case(3, "spawn", "segfault", 1, "loop", "wait", "functions", 5),
+    Case(4, "horovod", "exit", 2, "loop", "compute", "class", 5),
+    Case(5, "horovod-gloo", "thread", 1, "end", "wait", "functions", 5),
+    Case(6, "mpi", "assertion", 3, "loop", "wait", "functions", 5),
+    Case(7, "none", "killed", 1, "loop", "finish", "class", 5),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.launcher}-{case.kind}" for case in CASES])
+def test_the_rank_that_failed_first_is_named_with_its_own_words(case: Case, image: str, toolkit: Any, shared_dir: Path) -> None:
+    (shared_dir / "study.py").write_text(script(case))
+    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "3")
+    done = toolkit("run", "--image", image, "--launcher", case.launcher, *shape, "study.py", cwd=shared_dir, timeout=240)
+    outcome = json.loads((shared_dir / "runs/study-0001/outcome.json").read_text())
+    said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
+    assert done.returncode == outcome["exit_code"] != 0
+    assert (outcome["failure"]["rank"], outcome["failure"]["host"]) == (case.rank, case.host)
+    assert KINDS[case.kind].expected in f"{said['first']} {said['match']['cause']}"
+    assert said["match"].get("rank", case.rank) == case.rank
+
+
+def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(image: str, toolkit: Any, shared_dir: Path) -> None:
+    (shared_dir / "mine").mkdir()
+    (shared_dir / "mine/sitecustomize.py").write_text("import builtins\nbuiltins.mine = True\n")
+    (shared_dir / "study.py").write_text("import os\nprint('mine', mine, os.environ['PYTHONPATH'].split(':')[1:])\n{}['shard']\n")
+    words = ("--launcher", "none", "--env", f"PYTHONPATH={shared_dir / 'mine'}", "study.py")
+    done = toolkit("run", "--image", image, *words, cwd=shared_dir, timeout=120)
+    assert f"mine True ['{shared_dir / 'mine'}']" in done.stdout
+    assert "rank 0 on nid" in done.stderr
+    assert "KeyError: 'shard' (study.py, line 3)" in done.stderr

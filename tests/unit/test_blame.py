@@ -1,0 +1,238 @@
+"""Which rank failed first, from records of failing processes and the launcher's words; and what explain makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolkit.explain.matcher import entries_of, explain
+from toolkit.explain.model import Evidence
+from toolkit.explain.rulebook import rules
+from toolkit.launchers.common import failed
+from toolkit.model.report import ErrorRecord, Report
+from toolkit.runs import blame
+from toolkit.runs.blame import Class
+
+PEER = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.12]:689"
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def error(kind: str, message: str = "", **more: Any) -> ErrorRecord:
+    place = {"file": "/work/train.py", "line": 12, "function": "step", "source": "x = table[key]"}
+    return ErrorRecord(type=kind, message=message, **{**place, **more})
+
+
+def report(rank: int | None, when: float, *errors: ErrorRecord, **more: Any) -> Report:
+    env = {"RANK": str(rank), "SLURM_PROCID": str(rank)} if rank is not None else {}
+    host = more.pop("host", f"nid{(rank or 0) // 2 + 1:03}")
+    return Report(
+        **{"kind": "exception", "time_ns": int(when * 1e9), "host": host, "pid": 100 + (rank or 0), "errors": errors, "env": env, **more}
+    )
+
+
+LOST = error("RuntimeError", PEER, inner=TORCH)
+
+
+def test_the_rank_with_an_error_of_its_own_failed_first_whatever_the_clocks_say() -> None:
+    found = blame.first("srun", [report(0, 1.0, LOST), report(1, 1.1, LOST), report(3, 2.0, error("KeyError", "'label'"))], [])
+    assert found is not None
+    assert (found.rank, found.host, found.words, found.place) == (3, "nid002", "KeyError: 'label'", "train.py, line 12, in step")
+    assert found.text == "rank 3 on nid002: KeyError: 'label' (train.py, line 12, in step)"
+    assert found.certainty == "certain"
+
+
+def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likely() -> None:
+    same = [report(rank, rank, error("ModuleNotFoundError", "No module named 'einops'")) for rank in range(4)]
+    found = blame.first("srun", same, [])
+    assert found is not None
+    assert (found.rank, found.alike, found.certainty) == (0, (1, 2, 3), "certain")
+    found = blame.first("srun", [report(2, 1.0, error("KeyError", "'a'")), report(1, 1.1, error("ValueError", "b", line=40))], [])
+    assert found is not None
+    assert (found.rank, found.certainty) == (2, "likely")
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ((error("KeyError", "'a'"),), Class.OWN),
+        ((LOST,), Class.CONSEQUENCE),
+        ((error("RuntimeError", "step 3 failed", explicit=True), LOST), Class.CONSEQUENCE),
+        ((error("RuntimeError", "step 3 failed", explicit=True), error("KeyError", "'a'")), Class.OWN),
+        ((LOST, error("KeyError", "'a'")), Class.UNCLEAR),
+        ((error("HorovodInternalError", "Horovod has been shut down"),), Class.CONSEQUENCE),
+        ((error("DistStoreError", "Timed out after 61 seconds waiting for clients. 3/4 clients joined."),), Class.CONSEQUENCE),
+        ((error("ConnectionResetError", "[Errno 104] Connection reset by peer", inner="/usr/lib/python3/ssl.py"),), Class.UNCLEAR),
+        ((error("RuntimeError", "peer closed the connection", inner="/work/train.py"),), Class.UNCLEAR),
+        ((error("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", inner="/x/torch/nn/modules/linear.py"),), Class.OWN),
+        ((error("SystemExit", "", signal="SIGTERM"),), Class.CONSEQUENCE),
+        ((error("SystemExit", ""), LOST), Class.CONSEQUENCE),
+        ((error("KeyboardInterrupt"),), Class.CONSEQUENCE),
+        ((error("SignalException", "got signal: 15", module="torch.distributed.elastic.multiprocessing.api"),), Class.CONSEQUENCE),
+        ((error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),), Class.CONSEQUENCE),
+        ((error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),), Class.OWN),
+        ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), Class.OWN),
+        ((error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),), Class.OWN),
+    ],
+)
+def test_an_error_is_classified_by_its_whole_chain(errors: tuple[ErrorRecord, ...], expected: Class) -> None:
+    assert blame.judged(report(0, 1.0, *errors)).kind is expected
+
+
+WORKER = """Caught KeyError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/work/scans.py", line 31, in __getitem__
+    return self.labels[name]
+           ~~~~~~~~~~~^^^^^^
+KeyError: 'scan-7'
+"""
+
+
+def test_an_error_of_a_worker_is_told_as_the_worker_raised_it() -> None:
+    found = blame.first("torchrun", [report(1, 1.0, error("KeyError", WORKER))], [])
+    assert found is not None
+    assert (found.words, found.place, found.source) == (
+        "KeyError: 'scan-7'",
+        "scans.py, line 31, in __getitem__",
+        "return self.labels[name]",
+    )
+
+
+def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
+    frame = '  File "/work/a.py", line 3, in f\n    g()'
+    text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n{frame}\nRuntimeError: {PEER}\n"
+    assert blame.judged(report(0, 1.0, error("ProcessRaisedException", text))).kind is Class.CONSEQUENCE
+
+
+def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() -> None:
+    reported = [failed(143, 0, "nid001"), failed(1, 1, "nid001"), failed(139, 2, "nid002")]
+    found = blame.first("srun", [report(0, 1.0, LOST), report(1, 1.0, LOST)], reported)
+    assert found is not None
+    assert (found.rank, found.exit_code, found.certainty) == (2, 139, "likely")
+    assert blame.first("srun", [report(0, 1.0, LOST), report(1, 1.0, LOST)], reported[:2]) is None
+
+
+def test_without_records_the_launcher_alone_tells() -> None:
+    assert blame.first("srun", [], [failed(3, 1, "nid001")]) is None
+
+
+def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
+    agent = report(None, 0.5, error("ChildFailedError", "train.py FAILED"), program="/opt/venv/bin/torchrun")
+    driver = report(None, 0.5, error("RuntimeError", "x"), program="/work/runs/x-0001/horovod_elastic.py")
+    assert blame.first("torchrun", [agent, driver], []) is None
+
+
+def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
+    thread = report(1, 1.0, error("KeyError", "'shard'"), kind="thread", thread="Thread-1")
+    leave = report(1, 1.2, error("SystemExit"), kind="exit", code=1)
+    found = blame.first("srun", [thread, leave], [])
+    assert found is not None
+    assert found.words == "in thread Thread-1: KeyError: 'shard'"
+    harmless = report(0, 0.5, error("ValueError", "x"), kind="destructor", thread="A.__del__")
+    found = blame.first("srun", [harmless, report(3, 2.0, error("KeyError", "'a'"))], [])
+    assert found is not None
+    assert found.rank == 3
+
+
+def test_failures_that_were_survived_do_not_count() -> None:
+    def start(rank: int, count: int, when: float, what: ErrorRecord) -> Report:
+        env = {"RANK": str(rank), "TORCHELASTIC_RUN_ID": "7-0-0", "TORCHELASTIC_RESTART_COUNT": str(count)}
+        return report(rank, when, what, env=env)
+
+    found = blame.first("torchrun", [start(0, 0, 1.0, error("KeyError", "'old'")), start(2, 1, 9.0, error("ValueError", "new"))], [])
+    assert found is not None
+    assert (found.rank, found.words) == (2, "ValueError: new")
+    env = {"HOROVOD_RANK": "1"}
+    survived = report(1, 1.0, error("KeyError", "'old'"), env=env, host="nid001", pid=5)
+    last = report(1, 9.0, error("ValueError", "new"), env=env, host="nid001", pid=9)
+    other = report(0, 1.5, error("OSError", "full"), env={"HOROVOD_RANK": "0"}, host="nid001")
+    found = blame.first("horovod-elastic", [survived, other, last], [failed(1, 1, "nid001")])
+    assert found is not None
+    assert found.words == "ValueError: new"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "env", "more", "rank"),
+    [
+        ("torchrun", {"RANK": "3", "SLURM_PROCID": "1"}, {}, 3),
+        ("torchrun", {"SLURM_PROCID": "1"}, {}, None),
+        ("srun", {"RANK": "2", "SLURM_PROCID": "2"}, {}, 2),
+        ("mpirun", {"OMPI_COMM_WORLD_RANK": "1"}, {}, 1),
+        ("horovod-gloo", {"HOROVOD_RANK": "3", "SLURM_PROCID": "3"}, {}, 3),
+        ("none", {"SLURM_PROCID": "1"}, {}, 1),
+        ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {"index": 1, "process": "SpawnProcess-2"}, 3),
+        ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {}, None),
+        ("spawn", {"RANK": "1"}, {"group_rank": 2}, 2),
+        ("srun", {"RANK": "٣"}, {}, None),
+    ],
+)
+def test_the_rank_of_a_record_is_that_of_its_launcher(launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None) -> None:
+    assert blame.rank_of(report(None, 1.0, error("KeyError"), env=env, **more), launcher) == rank
+
+
+def explained(found: Any, lines: list[tuple[str, str, int | None]]) -> Any:
+    names = {"run": "train-0004", "run_path": "runs/train-0004", "image": "pytorch_cpu", "job": "7"}
+    evidence = Evidence(
+        entries_of(lines),
+        "FAILED",
+        1,
+        "srun",
+        first_rank=found.rank,
+        first_host=found.host or "",
+        first_text=found.text,
+        failure=found,
+        names=names,
+    )
+    return explain(evidence, rules())
+
+
+NOISE: list[tuple[str, str, int | None]] = [
+    ("CUDA out of memory at batch 512, trying 256", "nid002", 3),
+    ("RendezvousConnectionError: The connection to the C10d store has failed", "nid001", None),
+    ("ModuleNotFoundError: No module named 'torch._dynamo'", "nid001", 0),
+    ("Horovod has been shut down", "nid001", 0),
+]
+
+
+def test_the_words_of_other_ranks_and_earlier_lines_are_no_cause() -> None:
+    found = blame.first("srun", [report(3, 1.0, error("KeyError", "'label'"))], [])
+    said = explained(found, NOISE)
+    assert said.match is not None
+    assert (said.match.rule, said.match.rank, said.match.sure) == ("python-exception", 3, "certain")
+    assert said.match.cause == "KeyError: 'label' (train.py, line 12, in step)"
+    assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows the whole traceback",)
+    assert (said.others, said.source) == ((), "x = table[key]")
+
+
+def test_a_rule_that_knows_the_words_of_the_first_rank_gives_the_fix() -> None:
+    found = blame.first("srun", [report(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'"))], [])
+    said = explained(found, NOISE)
+    assert (said.match.rule, said.match.rank) == ("module-missing", 2)
+    assert "--from pytorch_cpu" in said.match.fix[0]
+
+
+def test_a_script_that_ends_itself_is_not_explained_by_what_it_printed_before() -> None:
+    leave = report(3, 1.0, error("SystemExit"), kind="exit", code=3)
+    said = explained(blame.first("srun", [leave], []), NOISE)
+    assert (said.match.rule, said.match.sure) == ("exit-code", "certain")
+    assert said.match.cause == "the script ended itself with exit code 3 (train.py, line 12, in step)"
+    asked = report(3, 1.0, error("SystemExit", "train.py: error: unrecognized arguments: --epoch 3"), kind="exit", code=2, argparse=True)
+    said = explained(blame.first("srun", [asked], []), NOISE)
+    assert (said.match.rule, said.match.rank) == ("arguments", 3)
+    assert said.match.cause.startswith("train.py: error: unrecognized arguments: --epoch 3")
+
+
+def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
+    lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0 (most recent call first):"]
+    lines += ['  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f', '  File "/work/train.py", line 7 in step']
+    assert blame.place_of_crash(lines) == "train.py, line 7, in step"
+    assert blame.place_of_crash(lines[1:]) == ""
+
+
+def test_no_secret_of_a_message_comes_out() -> None:
+    found = blame.first(
+        "srun", [report(0, 1.0, error("OSError", "cannot read https://me:hunter2@host/x", source="get('https://me:hunter2@host')"))], []
+    )
+    assert "hunter2" not in str(found)
