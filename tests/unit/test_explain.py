@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.explain_evidence import captured
+from tests.explain_evidence import GOLDEN, captured
+from toolkit.cli.explain import lines_of
 from toolkit.explain.gather import of_capture
 from toolkit.explain.matcher import entries_of, explain, pasted
 from toolkit.explain.model import Evidence, Example, Rule
@@ -48,6 +49,28 @@ def test_a_failure_that_was_provoked_is_named(path: Path) -> None:
 def test_a_healthy_log_is_left_alone(path: Path) -> None:
     found = explain(of_capture(path), RULES)
     assert found.match is None, found.match
+
+
+FRIGHTENING = sorted((GOLDEN / "frightening").glob("*.log"))
+
+
+@pytest.mark.parametrize("path", FRIGHTENING, ids=lambda path: path.stem)
+def test_a_healthy_log_with_frightening_words_shows_no_failure(path: Path) -> None:
+    found = explain(Evidence(pasted(path.read_text())), RULES)
+    assert (found.first, found.match) == ("no failure found", None)
+    assert "no failure found" in lines_of(found)[0]
+
+
+@pytest.mark.parametrize("path", FRIGHTENING, ids=lambda path: path.stem)
+def test_the_same_log_shows_a_failure_that_follows(path: Path) -> None:
+    failing = "Traceback (most recent call last):\n" + '  File "/work/train.py", line 9, in step\n' + "KeyError: 'weights'\n"
+    found = explain(Evidence(pasted(path.read_text() + failing)), RULES)
+    assert found.match is not None
+    assert (found.match.rule, found.match.cause) == ("python-exception", "KeyError: 'weights' (/work/train.py, line 9)")
+
+
+def test_there_are_enough_frightening_logs() -> None:
+    assert len(FRIGHTENING) >= 40
 
 
 def test_the_first_failing_rank_is_found_among_the_noise_of_the_others() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from toolkit.errors import ConfigError
-from toolkit.explain.gather import of_capture
+from toolkit.explain.gather import of_capture, of_file
 from toolkit.explain.matcher import explain, pasted
 from toolkit.explain.model import Evidence, Rule
 from toolkit.explain.rulebook import rules
@@ -41,7 +42,9 @@ def count(directory: Path) -> tuple[Count, ...]:
         raise ConfigError("the captured logs are not here", place=str(directory), next_step="run it in a checkout, or name their directory")
     known = rules()
     captured = ((path.name.split(".")[0], path.name, of_capture(path)) for path in sorted((directory / "captured").glob("*.json")))
-    healthy = (("", path.name, of_capture(path)) for path in sorted((directory / "healthy").glob("*.json")))
+    kept = (("", path.name, of_capture(path)) for path in sorted((directory / "healthy").glob("*.json")))
+    frightening = (("", path.name, of_file(path)) for path in sorted((directory / "frightening").glob("*.log")))
+    healthy = chain(kept, frightening)
     return (
         _counted("captured", captured, known),
         _counted("reported", _reported(known), known),

@@ -88,9 +88,12 @@ def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None]:
 def lines_of(found: Explanation) -> list[str]:
     """An explanation for people: what happened first, the cause, the fix, how sure, what was looked at."""
     from toolkit.cli.console import subject
+    from toolkit.explain.matcher import NO_FAILURE
 
     lines = [subject("first", found.first)]
-    if found.match is None:
+    if found.first == NO_FAILURE:
+        lines.append(subject("", "what looks like an error was survived: its log goes on after it, and nothing says that the job failed"))
+    elif found.match is None:
         lines.append(subject("cause", "not known: none of the rules fits. The earliest lines that look like errors:"))
         lines += [subject("", line) for line in found.suspicious] or [subject("", "there are none")]
         lines.append(subject("next", "toolkit logs --raw RUN shows everything"))

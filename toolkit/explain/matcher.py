@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit.explain import own_words
+from toolkit.explain import ending, own_words
 from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule, compiled
 from toolkit.redaction import redacted
 
@@ -23,12 +23,14 @@ _SUSPICIOUS = re.compile(
 _HARMLESS = re.compile(r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE)
 _OF_FIRST_RANK = 5  # how much a line of the rank that failed first counts more than another's
 _GENERAL = 40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
+_SURVIVED = 100  # how much less a line counts after which its log goes on normally
 _MOST_RANKS, _LINES_EACH, _FRAMES_BACK = 8, 2, 200
 # Characters of a longer line that are searched and shown: its first and its last. A cause stands at
 # the beginning of a line, or after what a progress bar or a dump of numbers has printed before it.
 # The time of a search is linear, but a line can be megabytes long.
 _BEGIN, _END = 3072, 1024
 _CUT = " [...] "
+NO_FAILURE = "no failure found"
 _CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "possible")
 
 
@@ -41,6 +43,8 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
     if long:
         entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
         evidence = evidence._replace(entries=entries)
+    if _is_healthy(evidence, rules):
+        return Explanation(first=NO_FAILURE, match=None, looked_at=_looked_at(evidence, len(rules), long))
     matches = _of_first_rank(evidence, rules) or sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
     best = matches[0] if matches else None
     others = tuple(match for match in matches[1:] if match.role == "cause" and best and match.line not in ("", best.line))[:3]
@@ -52,6 +56,19 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
         looked_at=_looked_at(evidence, len(rules), long),
     )
+
+
+def _is_healthy(evidence: Evidence, rules: Mapping[str, Rule]) -> bool:
+    """Return whether a log of which only the lines are known shows no failure."""
+    if evidence.state or evidence.nodes_down or evidence.failure:
+        return False
+    causes, consequences = (_recognized(evidence.entries, rules, role) for role in ("cause", "consequence"))
+    return not ending.shows_failure(evidence.entries, causes, consequences, ending.survived(evidence.entries))
+
+
+def _recognized(entries: Sequence[Entry], rules: Mapping[str, Rule], role: str) -> Iterator[int]:
+    patterns = [compiled(pattern) for rule in rules.values() if rule.role == role for pattern in rule.signatures]
+    return (position for position, entry in enumerate(entries) if any(pattern.search(entry.text) for pattern in patterns))
 
 
 def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:
@@ -85,6 +102,7 @@ def _rank_of(match: Match, evidence: Evidence) -> tuple[bool, int]:
 
 def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
     echoes = _echoes(evidence.entries, rules)
+    past = frozenset[int]() if evidence.state else ending.survived(evidence.entries)
     for name, rule in rules.items():
         if not _applies(rule, evidence):
             continue
@@ -93,6 +111,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         found = [line for line in lines if not (general and line.entry in echoes)]
         if rule.signatures and not found:
             continue
+        found, is_past = _present(found, past)
         best = _best_line(found, evidence.first_rank) if found else None
         entry = best.entry if best else None
         groups = {"place": _place(evidence.entries, best.position), **best.groups} if best else {}
@@ -104,14 +123,20 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             cause=redacted(_filled(rule.cause, groups)),
             fix=tuple(redacted(_filled(text, groups)) for text in rule.fix),
             source=rule.source,
-            sure=rule.sure,
+            sure="possible" if is_past else rule.sure,
             role=rule.role,
-            weight=rule.weight,
+            weight=rule.weight - (_SURVIVED if is_past else 0),
             rank=entry.rank if entry else None,
             host=entry.host if entry else "",
             line=redacted(entry.text.strip()) if entry else "",
             ranks=tuple(sorted({line.entry.rank for line in found if line.entry.rank is not None})),
         )
+
+
+def _present(found: list[_Line], past: Collection[int]) -> tuple[list[_Line], bool]:
+    """Return the lines that were not survived; where all were, all of them, and that they were."""
+    present = [line for line in found if line.position not in past]
+    return (present, False) if present else (found, bool(found))
 
 
 def _names(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
