@@ -12,6 +12,7 @@ from toolkit.cli.options import complete_runs
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence, Explanation
     from toolkit.model.run import Outcome
+    from toolkit.runs.store import Paths
 
 
 @click.command("explain")
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--rules", "list_rules", is_flag=True, help="List what it knows, and stop.")
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
 def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
-    """Say what happened first in a failed run, why, and what to do about it.
+    """Say what happened first in a failed run, why, and what to do about it; or why a run waits.
 
     RUN is a run (default: the newest); LOGFILE is any log, "-" is standard input: nothing is asked of a cluster for it.
 
@@ -40,7 +41,9 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
         console.out(console.table(("RULE", "KNOWS", "SOURCE"), [(name, rule.summary, rule.source) for name, rule in known.items()]))
         return
-    evidence, outcome = _evidence(what, runs)
+    evidence, outcome, paths = _evidence(what, runs)
+    if paths is not None and outcome is None and _shows_wait(paths, as_json):
+        return
     if outcome is not None and outcome.kind == "ok":
         from toolkit.cli import console
         from toolkit.cli.follow import show_attempts
@@ -58,7 +61,10 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
     else:
         from toolkit.cli import console
 
-        console.out("\n".join(lines_of(found)))
+        lines = lines_of(found)
+        if paths is not None and outcome is None:
+            lines.append(console.subject("", "the run has not ended"))
+        console.out("\n".join(lines))
         for number, text in enumerate(evidence.forced):
             console.out(console.subject("" if number else "forced", text))
         if outcome is not None:
@@ -67,22 +73,44 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
             show_attempts(outcome.stints)
 
 
-def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None]:
+def _shows_wait(paths: Paths, as_json: bool) -> bool:
+    """Say why a run waits in the queue; return whether it does."""
+    from toolkit.cli import console
+    from toolkit.errors import SlurmUnreachableError
+    from toolkit.explain import waiting, waiting_facts
+    from toolkit.runs import status
+
+    try:
+        state, _ = status.current(paths)
+        if state is None or state.state != "PENDING":
+            return False
+        client = status.client_of(status.submission_of(paths))
+        lines = waiting.explain(waiting_facts.gather(client, state.job_id), paths.name)
+    except SlurmUnreachableError:
+        return False
+    if as_json:
+        console.out_json({"state": "PENDING", "reason": state.reason, "lines": [line._asdict() for line in lines]})
+    else:
+        console.out("\n".join(console.subject(*line) for line in lines))
+    return True
+
+
+def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, Paths | None]:
     from toolkit.explain.gather import of_file, of_run, of_stream
     from toolkit.runs.store import find
 
     if what == "-":
         import sys
 
-        return of_stream(sys.stdin.buffer), None
+        return of_stream(sys.stdin.buffer), None, None
     if what is not None and Path(what).is_file():
-        return of_file(Path(what)), None
+        return of_file(Path(what)), None, None
     paths = find(what, runs)
     if not paths.outcome.is_file():
         from toolkit.runs import status
 
         status.current(paths)  # a run that nobody watched to its end: works out how it came out
-    return of_run(paths)
+    return (*of_run(paths), paths)
 
 
 def lines_of(found: Explanation) -> list[str]:
@@ -92,7 +120,7 @@ def lines_of(found: Explanation) -> list[str]:
 
     lines = [subject("first", found.first)]
     if found.first == NO_FAILURE:
-        lines.append(subject("", "what looks like an error was survived: its log goes on after it, and nothing says that the job failed"))
+        lines = [subject("result", found.first)]
     elif found.match is None:
         lines.append(subject("cause", "not known: none of the rules fits. The earliest lines that look like errors:"))
         lines += [subject("", line) for line in found.suspicious] or [subject("", "there are none")]
