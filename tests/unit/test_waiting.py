@@ -12,7 +12,8 @@ from toolkit.slurm import overview
 # As `scontrol --oneliner show job` of 22.05 answers.
 JOB = (
     "JobId=7 JobName=train UserId=me(1000) Priority=100 Nice=0 Account=ml QOS=normal JobState=PENDING Reason={reason} "
-    "Dependency={dependency} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 StartTime=Unknown Partition=main NumNodes={nodes} NumCPUs=8 Features=v100"
+    "Dependency={dependency} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 "
+    "StartTime=Unknown Partition=main NumNodes={nodes} NumCPUs=8 Features=v100"
 )
 BUSY = {"nid001": ("allocated", "none"), "nid002": ("allocated", "none"), "nid003": ("idle", "none"), "nid004": ("drained*", "bad fan")}
 
