@@ -39,13 +39,20 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             nodes_down=outcome.unwell,
             first_rank=failure.rank if failure else None,
             first_host=(failure.host or "") if failure else "",
-            first_text=outcome.message if outcome.kind == "lost" else failure.text if failure else "",
+            first_text=_first_text(outcome),
             forced=_forced(plan),
             failure=failure,
             names=_names(paths, plan, submission.job_id),
         ),
         outcome,
     )
+
+
+def _first_text(outcome: Outcome) -> str:
+    failure = outcome.failure
+    if outcome.kind == "lost" or (outcome.kind == "timeout" and failure and failure.words):
+        return outcome.message
+    return failure.text if failure else ""
 
 
 def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:

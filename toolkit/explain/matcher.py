@@ -87,7 +87,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     special = [match for match in found if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")]
     certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
     special = [replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special]
-    return [*special, own_words.match(failure, _names(evidence))]
+    return [*special, own_words.match(failure, _names(evidence), evidence)]
 
 
 def _shortened(text: str) -> str:

@@ -27,7 +27,11 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
     return (*own[-_LAST_LINES:], *about)
 
 
-def match(failure: Failure, names: Mapping[str, str]) -> Match:
+# A rank that an exception ends waits in MPI_Finalize for the others, which wait for it.
+_HANGS = 'end the others as well: MPI.COMM_WORLD.Abort(1) in an except clause, or run it as "python -m mpi4py train.py"'
+
+
+def match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Match:
     """Return a cause in the words of the script itself."""
     rank = "" if failure.rank is None else f"--rank {failure.rank} "
     logs = f"toolkit logs {rank}{names['run']} shows "
@@ -35,12 +39,13 @@ def match(failure: Failure, names: Mapping[str, str]) -> Match:
         "argparse": ("give the script only options that it has; everything after its name is its own",),
         "exit": (f"{logs}what it printed before",),
     }
+    hangs = evidence.state == "TIMEOUT" and evidence.launcher in ("mpi", "mpirun")
     place = f" ({failure.place})" if failure.place else ""
     return Match(
         rule=_RULES.get(failure.kind, "python-exception"),
         summary="the script raised an exception" if failure.kind not in _RULES else "the script ended itself",
         cause=f"{failure.words}{place}",
-        fix=fixes.get(failure.kind, (f"{logs}the whole traceback",)),
+        fix=(*((_HANGS,) if hangs else ()), *fixes.get(failure.kind, (f"{logs}the whole traceback",))),
         source="a record that the rank has written",
         sure=cast(Certainty, failure.certainty or "likely"),
         role="cause",
