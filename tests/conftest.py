@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 
@@ -18,3 +22,8 @@ pytest.register_assert_rewrite("tests.cluster.contained")  # no fixtures, but wh
 
 # A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The index of runs of these tests is not the user's.
+_STATE = tempfile.mkdtemp(prefix="toolkit-state-")
+os.environ["XDG_STATE_HOME"] = _STATE
+atexit.register(shutil.rmtree, _STATE, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit.errors import ScriptMissingError
+from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
 from toolkit.model.job import Job
 from toolkit.resources import shipped
@@ -49,6 +49,8 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
     path = here / name
     if not path.exists() and name.startswith("jobs/"):
         path = shipped("jobs") / name.removeprefix("jobs/")
+    if not path.exists() and name[-1:].isdigit():
+        path = _run_of(name, here) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         job = read_json(path / "job.json", Job)
         return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)
@@ -63,6 +65,16 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
     raise ScriptMissingError(
         missing, place="SCRIPT", choices=_near(here), value=name, next_step="toolkit run --help shows what a script or job can be"
     )
+
+
+def _run_of(name: str, here: Path) -> Path | None:
+    """Return the directory of the run that a name or a job id means."""
+    from toolkit.runs.store import find
+
+    try:
+        return find(name, here / "runs").directory
+    except UnknownRunError:
+        return None
 
 
 def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:

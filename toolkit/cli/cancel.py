@@ -16,11 +16,12 @@ from toolkit.runs.store import find
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
 def command(run_names: tuple[str, ...], runs: Path) -> None:
-    """Cancel runs; their logs are kept.
+    """Cancel runs, by name or job id; their logs are kept.
 
     \b
     Examples:
       toolkit cancel train-0007
+      toolkit cancel 4711
     """
     for paths in [find(name, runs) for name in run_names]:
         state, outcome = status.current(paths)

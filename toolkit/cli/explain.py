@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
     """Say what happened first in a failed run, why, and what to do about it; or why a run waits.
 
-    RUN is a run (default: the newest); LOGFILE is any log, "-" is standard input: nothing is asked of a cluster for it.
+    RUN is a run's name, directory or job id (default: the newest run); LOGFILE is any log, "-" is standard input: nothing is asked of
+    a cluster for it.
 
     \b
     Examples:

@@ -35,13 +35,13 @@ def follow_run(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     console.note("")
     console.note(console.subject("detached", f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"))
-    console.note(console.subject("", f"back: toolkit logs -f {paths.name}     end it: toolkit cancel {paths.name}"))
+    console.note(console.subject("", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}"))
     try:
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
         client.cancel(job_id)
         console.note("")
-        console.note(console.subject("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.name}"))
+        console.note(console.subject("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}"))
     return DETACHED
 
 
@@ -100,8 +100,8 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     directory = os.path.relpath(paths.directory)
     if outcome.points and outcome.kind != "ok":
         again = f"failed ones again: toolkit run --failed {directory}"
-        console.note(console.subject("", f"results: toolkit results {paths.name}     {again}"))
-    console.note(console.subject("", f"logs: toolkit logs {paths.name}     again: toolkit run {directory}"))
+        console.note(console.subject("", f"results: toolkit results {paths.word}     {again}"))
+    console.note(console.subject("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}"))
 
 
 def show_attempts(stints: Sequence[Stint]) -> None:

@@ -21,10 +21,13 @@ from toolkit.runs.store import find
 def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
     """Show what the ranks of RUN printed (default: the newest run), each line with its rank or node.
 
+    RUN is the name of a run, its directory, or its job id, which is found in all your directories.
+
     \b
     Examples:
       toolkit logs
       toolkit logs -f train-0007
+      toolkit logs 4711
       toolkit logs --rank 3 train-0007
     """
     paths = find(run, runs)
@@ -39,5 +42,5 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
         if (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text)):
             console.out(f"{line.label or 'batch'}| {line.text}")
     if not printed:
-        console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.name}")
+        console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.word}")
     return 0

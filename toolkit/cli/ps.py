@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from toolkit.cli import console
-from toolkit.runs import status
-from toolkit.runs.store import all_runs
+from toolkit.runs import index, status
+from toolkit.runs.store import Paths, all_runs, newest_first
 from toolkit.units import human_time
+
+_HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
+_MOST = 20
 
 
 @click.command("ps")
 @click.option("--all", "-a", "show_all", is_flag=True, help="All runs, not only the newest twenty.")
+@click.option("--all-directories", "-A", is_flag=True, help="Runs of all directories, wherever they are.")
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(show_all: bool, runs: Path, as_json: bool) -> None:
+def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None:
     """List the runs of this directory, the newest first, and their states.
 
     \b
     Examples:
       toolkit ps
+      toolkit ps --all-directories
       toolkit ps --all --json
     """
-    known = all_runs(runs)
-    rows = status.of_all(known if show_all else known[:20])
+    known = _everywhere() if all_directories else all_runs(runs)
+    if known and not all_directories:
+        index.remember(runs)  # which may have been moved here
+    shown = known if show_all else known[:_MOST]
+    rows = status.of_all(shown)
     if as_json:
-        console.out_json([row._asdict() for row in rows])
+        pairs = zip(rows, shown, strict=True)
+        console.out_json([{**row._asdict(), "directory": str(paths.directory.absolute())} for row, paths in pairs])
     elif not rows:
-        console.note(f"no runs in {runs}; next: toolkit run --image IMAGE train.py")
+        console.note("no runs are known; next: toolkit run --help" if all_directories else _none(runs))
     else:
-        header = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
-        console.out(console.table(header, [_cells(row) for row in rows]))
+        header = (*_HEADER, "DIRECTORY") if all_directories else _HEADER
+        places = [(os.path.relpath(paths.directory.parent),) if all_directories else () for paths in shown]
+        console.out(console.table(header, [(*_cells(row), *place) for row, place in zip(rows, places, strict=True)]))
         if len(known) > len(rows):
-            console.note(f"{len(known) - len(rows)} more: toolkit ps --all")
+            console.note(f"{len(known) - len(rows)} more: toolkit ps --all{' --all-directories' if all_directories else ''}")
+
+
+def _everywhere() -> list[Paths]:
+    """Return the runs of all known directories, and tell which of these cannot be seen."""
+    directories, missing = index.known()
+    for entry in missing:
+        where = f"last seen on {entry.host}"
+        console.note(console.subject("not seen", f"{entry.directory} is not on this host; {where}"))
+    return newest_first(paths for directory in directories for paths in all_runs(directory))
+
+
+def _none(runs: Path) -> str:
+    others = index.directories_except(runs)
+    return f"no runs in {runs}; next: toolkit {'ps --all-directories' if others else 'run --help'}"
 
 
 def _cells(row: status.Status) -> tuple[object, ...]:

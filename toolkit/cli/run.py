@@ -93,7 +93,7 @@ def command(
     paths, decided, submission = _resumed(prepared, wait) or _submitted(prepared, wait, explain=explain)
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
-        console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.name}"))
+        console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.word}"))
         if as_json:
             console.out_json({"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)})
         elif not console.on_terminal():

@@ -41,7 +41,7 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
     paths = find(run, runs)
     seen = _look(paths)
     if seen is None:
-        raise JobLostError(f"{paths.name} does not run", place="RUN", next_step=f"toolkit ps; toolkit logs -f {paths.name}")
+        raise JobLostError(f"{paths.name} does not run", place="RUN", next_step=f"toolkit ps; toolkit logs -f {paths.word}")
     while seen is not None:
         processes, gpus = seen
         shown = processes if show_all else working(processes)

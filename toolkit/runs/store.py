@@ -9,16 +9,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import ForbiddenError, UnknownRunError
+from toolkit.errors import ConfigError, ForbiddenError, UnknownRunError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
+from toolkit.quoting import shell
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
 _LOG = re.compile(r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
 _MODE = 0o775  # never writable for everybody, whatever the umask says
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
+_JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,15 @@ class Paths:
     @property
     def name(self) -> str:
         return self.directory.name
+
+    @property
+    def word(self) -> str:
+        """What to type for this run in the current directory: its name, or where it is."""
+        try:
+            is_here = self.directory.parent.samefile("runs")
+        except OSError:
+            is_here = False
+        return self.name if is_here else shell(os.path.relpath(self.directory))
 
     @property
     def script(self) -> Path:
@@ -130,6 +141,8 @@ def create(directory: Path) -> bool:
     Raises:
         ForbiddenError: another user could put something else in its place.
     """
+    from toolkit.runs import index
+
     directory.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
     _own(directory.parent)
     try:
@@ -137,6 +150,7 @@ def create(directory: Path) -> bool:
     except FileExistsError:
         return False
     Paths(directory).logs.mkdir()
+    index.remember(directory.parent)
     return True
 
 
@@ -164,12 +178,30 @@ def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
 
 def all_runs(runs: Path) -> list[Paths]:
     """Every run in a directory of runs, the newest first."""
-    found = [Paths(path) for path in _entries(runs) if (path / "plan.json").is_file()]
-    return sorted(found, key=lambda paths: paths.plan.stat().st_mtime, reverse=True)
+    return newest_first(Paths(path) for path in _entries(runs) if _is_run(path))
+
+
+def newest_first(runs: Iterable[Paths]) -> list[Paths]:
+    """Sort runs by the time at which they were planned."""
+    return sorted(runs, key=_planned, reverse=True)
+
+
+def _planned(paths: Paths) -> float:
+    try:
+        return paths.plan.stat().st_mtime
+    except OSError:  # it is being removed
+        return 0.0
+
+
+def _is_run(directory: Path) -> bool:
+    """Return whether a directory is a run; the name of one that is being removed begins with a dot."""
+    return not directory.name.startswith(".") and (directory / "plan.json").is_file()
 
 
 def find(name: str | None, runs: Path) -> Paths:
-    """A run by its name, by the path of its directory, or (None) the newest one.
+    """Find a run by its name, its directory or its job id; without any of these, the newest run.
+
+    A job id is looked for in all directories of runs that this user has.
 
     Raises:
         UnknownRunError: with the nearest name.
@@ -181,10 +213,43 @@ def find(name: str | None, runs: Path) -> Paths:
         for directory in (Path(name), runs / name):
             if (directory / "plan.json").is_file():
                 return Paths(directory.resolve())
-    raise UnknownRunError(
-        f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}",
+        if match := _JOB_ID.match(name):
+            found = _of_job(int(match["job"]), known, runs)
+            if found is not None:
+                return found
+    raise _unknown(name, runs, known)
+
+
+def _of_job(job_id: int, here: Iterable[Paths], runs: Path) -> Paths | None:
+    """Find the newest run with a job id, in this directory first: a new local cluster counts from 1 again."""
+    from toolkit.runs import index
+
+    found = next((paths for paths in here if _has_job(paths, job_id)), None)
+    if found is None:
+        others = newest_first(paths for other in index.directories_except(runs) for paths in all_runs(other))
+        found = next((paths for paths in others if _has_job(paths, job_id)), None)
+    return Paths(found.directory.resolve()) if found else None
+
+
+def _has_job(paths: Paths, job_id: int) -> bool:
+    try:
+        submission = paths.read_submission()
+    except ConfigError:
+        return False
+    return submission is not None and submission.job_id == job_id
+
+
+def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunError:
+    from toolkit.runs import index
+
+    others = index.directories_except(runs)
+    same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]
+    what = f"job {name}: no run in {runs}, or in another directory that is known, has it" if name and _JOB_ID.match(name) else ""
+    elsewhere = "toolkit ps --all-directories" if others else "toolkit run --help"
+    return UnknownRunError(
+        what or (f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}"),
         place="RUN",
         choices=[paths.name for paths in known],
         value=name or "",
-        next_step="toolkit ps" if known else "toolkit run --image IMAGE train.py",
+        next_step=f"name it by its directory: {shell(same[0])}" if same else "toolkit ps" if known else elsewhere,
     )
