@@ -24,6 +24,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
+    "rm": ("toolkit.cli.rm", "Remove runs that have ended."),
+    "prune": ("toolkit.cli.prune", "Remove old runs."),
     "image": ("toolkit.cli.image", "Build, list and prove images."),
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
     "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),

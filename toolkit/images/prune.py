@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit.errors import BusyError, UsageError
 from toolkit.images import usage
 from toolkit.images.sbom import ENDING
 from toolkit.model.base import Model
+
+Holds = Callable[[usage.Use], bool]
 
 _DAY = 86400.0
 _UNITS = {"h": 3600.0, "d": _DAY, "w": 7 * _DAY, "m": 30 * _DAY}
@@ -56,24 +58,32 @@ def files_of(image: Path) -> tuple[Path, ...]:
     return tuple(path for path in (*beside, image.with_name(f".{name}.lock")) if path.exists())
 
 
-def candidates(directory: Path, *, older_than: float | None, unused_for: float | None) -> tuple[Removal, ...]:
+def candidates(
+    directory: Path,
+    *,
+    older_than: float | None,
+    unused_for: float | None,
+    holds: Holds | None = None,
+) -> tuple[Removal, ...]:
     """What can go.
 
     Args:
         older_than: images that were built longer ago than so many seconds; None: not by age.
         unused_for: images that nothing used for so many seconds; None: not by use. Where both are given, both must hold.
+        holds: whether a run that left no outcome still uses its image.
     """
     now = time.time()
     images = sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
-    found = [removal for image in images if (removal := _image(image, now, older_than, unused_for))]
+    found = [removal for image in images if (removal := _image(image, now, (older_than, unused_for), holds))]
     return (*found, *_logs(directory, now))
 
 
-def _image(image: Path, now: float, older_than: float | None, unused_for: float | None) -> Removal | None:
+def _image(image: Path, now: float, ages: tuple[float | None, float | None], holds: Holds | None) -> Removal | None:
+    older_than, unused_for = ages
     age, idle = now - image.stat().st_mtime, now - usage.last_used(image)
     if (older_than is not None and age < older_than) or (unused_for is not None and idle < unused_for):
         return None
-    runs = usage.unfinished(image)
+    runs = usage.unfinished(image, holds)
     why = f"built {_days(age)} ago, used {_days(idle)} ago"
     return _removal(image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else "")
 
@@ -94,17 +104,18 @@ def _days(age: float) -> str:
     return f"{days} day{'s' if days != 1 else ''}" if days else f"{int(age // 3600)} h"
 
 
-def remove(image: Path, *, force: bool = False) -> int:
+def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> int:
     """Remove an image with all its files; how many bytes that gave.
 
     Args:
         force: also where a run uses it.
+        holds: whether a run that left no outcome still uses its image.
 
     Raises:
         BusyError: a run that has not ended uses it.
     """
-    runs = usage.unfinished(image)
-    if runs and not force:
+    runs = () if force else usage.unfinished(image, holds)
+    if runs:
         raise BusyError(
             f"{image.name} is used by a run that has not ended, as far as is known",
             place=str(runs[0]),

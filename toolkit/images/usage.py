@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.files import read_text
 
@@ -18,15 +20,52 @@ _LONGEST = 1 << 16  # bytes of a note, which is a path
 _FINISHED = 3600.0  # seconds after which a run that left no trace of its end, and whose directory is gone, is forgotten
 
 
-def note(image: Path, run: Path) -> None:
+class Use(NamedTuple):
+    """A run that uses an image.
+
+    Attributes:
+        run: its directory, which may be gone by now.
+        job_id: Slurm's number; 0: not known.
+        cluster: name of the local cluster, if it runs on one.
+        mark: word by which Slurm's job is recognized.
+    """
+
+    run: Path
+    job_id: int = 0
+    cluster: str | None = None
+    mark: str = ""
+
+
+def note(image: Path, use: Use) -> None:
     """Remember that a run uses an image; silently nothing where the image's directory is another's."""
-    directory = image.parent / _DIRECTORY / image.name.removesuffix(".sif")
+    text = "\0".join((str(use.run), str(use.job_id), use.cluster or "", use.mark))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        name = hashlib.sha256(str(run).encode()).hexdigest()[:16]
-        (directory / name).write_text(str(run), encoding="utf-8")
-    except OSError:
+        file = _file(image, use.run)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except (OSError, ValueError):
         return
+
+
+def release(image: Path, run: Path) -> None:
+    """Forget a run that was removed; the time of the last use is kept."""
+    file = _file(image, run)
+    if file.exists():
+        _keep_time_only(file)
+
+
+def _file(image: Path, run: Path) -> Path:
+    directory = image.parent / _DIRECTORY / image.name.removesuffix(".sif")
+    return directory / hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+
+
+def _read(file: Path) -> Use | None:
+    """Read a note; older ones have the run's directory only."""
+    try:
+        run, job_id, cluster, mark, *_ = (*read_text(file, _LONGEST).split("\0"), "0", "", "")
+        return Use(Path(run), int(job_id), cluster or None, mark)
+    except (OSError, ValueError):  # no note of ours
+        return None
 
 
 def last_used(image: Path) -> float:
@@ -35,21 +74,28 @@ def last_used(image: Path) -> float:
     return max((*times, image.stat().st_mtime))
 
 
-def unfinished(image: Path) -> tuple[Path, ...]:
-    """Runs of an image that have not ended, as far as their directories tell; those that have are forgotten."""
+def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple[Path, ...]:
+    """Return the runs of an image that have not ended, and forget those that have.
+
+    Args:
+        image: the SIF.
+        holds: asks Slurm whether a run that left no outcome goes on; without it, it does, and a run
+            whose directory is gone does for an hour.
+    """
     found: list[Path] = []
     for path in _notes(image):
-        if path.name == "ended":
+        use = None if path.name == "ended" else _read(path)
+        if use is None:
             continue
-        try:
-            run = Path(read_text(path, _LONGEST))
-        except (OSError, UnicodeDecodeError):  # no note of ours
-            continue
-        if (run / "outcome.json").exists() or (not run.exists() and time.time() - path.stat().st_mtime > _FINISHED):
+        if (use.run / "outcome.json").exists() or not (holds(use) if holds else _may_hold(use, path)):
             _keep_time_only(path)
-        elif (run / "run.json").exists() or not run.exists():
-            found.append(run)
+        else:
+            found.append(use.run)
     return tuple(sorted(found))
+
+
+def _may_hold(use: Use, note: Path) -> bool:
+    return use.run.exists() or time.time() - note.stat().st_mtime <= _FINISHED
 
 
 def forget(image: Path) -> None:

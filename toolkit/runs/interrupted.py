@@ -76,11 +76,12 @@ def _is_same(paths: Paths, attempt: Attempt, inputs: Inputs) -> bool:
 def _await_sbatch(mark: str) -> None:
     """Wait for an sbatch that outlived the process that started it: it may be about to submit."""
     until = time.monotonic() + _SBATCH_SECONDS
-    while time.monotonic() < until and any(mark.encode() in words for words in _own_commands()):
+    while time.monotonic() < until and any(mark.encode() in words for words in own_commands()):
         time.sleep(0.2)
 
 
-def _own_commands() -> Iterator[bytes]:
+def own_commands() -> Iterator[bytes]:
+    """Yield the command lines of this user's other processes on this host."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:

@@ -81,7 +81,8 @@ def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | Non
         raise
     submission = once.record(paths, attempt, submitted)
     if decided.container.runtime == "apptainer":
-        usage.note(Path(decided.container.image), paths.directory)
+        use = usage.Use(paths.directory, submission.job_id, cluster, attempt.mark)
+        usage.note(Path(decided.container.image), use)
     return submission
 
 

@@ -24,13 +24,14 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
     """
     from toolkit.cli import console
     from toolkit.images import prune, store
+    from toolkit.runs.removal import holds_image
     from toolkit.units import human_size
 
     ages = {
         "older_than": prune.seconds(older_than, "--older-than") if older_than else None,
         "unused_for": prune.seconds(unused_for, "--unused-for") if unused_for else None,
     }
-    found = prune.candidates(store.images_directory(), **ages)
+    found = prune.candidates(store.images_directory(), holds=holds_image, **ages)
     freed = 0
     for one in found:
         if not one.kept:
@@ -38,7 +39,7 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
             if not dry_run and one.name.endswith(prune.FAILED_LOG):
                 Path(one.paths[0]).unlink(missing_ok=True)
             elif not dry_run:
-                prune.remove(Path(one.paths[0]))
+                prune.remove(Path(one.paths[0]), holds=holds_image)
     if as_json:
         import msgspec
 

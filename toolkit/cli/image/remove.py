@@ -20,6 +20,7 @@ def command(name: str, force: bool) -> None:
     from toolkit.cli import console
     from toolkit.errors import ForbiddenError, ImageMissingError
     from toolkit.images import prune, store
+    from toolkit.runs.removal import holds_image
     from toolkit.units import human_size
 
     path = store.images_directory() / f"{name.removesuffix('.sif')}.sif"
@@ -29,4 +30,4 @@ def command(name: str, force: bool) -> None:
         raise ForbiddenError(f"{path} is not among your own images", place=str(path), next_step=f"rm {path}, if it is yours")
     if not path.exists():
         raise ImageMissingError(f"the image {name} is not there", next_step="toolkit image list")
-    console.note(console.subject("removed", f"{path.name}: {human_size(prune.remove(path, force=force))}"))
+    console.note(console.subject("removed", f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}"))

@@ -1,0 +1,78 @@
+"""`toolkit prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.errors import UsageError
+from toolkit.units import human_size
+
+if TYPE_CHECKING:
+    from toolkit.runs.removal import Removal
+
+_DAY = 86400
+
+
+@click.command("prune")
+@click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 30d, 12h, 8w.")
+@click.option("--keep", metavar="N", type=click.IntRange(0), help="Never the newest N of a directory.")
+@click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
+@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(older_than: str | None, keep: int | None, all_directories: bool, yes: bool, runs: Path, as_json: bool) -> None:
+    """List old runs, and with --yes remove them. Runs that have not ended always stay.
+
+    \b
+    Examples:
+      toolkit prune --older-than 30d
+      toolkit prune --older-than 30d --keep 10 --yes
+      toolkit prune --all-directories --keep 5
+    """
+    from toolkit.images.prune import seconds
+    from toolkit.runs import index, removal
+    from toolkit.runs.store import all_runs
+
+    if older_than is None and keep is None:
+        step = "toolkit prune --older-than 30d, or --keep 10"
+        raise UsageError("say which runs are old", place="--older-than, --keep", next_step=step)
+    age = seconds(older_than, "--older-than") if older_than else None
+    places = index.known().directories if all_directories else (runs,)
+    found = [one for place in places for one in removal.candidates(all_runs(place), older_than=age, keep=keep)]
+    if yes:
+        _remove([one for one in found if not one.kept])
+    if as_json:
+        import msgspec
+
+        console.out_json({"removed": yes, "runs": msgspec.to_builtins(found)})
+    else:
+        _show(found, removed=yes)
+
+
+def _remove(found: list[Removal]) -> None:
+    from toolkit.runs import removal
+    from toolkit.runs.store import Paths
+
+    for one in found:
+        removal.remove([Paths(Path(one.directory))])
+
+
+def _show(found: list[Removal], *, removed: bool) -> None:
+    word = "removed" if removed else "would go"
+    rows = [(one.directory, human_size(one.size), _days(one.age), f"stays: {one.kept}" if one.kept else word) for one in found]
+    if rows:
+        console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
+    going = [one for one in found if not one.kept]
+    size = human_size(sum(one.size for one in going))
+    runs = f"{len(going)} run{'s' if len(going) != 1 else ''}"
+    step = "" if removed or not going else "; remove them: the same with --yes"
+    console.note(console.subject("freed" if removed else "would free", f"{size}, {runs}{step}"))
+
+
+def _days(age: float) -> str:
+    days = int(age // _DAY)
+    return f"{days} day{'s' if days != 1 else ''}" if days else f"{int(age // 3600)} h"

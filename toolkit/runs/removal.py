@@ -1,0 +1,290 @@
+"""Remove runs that have ended, and only these: Slurm is asked about each that left no outcome."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import BusyError, ConfigError, ForbiddenError, SlurmUnreachableError, ToolkitError
+from toolkit.images import usage
+from toolkit.model.base import Model
+from toolkit.runs import follow, status
+from toolkit.runs.interrupted import own_commands
+from toolkit.runs.store import Paths
+
+_PAUSE = 0.5  # seconds between two questions to Slurm
+_PATIENCE = 90.0  # seconds for a cancelled job to end; Slurm kills what does not after KillWait, 30 s
+_BEING_WRITTEN = 60.0  # seconds that a run may lie there before its submission begins
+_MARK = ".removed-"
+
+
+class Removal(Model, frozen=True, kw_only=True):
+    """A run that could be removed.
+
+    Attributes:
+        run: its name.
+        directory: absolute path.
+        size: in bytes.
+        age: in seconds, since it ended.
+        kept: why it stays; empty: it goes.
+    """
+
+    run: str
+    directory: str
+    size: int
+    age: float
+    kept: str = ""
+
+
+class _Reason(NamedTuple):
+    """Why a run must stay.
+
+    Attributes:
+        text: for people.
+        has_job: a job is known that can be cancelled.
+        is_certain: Slurm said so; else nobody can tell, and the user may know better.
+    """
+
+    text: str
+    has_job: bool = False
+    is_certain: bool = True
+
+
+def reason_to_stay(paths: Paths, refresh: status.Refresh | None = None) -> str:
+    """Return why a run must not be removed; empty if it has ended."""
+    reason = _reason(paths, refresh)
+    return reason.text if reason else ""
+
+
+def _reason(paths: Paths, refresh: status.Refresh | None = None) -> _Reason | None:
+    try:
+        follow.read_plan(paths)
+        state, outcome = status.current(paths, refresh)
+    except SlurmUnreachableError as error:
+        return _Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
+    except (ToolkitError, OSError) as error:
+        return _Reason(f"its files cannot be read: {error}", is_certain=False)
+    if outcome is not None:
+        return None
+    if state is not None:
+        return _Reason(f"job {state.job_id} is {state.state.lower()}", has_job=True)
+    submission = paths.read_submission()
+    if submission is None:
+        return _unsubmitted(paths)
+    if submission.cluster is not None:  # a local cluster forgets no job that runs
+        return None
+    return _Reason(
+        f"Slurm does not know job {submission.job_id}: it ended long ago, or is another cluster's",
+        is_certain=False,
+    )
+
+
+def _unsubmitted(paths: Paths) -> _Reason | None:
+    """Return why a run without a job must stay: it is about to get one."""
+    if paths.attempt.is_file():
+        if status.was_never_submitted(paths):
+            return None
+        return _Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
+    if time.time() - paths.plan.stat().st_mtime < _BEING_WRITTEN:
+        return _Reason("it is being submitted")
+    script = os.fsencode(paths.script)
+    if any(script in words for words in own_commands()):  # salloc has it among its arguments
+        return _Reason("it waits for an allocation")
+    return None
+
+
+def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) -> int:
+    """Remove runs; nothing is removed if one of them has to stay.
+
+    Args:
+        runs: what to remove.
+        cancel: cancel those that have not ended, and wait for their end.
+        force: also those of which nobody can tell whether they have ended.
+
+    Returns:
+        the number of bytes that were freed.
+
+    Raises:
+        BusyError: a run has not ended.
+        ForbiddenError: a run is not a directory of its own, or a file cannot be removed.
+    """
+    for paths in runs:
+        _check(paths, is_forced=force)
+    refresh = status.Refresh(paths for paths in runs if status.is_readable(paths))
+    reasons = {paths: reason for paths in runs if (reason := _reason(paths, refresh))}
+    if cancel:
+        _cancel(paths for paths, reason in reasons.items() if reason.has_job)
+        reasons = {paths: reason for paths in reasons if (reason := _reason(paths))}
+    staying = {paths: why for paths, why in reasons.items() if why.is_certain or not force}
+    if staying:
+        raise _busy(staying)
+    return sum(_remove(paths) for paths in runs)
+
+
+def _check(paths: Paths, *, is_forced: bool) -> None:
+    """Refuse what is no run of ours to remove.
+
+    Raises:
+        ConfigError: its plan cannot be read.
+    """
+    if not (is_forced and paths.script.is_file()):
+        follow.read_plan(paths)
+    require_no_link(paths.directory)
+    if Path.cwd().is_relative_to(paths.directory.resolve()):
+        raise ForbiddenError(
+            f"the current directory is in {paths.name}",
+            place=str(paths.directory),
+            next_step="change to another directory",
+        )
+
+
+def require_no_link(directory: Path) -> None:
+    """Raise ForbiddenError if a run's directory is named by a symbolic link to it."""
+    if directory.is_symlink():
+        raise ForbiddenError(
+            f"{directory} is a symbolic link; only a directory is removed",
+            place=str(directory),
+            next_step="name the directory that it leads to",
+        )
+
+
+def _busy(staying: dict[Paths, _Reason]) -> BusyError:
+    first = next(iter(staying.values()))
+    count = len(staying)
+    step = "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
+    return BusyError(
+        "nothing was removed: " + ("a run has" if count == 1 else f"{count} runs have") + " not ended",
+        details=[f"{paths.name}: {why.text}" for paths, why in staying.items()],
+        next_step=step if first.is_certain else "if you know that it has ended: toolkit rm --force",
+    )
+
+
+def _cancel(runs: Iterable[Paths]) -> None:
+    """Cancel jobs, and wait until they have ended or the patience is over."""
+    waiting = list(runs)
+    for paths in waiting:
+        submission = status.submission_of(paths)
+        status.client_of(submission).cancel(submission.job_id)
+    until = time.monotonic() + _PATIENCE
+    while waiting and time.monotonic() < until:
+        waiting = [paths for paths in waiting if reason_to_stay(paths)]
+        time.sleep(_PAUSE if waiting else 0)
+
+
+def _remove(paths: Paths) -> int:
+    """Remove a run's directory. Its name goes first, so that no half of a run is ever listed.
+
+    ``shutil.rmtree`` opens each directory from its parent and does not follow symbolic links: what
+    they lead to stays, also if one is put there meanwhile.
+    """
+    size, image = size_of(paths.directory), _image(paths)
+    hidden = paths.directory.with_name(f".{paths.name}{_MARK}{secrets.token_hex(4)}")
+    try:
+        paths.directory.rename(hidden)
+        shutil.rmtree(hidden)
+    except OSError as error:
+        raise ForbiddenError(
+            f"{paths.name} could not be removed as a whole: {error.strerror}",
+            place=str(error.filename or hidden),
+            next_step=f"see whose it is: ls -l {hidden if hidden.exists() else paths.directory}",
+        ) from error
+    if image is not None:
+        usage.release(image, paths.directory)
+    _sweep(paths.directory.parent)
+    return size
+
+
+def _sweep(runs: Path) -> None:
+    """Remove what is left of runs whose removal was interrupted."""
+    with suppress(OSError):
+        for left in runs.glob(f".*{_MARK}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _image(paths: Paths) -> Path | None:
+    try:
+        container = follow.read_plan(paths).container
+    except ConfigError:
+        return None
+    return Path(container.image) if container.runtime == "apptainer" and container.image else None
+
+
+def size_of(directory: Path) -> int:
+    """Return the bytes that a directory's files take; symbolic links count as themselves."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
+    return total
+
+
+def candidates(runs: Sequence[Paths], *, older_than: float | None, keep: int | None) -> tuple[Removal, ...]:
+    """Return the runs that are old or many enough to go.
+
+    Args:
+        runs: of one directory, the newest first.
+        older_than: only those that ended longer ago than so many seconds.
+        keep: never the newest so many.
+    """
+    refresh = status.Refresh(paths for paths in runs if status.is_readable(paths))
+    found = ((paths, _age(paths)) for paths in runs[keep or 0 :])
+    return tuple(
+        Removal(
+            run=paths.name,
+            directory=str(paths.directory.absolute()),
+            size=size_of(paths.directory),
+            age=age,
+            kept=reason_to_stay(paths, refresh),
+        )
+        for paths, age in found
+        if older_than is None or age > older_than
+    )
+
+
+def _age(paths: Paths) -> float:
+    """Return the seconds since a run ended, or was planned if nothing tells its end."""
+    for file in (paths.outcome, paths.plan):
+        with suppress(OSError):
+            return max(0.0, time.time() - file.stat().st_mtime)
+    return 0.0
+
+
+def holds_image(use: usage.Use) -> bool:
+    """Return whether a run still uses its image, for `toolkit image remove` and `prune`.
+
+    Where the run's directory is gone, its job is asked for. The jobs of a local cluster that is
+    not up have ended.
+    """
+    paths = Paths(use.run)
+    try:
+        if paths.plan.is_file():
+            return _holds(_reason(paths), paths)
+        return bool(use.job_id) and _is_in_slurm(use)
+    except SlurmUnreachableError:
+        return use.cluster is None
+
+
+def _holds(reason: _Reason | None, paths: Paths) -> bool:
+    if reason is None or reason.is_certain:
+        return reason is not None
+    submission = paths.read_submission()
+    if submission is None or submission.cluster is None:
+        return True
+    status.client_of(submission)  # raises where the local cluster is not up
+    return True
+
+
+def _is_in_slurm(use: usage.Use) -> bool:
+    from toolkit.model.run import Submission
+
+    job = Submission(job_id=use.job_id, site="", submitted="", cluster=use.cluster)
+    state = status.client_of(job).jobs([use.job_id]).get(use.job_id)
+    is_other = state is not None and bool(use.mark) and state.mark not in ("", use.mark)
+    return state is not None and not state.ended and not is_other
