@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
+from toolkit.model.code import ScriptFile
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
@@ -51,6 +52,8 @@ class Inputs(NamedTuple):
         after: what the job waits for, in Slurm's words: ``afterok:7``.
         seen: what was looked at on this machine, for the rules.
         force: why what the rules find shall not stop the job; None: it does.
+        script_file: the script's hash; None: it is a program, or cannot be read.
+        notes: warnings of what was looked up.
     """
 
     job: Job
@@ -71,6 +74,8 @@ class Inputs(NamedTuple):
     force: str | None = None
     environment: Environment | None = None
     engine: Engine | None = None
+    script_file: ScriptFile | None = None
+    notes: tuple[str, ...] = ()
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -123,6 +128,7 @@ def plan(inputs: Inputs) -> Plan:
         pty=bool(job.pty),
         points=sweep.points(job),
         warnings=(
+            *inputs.notes,
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
             *_told_to_all(job),
@@ -131,6 +137,7 @@ def plan(inputs: Inputs) -> Plan:
             *runtimes.get(container.runtime).warnings(asked),
         ),
         forced=judged.forced,
+        script_file=None if job.interactive else inputs.script_file,
         ports=inputs.site.ports,
         reports=_writes_reports(inputs),
     )

@@ -26,6 +26,7 @@ from toolkit.model.project import PROJECT_FILE, Project
 from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
+from toolkit.runs import code
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, noun
 from toolkit.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
@@ -90,6 +91,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
 
         origin = settings.origins.get("signature_key", "")
         findings += signature(job, found.path, here, Path(target.folder), origin)
+    script_file = code.script_file(script) if script is not None else None
+    changed = code.change_since(target.run, script_file) if target.run is not None else ""
     waits_for: tuple[str, ...] = ()
     if job.after:
         from toolkit.runs.after import dependencies
@@ -113,6 +116,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         findings=findings,
         source=source,
         program=target.program,
+        script_file=script_file,
+        notes=(changed,) if changed else (),
         seen=look(job, place.site, here, script=script, found=found, hidden=hidden),
     )
     return Prepared(inputs, client)

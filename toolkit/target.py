@@ -24,12 +24,14 @@ class Target(NamedTuple):
         folder: directory of the script, absolute.
         layer: what the target itself says about how it is run.
         program: there is no script: it is a program of the image.
+        run: directory of the run that is repeated; None: it is none.
     """
 
     script: str
     folder: str
     layer: Layer
     program: bool = False
+    run: Path | None = None
 
 
 def resolve(name: str, here: Path, *, program: bool = False) -> Target:
@@ -53,7 +55,7 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
         path = _run_of(name, here) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         job = read_json(path / "job.json", Job)
-        return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)
+        return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)._replace(run=path)
     if (path / "job.toml").is_file():
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), here)

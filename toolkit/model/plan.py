@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.code import ScriptFile
 from toolkit.model.site import PORTS
 from toolkit.model.ways import Point, Requeue
 
@@ -161,6 +162,7 @@ class Plan(Model, frozen=True, kw_only=True):
         forced: rules would have stopped it, and the user had a reason to run it.
         ports: the first and the last at which ranks may meet.
         reports: ranks that are programs of Python write down why they fail.
+        script_file: the script as it is now; the job tells in its log if it has changed when it starts.
     """
 
     toolkit: str
@@ -190,6 +192,7 @@ class Plan(Model, frozen=True, kw_only=True):
     forced: Forced | None = None
     ports: tuple[int, int] = PORTS
     reports: bool = False
+    script_file: ScriptFile | None = None
 
     @property
     def port_count(self) -> int:

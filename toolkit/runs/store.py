@@ -71,6 +71,16 @@ class Paths:
         return self.directory / "job.json"
 
     @property
+    def code(self) -> Path:
+        """Which code the run is of."""
+        return self.directory / "code.json"
+
+    @property
+    def diff(self) -> Path:
+        """How the code differs from its commit."""
+        return self.directory / "code.diff"
+
+    @property
     def submission(self) -> Path:
         return self.directory / "run.json"
 

@@ -17,7 +17,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.plan import Inputs, plan
 from toolkit.redaction import shows
-from toolkit.runs import hidden, once, reports, store
+from toolkit.runs import code, hidden, once, reports, store
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -43,7 +43,9 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
             reports.place_hook(directory)
         if values:
             hidden.write(directory, decided.container.prefix, values)
-        return store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided)), decided
+        paths = store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided))
+        code.record(paths, inputs.script_file, Path(inputs.folder), values.values())
+        return paths, decided
     except BaseException:
         shutil.rmtree(directory)
         raise

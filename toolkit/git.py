@@ -1,0 +1,101 @@
+"""Ask git about a work tree, without running what its configuration names and without waiting long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit import shell
+from toolkit.errors import NeedsInstallError
+
+_PATIENCE = 5.0  # seconds; a work tree on a slow file server must not hold a submission up
+_MOST_NAMES = 16 << 20  # characters of a list of files
+# A file system monitor, hooks, external diffs and text converters are programs that .git/config names.
+_QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
+_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
+
+
+class State(NamedTuple):
+    """How a work tree is.
+
+    Attributes:
+        commit: that is checked out; empty before the first.
+        branch: its name; empty if none is checked out.
+        is_changed: tracked files differ from the commit.
+        untracked: names of files and directories that git neither tracks nor ignores.
+    """
+
+    commit: str
+    branch: str
+    is_changed: bool
+    untracked: tuple[str, ...]
+
+
+def top(directory: Path) -> Path | None:
+    """Return the work tree that a directory is in, by looking for ``.git``; git is not asked."""
+    physical = directory.resolve()
+    return next((one for one in (physical, *physical.parents) if (one / ".git").exists()), None)
+
+
+def state(tree: Path) -> State | None:
+    """Return the state of a work tree; None if git does not tell."""
+    text = ask(tree, ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"))
+    return None if text is None else parse_state(text)
+
+
+def parse_state(text: str) -> State:
+    """Parse ``git status --porcelain=v2 --branch -z``."""
+    words = text.split("\0")
+    heads = {key: value for key, _, value in (word[2:].partition(" ") for word in words if word.startswith("# "))}
+    commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
+    return State(
+        commit="" if commit.startswith("(") else commit,
+        branch="" if branch.startswith("(") else branch,
+        is_changed=any(word[:2] in ("1 ", "2 ", "u ") for word in words),
+        untracked=tuple(word[2:] for word in words if word.startswith("? ")),
+    )
+
+
+def diff(tree: Path, leave_out: tuple[str, ...], most: int) -> str | None:
+    """Return how tracked files differ from the commit, at most ``most`` characters of it.
+
+    Args:
+        tree: the work tree.
+        leave_out: patterns of names of files that are not shown.
+        most: where the text is cut.
+    """
+    excluded = (f":(top,exclude,icase,glob)**/{pattern}" for pattern in leave_out)
+    return ask(tree, (*_DIFF, "--", ":/", *excluded), most)
+
+
+def files(tree: Path) -> tuple[str, ...] | None:
+    """Return the files of a work tree that git tracks or does not ignore; None if git does not tell."""
+    tracked = ask(tree, ("ls-files", "-z", "--cached", "--recurse-submodules"))
+    others = ask(tree, ("ls-files", "-z", "--others", "--exclude-standard"))
+    if tracked is None or others is None:
+        return None
+    return tuple(sorted({name for name in (tracked + others).split("\0") if name}))
+
+
+def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | None:
+    """Return what git says, cut after ``most`` characters; None if it fails or takes too long."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+    try:
+        process = shell.start(("git", "-C", tree, *_QUIET, *words), env=environment, stderr=subprocess.DEVNULL)
+    except (NeedsInstallError, OSError):
+        return None
+    timer = threading.Timer(_PATIENCE, process.kill)
+    timer.start()
+    try:
+        assert process.stdout
+        text = process.stdout.read(most)
+        is_cut = bool(process.stdout.read(1))
+        if is_cut:
+            process.kill()
+        return text if process.wait() == 0 or is_cut else None
+    finally:
+        timer.cancel()
