@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
-from toolkit.model.code import ScriptFile
+from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
@@ -54,6 +54,7 @@ class Inputs(NamedTuple):
         force: why what the rules find shall not stop the job; None: it does.
         script_file: the script's hash; None: it is a program, or cannot be read.
         notes: warnings of what was looked up.
+        tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
     """
 
     job: Job
@@ -76,6 +77,7 @@ class Inputs(NamedTuple):
     engine: Engine | None = None
     script_file: ScriptFile | None = None
     notes: tuple[str, ...] = ()
+    tree: Tree | None = None
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -264,6 +266,8 @@ def _container(inputs: Inputs, asked: Asked, findings: list[ToolkitError]) -> Co
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
     """Where the ranks run, the run's own directory, where the script is, the site's data, and what the user names; none within another."""
     own = [inputs.directory, inputs.run_directory, inputs.folder]
+    if inputs.tree is not None:
+        own = [inputs.tree.cwd, inputs.run_directory, *own]
     kept: list[str] = []
     for path in own:
         if not any(PurePosixPath(path).is_relative_to(other) for other in kept):

@@ -21,6 +21,7 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.looking import look
 from toolkit.model.base import BadDataError
+from toolkit.model.code import Tree
 from toolkit.model.job import Job
 from toolkit.model.project import PROJECT_FILE, Project
 from toolkit.model.site import Access, Facts, Site
@@ -66,7 +67,8 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. What else is wrong is in ``inputs.findings``.
     """
     named = LAUNCHERS.get(str(flags.values.get("launcher")))
-    target = resolve(target_name, here, program=named is not None and named.programs)
+    is_live = flags.values.get("snapshot") is False
+    target = resolve(target_name, here, program=named is not None and named.programs, is_live=is_live)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
     place = find_place(_merged(layers).job.site or "auto")
     site = Layer(f"site {place.site.name}", place.site.defaults)
@@ -92,7 +94,7 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         origin = settings.origins.get("signature_key", "")
         findings += signature(job, found.path, here, Path(target.folder), origin)
     script_file = code.script_file(script) if script is not None else None
-    changed = code.change_since(target.run, script_file) if target.run is not None else ""
+    changed = code.change_since(target.run, script_file) if target.run is not None and not target.snapshot_cwd else ""
     waits_for: tuple[str, ...] = ()
     if job.after:
         from toolkit.runs.after import dependencies
@@ -111,16 +113,28 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         engine=inner.engine,
         script=target.script,
         folder=target.folder,
-        directory=str(here),
+        directory=target.snapshot_cwd or str(here),
         run_directory=str(run_directory),
         findings=findings,
         source=source,
         program=target.program,
         script_file=script_file,
         notes=(changed,) if changed else (),
+        tree=_tree(target, job, here, findings),
         seen=look(job, place.site, here, script=script, found=found, hidden=hidden),
     )
     return Prepared(inputs, client)
+
+
+def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) -> Tree | None:
+    """Return the tree that a snapshot is taken of: that of an earlier run, or git's."""
+    if target.run is not None and target.snapshot_cwd:
+        return Tree(root=str(target.run / "code"), cwd=str(here), is_copy=True)
+    if not job.snapshot:
+        return None
+    from toolkit.runs.snapshot import tree_of
+
+    return _collect(findings, lambda: tree_of(Path(target.folder), here))
 
 
 def _cluster(place: Place) -> str | None:

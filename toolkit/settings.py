@@ -95,7 +95,11 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
 def _value(key: str, text: str) -> Any:
     if key in _NUMBERS and _WHOLE.match(text):
         return int(text)
-    return text.lower() in ("1", "true", "yes") if key in ("exclusive", "require_signed", "requeue", "interactive", "pty") else text
+    return (
+        text.lower() in ("1", "true", "yes")
+        if key in ("exclusive", "require_signed", "requeue", "interactive", "pty", "snapshot")
+        else text
+    )
 
 
 def _check(place: str, key: str, value: Any) -> None:

@@ -25,6 +25,7 @@ class Target(NamedTuple):
         layer: what the target itself says about how it is run.
         program: there is no script: it is a program of the image.
         run: directory of the run that is repeated; None: it is none.
+        snapshot_cwd: where the ranks run, in the snapshot of that run; empty: it has none.
     """
 
     script: str
@@ -32,15 +33,17 @@ class Target(NamedTuple):
     layer: Layer
     program: bool = False
     run: Path | None = None
+    snapshot_cwd: str = ""
 
 
-def resolve(name: str, here: Path, *, program: bool = False) -> Target:
+def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = False) -> Target:
     """Find the target ``name`` from the directory ``here``.
 
     Args:
         name: a script, a folder or a run.
         here: where the user stands.
         program: where nothing is there, it is a program of the image, such as ``hostname``.
+        is_live: the work tree is meant, also where a run has a snapshot of it.
 
     A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` is also found among the shipped jobs.
 
@@ -55,7 +58,8 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
         path = _run_of(name, here) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         job = read_json(path / "job.json", Job)
-        return _job(path.name, replace(job, env={**job.env, **hidden.read(path)}), here, here)._replace(run=path)
+        job = replace(job, env={**job.env, **hidden.read(path)})
+        return (None if is_live else _snapshot(path.resolve(), job)) or _job(path.name, job, here, here)._replace(run=path)
     if (path / "job.toml").is_file():
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), here)
@@ -67,6 +71,21 @@ def resolve(name: str, here: Path, *, program: bool = False) -> Target:
     raise ScriptMissingError(
         missing, place="SCRIPT", choices=_near(here), value=name, next_step="toolkit run --help shows what a script or job can be"
     )
+
+
+def _snapshot(run: Path, job: Job) -> Target | None:
+    """Return the target in the snapshot of a run; None if it has none."""
+    from toolkit.runs.snapshot import of_run
+
+    taken = of_run(run)
+    if taken is None:
+        return None
+    said, code = layer(run.name, job), run / "code"
+    folder, cwd = code / taken.folder, code / taken.directory
+    name = Path(job.script or "").name
+    is_program = not (folder / name).is_file()
+    script = (job.script or "") if is_program else _word(folder / name, cwd)
+    return Target(script, str(folder), said, is_program, run, str(cwd))
 
 
 def _run_of(name: str, here: Path) -> Path | None:

@@ -173,6 +173,11 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Go back into the queue before the time is over, and go on from what was saved. Ranks get a signal, perhaps twice.",
     ),
     click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
+    click.option(
+        "--snapshot/--no-snapshot",
+        default=None,
+        help="Run a frozen copy of the git work tree; running the run again runs it, too.",
+    ),
     click.option("--pty", is_flag=True, default=None, help="Give each rank a terminal; with --interactive the first has yours."),
     click.option("--require-signed", is_flag=True, default=None, help="Run the image only if it is signed by --signature-key."),
     click.option("--signature-key", metavar="FILE|FINGERPRINT", help="A public key in PEM, or the fingerprint of a PGP key."),

@@ -124,6 +124,7 @@ def _submitted(prepared: Prepared, wait: Wait, *, explain: bool) -> tuple[Paths,
         console.note(explanation(decided))
     console.note(console.subject("plan", summary(decided)))
     _warn(decided)
+    _show_snapshot(paths)
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
     return paths, decided, submit(paths, decided, prepared.client, cluster, wait)
 
@@ -161,8 +162,9 @@ def _reason(force: str | None) -> str | None:
 
 def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
     from toolkit import scripts
+    from toolkit.runs.snapshot import frozen
 
-    decided = plan(inputs)
+    decided = plan(frozen(inputs))
     text = scripts.script(decided)
     if explain:
         console.note(explanation(decided))
@@ -173,6 +175,19 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
         console.out_json({"plan": json.loads(to_json(decided)), "script": text})
     else:
         console.document(text)
+
+
+def _show_snapshot(paths: Paths) -> None:
+    from toolkit.runs.snapshot import of_run
+    from toolkit.units import human_size
+
+    taken = of_run(paths.directory)
+    if taken is None:
+        return
+    left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
+    more = len(taken.left_out) - 5
+    left += f" and {more} more" if more > 0 else ""
+    console.note(console.subject("snapshot", f"{len(taken.files)} files, {human_size(taken.size)}{left}"))
 
 
 def _warn(decided: Plan) -> None:

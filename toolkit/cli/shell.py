@@ -40,7 +40,8 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     if dry_run:
         from toolkit import scripts
         from toolkit.plan import plan
+        from toolkit.runs.snapshot import frozen
 
-        console.document(scripts.script(plan(prepared.inputs)))
+        console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0
     return run_interactively(prepared)

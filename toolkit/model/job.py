@@ -48,6 +48,7 @@ class Job(Model, frozen=True, kw_only=True):
         mem, account, qos, constraint, nodelist, exclude, exclusive, reservation, signal, dependency: Slurm's options, as they are.
         require_signed: run an image only that is signed by ``signature_key``, and unchanged since.
         signature_key: a public key in PEM, or the fingerprint of a PGP key.
+        snapshot: run a frozen copy of the git work tree.
         array: Slurm's ``--array``: the script as many jobs, each of which knows its SLURM_ARRAY_TASK_ID.
         requeue: before its time is over the job goes back into the queue, and goes on from what its ranks have saved.
         max_requeues: how often at most.
@@ -102,6 +103,7 @@ class Job(Model, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
     require_signed: bool | None = None
     signature_key: str | None = None
+    snapshot: bool | None = None
 
     @property
     def node_range(self) -> tuple[int, int]:

@@ -24,7 +24,8 @@ SECRET_FILES = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pypirc", ".npmrc", ".pgpass", ".htpasswd"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.gpg", "*.ppk"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
-    *("credentials", "credentials.*", "secret.*", "secrets.*", "*token.txt", "kaggle.json"),
+    *("credentials", "*token.txt", "kaggle.json"),
+    *(f"{name}.{ending}" for name in ("credentials", "secret", "secrets") for ending in ("json", "toml", "yaml", "yml", "ini", "txt")),
 )
 
 

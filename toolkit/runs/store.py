@@ -76,6 +76,16 @@ class Paths:
         return self.directory / "code.json"
 
     @property
+    def code_tree(self) -> Path:
+        """The snapshot of the work tree, if the run has one."""
+        return self.directory / "code"
+
+    @property
+    def snapshot(self) -> Path:
+        """What the snapshot holds."""
+        return self.directory / "snapshot.json"
+
+    @property
     def diff(self) -> Path:
         """How the code differs from its commit."""
         return self.directory / "code.diff"

@@ -17,7 +17,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.plan import Inputs, plan
 from toolkit.redaction import shows
-from toolkit.runs import code, hidden, once, reports, store
+from toolkit.runs import code, hidden, once, reports, snapshot, store
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -28,12 +28,12 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     Raises:
         PlanError: it could not run; nothing was written.
     """
-    decided = plan(inputs)
+    decided = plan(snapshot.frozen(inputs))
     while not store.create(Path(decided.run_directory)):
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
         inputs = inputs._replace(run_directory=str(free))
-        decided = plan(inputs)
+        decided = plan(snapshot.frozen(inputs))
     directory = Path(decided.run_directory)
     try:
         values = {name: inputs.job.env[name] for name in decided.secrets}
@@ -43,8 +43,12 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
             reports.place_hook(directory)
         if values:
             hidden.write(directory, decided.container.prefix, values)
+        snapshot.take(store.Paths(directory), inputs)
         paths = store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided))
-        code.record(paths, inputs.script_file, Path(inputs.folder), values.values())
+        if inputs.tree is not None and inputs.tree.is_copy:
+            code.repeat(Path(inputs.tree.root).parent, paths)
+        else:
+            code.record(paths, inputs.script_file, Path(inputs.folder), values.values())
         return paths, decided
     except BaseException:
         shutil.rmtree(directory)
@@ -54,6 +58,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
 def repeatable(inputs: Inputs, decided: Plan) -> Job:
     """Return the settings by which a run can be repeated: without the values of secrets, and without what it waits for."""
     script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
+    if inputs.tree is not None and inputs.tree.is_copy:
+        script = inputs.job.script or script  # of the work tree, which --no-snapshot runs
     values = {name: value for name, value in inputs.job.env.items() if name not in decided.secrets}
     return replace(inputs.job, script=script, after=(), env=values)
 

@@ -1,0 +1,245 @@
+"""A snapshot is the work tree as it was: nothing from outside of it, no secrets, and the same when it is run again."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.samples import inputs
+from tests.unit.test_runs_code import call
+from toolkit.errors import ConfigError, NoSpaceError, UsageError
+from toolkit.files import read_json, write_atomically
+from toolkit.model.base import to_json
+from toolkit.model.code import Snapshot, Tree
+from toolkit.model.job import Job
+from toolkit.plan import Inputs, plan
+from toolkit.runs import snapshot, store, submit
+from toolkit.target import resolve
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "project"
+    (path / "src").mkdir(parents=True)
+    call(path, "init", "--quiet")
+    (path / "src" / "train.py").write_text("print(1)\n")
+    (path / "run.sh").write_text("#!/bin/sh\n")
+    (path / "run.sh").chmod(0o775)
+    (path / ".gitignore").write_text("data/\n")
+    (path / "data").mkdir()
+    (path / "data" / "large.bin").touch()
+    call(path, "add", "--all")
+    call(path, "commit", "--quiet", "--message=first")
+    monkeypatch.chdir(path)
+    return path
+
+
+def job_of(tree: Path, folder: str = "src", cwd: str = "", **changes: object) -> Inputs:
+    here = tree / cwd
+    return inputs(
+        {"snapshot": True, "script": str(tree / folder / "train.py")},
+        script=os.path.relpath(tree / folder / "train.py", here),
+        folder=str(tree / folder),
+        directory=str(here),
+        run_directory=str(tree / "runs" / "train-0001"),
+        tree=snapshot.tree_of(tree / folder, here),
+        **changes,
+    )
+
+
+def taken(tree: Path) -> tuple[store.Paths, Snapshot]:
+    paths, _ = submit.write(job_of(tree))
+    return paths, read_json(paths.snapshot, Snapshot)
+
+
+def names(paths: store.Paths) -> set[str]:
+    return {str(path.relative_to(paths.code_tree)) for path in paths.code_tree.rglob("*") if not path.is_dir() or path.is_symlink()}
+
+
+def test_what_git_does_not_ignore_is_copied(tree: Path) -> None:
+    (tree / "new.py").write_text("x = 1\n")
+    (tree / "empty.py").touch()
+    paths, found = taken(tree)
+    assert names(paths) == set(found.files) == {".gitignore", "run.sh", "src/train.py", "new.py", "empty.py"}
+    assert (paths.code_tree / "new.py").read_text() == "x = 1\n"
+    assert stat.S_IMODE((paths.code_tree / "run.sh").stat().st_mode) == 0o555
+    assert not os.access(paths.code_tree / "new.py", os.W_OK) or os.geteuid() == 0
+
+
+def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
+    decided = plan(snapshot.frozen(job_of(tree)))
+    code = f"{tree}/runs/train-0001/code"
+    assert decided.directory == code
+    assert "src/train.py" in decided.launch.program
+    assert [bind.source for bind in decided.container.binds] == [str(tree)]
+    below = plan(snapshot.frozen(job_of(tree, cwd="src")))
+    assert (below.directory, "train.py" in below.launch.program) == (f"{code}/src", True)
+    outside = job_of(tree)._replace(directory="/home/me", script=str(tree / "src/train.py"))
+    moved = plan(snapshot.frozen(outside))
+    assert (moved.directory, f"{code}/src/train.py" in moved.launch.program) == ("/home/me", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        (".env", True),
+        (".env.production", True),
+        ("prod.ENV", True),
+        ("deep/in/.netrc", True),
+        ("id_ed25519", True),
+        ("server.pem", True),
+        ("secrets.yaml", True),
+        (".env.example", False),
+        ("secrets.py", False),
+        ("environment.yml", False),
+        ("env.py", False),
+        ("tokenizer.json", False),
+        ("keys.py", False),
+    ],
+)
+def test_secrets_are_left_out_and_named(tree: Path, name: str, is_secret: bool) -> None:
+    assert snapshot.is_secret_file(name) == is_secret
+    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (tree / name).write_text("A=1\n")
+    call(tree, "add", "--all")
+    paths, found = taken(tree)
+    assert (name in names(paths), name in found.left_out) == (not is_secret, is_secret)
+
+
+def test_links_lead_where_they_led(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("outside\n")
+    links = {
+        "inside": "src/train.py",
+        "absolute": str(tree / "src" / "train.py"),
+        "up": "../outside/file",
+        "out": str(tmp_path / "outside" / "file"),
+        "src/back": "../run.sh",
+        "dangling": "nowhere",
+        "loop": "loop",
+        "folder": "../outside",
+    }
+    for name, target in links.items():
+        (tree / name).symlink_to(target)
+    paths, _ = taken(tree)
+    for name in ("inside", "absolute"):
+        assert (paths.code_tree / name).resolve() == paths.code_tree / "src/train.py"
+    for name in ("up", "out"):
+        assert (paths.code_tree / name).resolve() == tmp_path / "outside/file"
+    assert (paths.code_tree / "src/back").resolve() == paths.code_tree / "run.sh"
+    assert (paths.code_tree / "folder").resolve() == tmp_path / "outside"
+    assert (tmp_path / "outside" / "file").read_text() == "outside\n"
+    assert not (paths.code_tree / "dangling").exists()
+
+
+def test_nothing_is_copied_through_a_link_in_the_place_of_a_directory(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "train.py").write_text("secret\n")
+    (tree / "src" / "train.py").unlink()
+    (tree / "src").rmdir()
+    (tree / "src").symlink_to(tmp_path / "outside")
+    _, found = snapshot._sorted_out(tree, ["src/train.py"], keep_secrets=False)
+    assert found == ("src/train.py",)
+
+
+def test_pipes_other_trees_and_runs_are_left_out(tree: Path) -> None:
+    os.mkfifo(tree / "pipe")
+    (tree / "nested").mkdir()
+    call(tree / "nested", "init", "--quiet")
+    (tree / "nested" / "x.py").touch()
+    (tree / "src" / "gone.py").touch()
+    call(tree, "add", "src/gone.py")
+    (tree / "src" / "gone.py").unlink()
+    first, _ = taken(tree)
+    second, found = taken(tree)
+    assert first.name != second.name
+    assert not any(name.startswith(("runs", "pipe", "nested", "src/gone")) for name in names(second))
+    assert found.left_out == ("nested/",)
+
+
+@pytest.mark.parametrize("name", ["a b", "\n", "한글.py", "$(x)", "-n", "a\\b"])
+def test_any_name_is_copied(tree: Path, name: str) -> None:
+    (tree / name).write_text("x")
+    assert name in names(taken(tree)[0])
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
+def test_too_much_is_refused_before_anything_is_copied(tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    (tree / "checkpoints").mkdir()
+    (tree / "checkpoints" / "model.pt").write_bytes(b"x" * 5000)
+    monkeypatch.setattr(snapshot, limit, 3 if limit == "MOST_FILES" else 4000)
+    with pytest.raises(NoSpaceError) as caught:
+        taken(tree)
+    assert "checkpoints" in caught.value.details[0]
+    assert ".gitignore" in (caught.value.next_step or "")
+    assert list((tree / "runs").iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_run(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(snapshot, "_write_all", full)
+    with pytest.raises(OSError, match="No space"):
+        taken(tree)
+    assert list((tree / "runs").iterdir()) == []
+
+
+def test_without_git_there_is_no_snapshot(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no git work tree"):
+        snapshot.tree_of(tmp_path, tmp_path)
+
+
+def again(run: Path, here: Path) -> Inputs:
+    """Return the inputs of a run that is repeated, as they are gathered."""
+    target = resolve(str(run), here)
+    job = read_json(run / "job.json", Job)
+    return inputs(
+        {"snapshot": True, "script": job.script},
+        script=target.script,
+        folder=target.folder,
+        directory=target.snapshot_cwd,
+        run_directory=str(here / "runs" / "train-0001"),
+        tree=Tree(root=str(run / "code"), cwd=str(here), is_copy=True),
+    )
+
+
+def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path) -> None:
+    (tree / ".env").write_text("A=1\n")
+    first, before = taken(tree)
+    (tree / "src" / "train.py").write_text("print(2)\n")
+    (first.code_tree / "checkpoint.pt").touch()
+    second, decided = submit.write(again(first.directory, tree))
+    assert (second.code_tree / "src" / "train.py").read_text() == "print(1)\n"
+    assert names(second) == set(before.files)
+    assert decided.directory == str(second.code_tree)
+    assert read_json(second.snapshot, Snapshot) == before
+    assert second.code.read_text() == first.code.read_text()
+    subprocess.run(["rm", "-r", first.directory], check=True)
+    third, _ = submit.write(again(second.directory, tree))
+    assert (third.code_tree / "src" / "train.py").read_text() == "print(1)\n"
+    assert read_json(third.job, Job).script == str(tree / "src" / "train.py")
+    live = resolve(str(third.directory), tree, is_live=True)
+    assert (live.folder, live.snapshot_cwd) == (str(tree / "src"), "")
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -> None:
+    first, _ = taken(tree)
+    file = first.code_tree / "run.sh"
+    file.unlink()
+    if change == "edited":
+        file.write_text("other\n")
+    with pytest.raises(ConfigError, match="not as they were"):
+        submit.write(again(first.directory, tree))
+
+
+def test_a_broken_record_is_told(tree: Path) -> None:
+    first, _ = taken(tree)
+    write_atomically(first.snapshot, to_json(Job()))
+    with pytest.raises(ConfigError):
+        resolve(str(first.directory), tree)
