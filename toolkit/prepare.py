@@ -183,14 +183,29 @@ def find_place(name: str) -> Place:
         try:
             return _local(sites.load("local"), local_access(default_name()), "the local cluster is up")
         except SlurmUnreachableError as error:
-            if shell.which("sbatch") is None or not _has_configuration():
-                raise SlurmUnreachableError(
-                    "there is no Slurm here, and the local cluster is not up",
-                    place="--site auto",
-                    next_step=f"{error.next_step} (a real Slurm on this machine), or log in to a cluster's login node",
-                ) from None
+            _require_slurm(error)
         return Place(sites.load("generic"), Access(), "the Slurm on PATH")
     return place_of(sites.load(name))
+
+
+def _require_slurm(error: SlurmUnreachableError) -> None:
+    """Raise if there is no Slurm but the local cluster, which is not up, or if that was asked for by its name."""
+    named = os.environ.get("TOOLKIT_CLUSTER")
+    has_slurm = shell.which("sbatch") is not None and _has_configuration()
+    if named and has_slurm:
+        raise SlurmUnreachableError(
+            error.cause,
+            place="--cluster or TOOLKIT_CLUSTER",
+            next_step=f"{error.next_step}; unset TOOLKIT_CLUSTER for the Slurm on PATH",
+        )
+    if not has_slurm:
+        step = error.next_step or ""
+        more = " (a real Slurm on this machine), or log in to a cluster's login node" if step.startswith("toolkit") else ""
+        raise SlurmUnreachableError(
+            f"there is no Slurm here, and {error.cause}",
+            place="--site auto",
+            next_step=f"{step}{more}",
+        ) from None
 
 
 def place_of(site: Site) -> Place:

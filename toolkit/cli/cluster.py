@@ -24,7 +24,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 def _named(function: AnyFunction) -> AnyFunction:
     help_text = "Which cluster (default: $TOOLKIT_CLUSTER, else local)."
-    return click.option("--name", metavar="NAME", default=default_name, show_default=False, help=help_text)(function)
+    return click.option("--name", "--cluster", "name", metavar="NAME", default=default_name, show_default=False, help=help_text)(function)
 
 
 def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -115,6 +115,8 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
     console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
+    if named:
+        console.out(console.subject("use it", f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}"))
     console.out(console.subject("next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"))
 
 

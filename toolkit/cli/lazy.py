@@ -4,12 +4,48 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from toolkit.errors import UsageError
+
+# Verbs whose help names --cluster; the others take it, too, so that it can be typed after any.
+_ON_CLUSTERS = frozenset(("run", "shell", "ps", "top", "logs", "results", "cancel", "rm", "prune", "explain", "doctor", "show", "demo"))
+
+
+def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Have everything in this process, and what it starts, mean this local cluster."""
+    del context, parameter
+    if name is None:
+        return
+    from toolkit.localcluster.paths import require_name
+
+    require_name(name, "--cluster")
+    os.environ["TOOLKIT_CLUSTER"] = name
+
+
+def cluster_option(*, is_hidden: bool) -> Callable[[Any], Any]:
+    """Return the option that names the local cluster."""
+    return click.option(
+        "--cluster",
+        metavar="NAME",
+        is_eager=True,  # defaults of other options depend on it
+        expose_value=False,
+        hidden=is_hidden,
+        callback=_choose_cluster,
+        help="Local cluster (default: $TOOLKIT_CLUSTER, else local).",
+    )
+
+
+def add_cluster_option(command: click.Command, *, is_hidden: bool) -> None:
+    """Give a command, and those below it, the option that names the local cluster."""
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        add_cluster_option(below, is_hidden=below.name not in _ON_CLUSTERS)
+    if not any("--cluster" in parameter.opts for parameter in command.params):
+        cluster_option(is_hidden=is_hidden)(command)
 
 
 class LazyGroup(click.Group):
@@ -32,6 +68,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.verbs:
             return None
         command: click.Command = importlib.import_module(self.verbs[cmd_name][0]).command
+        add_cluster_option(command, is_hidden=cmd_name not in _ON_CLUSTERS)
         gc.freeze()  # what was imported stays: no collection need look at it
         gc.enable()
         return command

@@ -12,7 +12,7 @@ gc.disable()  # collecting among freshly imported modules takes a tenth of the s
 import click
 
 from toolkit import __version__
-from toolkit.cli.lazy import LazyGroup
+from toolkit.cli.lazy import LazyGroup, cluster_option
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
 
 # verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 @click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="toolkit %(version)s")
+@cluster_option(is_hidden=False)
 @click.option("-v", "--verbose", is_flag=True, help="Show every outside command, as a line that can be pasted.")
 def cli(verbose: bool) -> None:
     """From a train.py to a correct run on many GPUs of many nodes, in a container, with one command.

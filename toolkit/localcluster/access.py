@@ -13,13 +13,15 @@ from toolkit.localcluster.paths import (
     Paths,
     below_private,
     default_name,
+    is_name,
     paths_of,
     require_own,
+    root,
 )
 from toolkit.model.base import Model
 from toolkit.model.site import Access
 
-__all__ = ["Started", "access", "default_name", "prefix"]
+__all__ = ["Started", "access", "all_up", "default_name", "prefix"]
 
 _ADMIN = ("/usr/sbin", "/sbin")
 
@@ -79,12 +81,32 @@ def must_run(paths: Paths) -> Started:
     """
     started = running(paths)
     if started is None:
-        raise SlurmUnreachableError(not_up(paths), next_step=up_command(paths))
+        raise SlurmUnreachableError(not_up(paths), next_step=use_command(paths))
     return started
+
+
+def all_up() -> tuple[str, ...]:
+    """The names of all clusters that are up, of this user and this ``TOOLKIT_CLUSTER_DIR``."""
+    try:
+        names = sorted(entry.name for entry in root().iterdir() if (entry / "plan.json").exists())
+    except OSError:
+        return ()
+    return tuple(name for name in names if is_name(name) and running(paths_of(name)))
 
 
 def not_up(paths: Paths) -> str:
     return "the local cluster is not up" if paths.name == "local" else f"the local cluster {paths.name!r} is not up"
+
+
+def use_command(paths: Paths) -> str:
+    """Return what to do where a cluster is not up: use one that is, or bring it up."""
+    others = all_up()
+    if len(others) == 1:
+        (name,) = others
+        return f"the cluster {name} is up: --cluster {name}, or export TOOLKIT_CLUSTER={name}"
+    if others:
+        return f"clusters that are up: {', '.join(others)}; choose one: --cluster NAME"
+    return up_command(paths)
 
 
 def up_command(paths: Paths) -> str:

@@ -95,6 +95,20 @@ def _named_root() -> Path:
     return Path(named or "~/.local/state/toolkit/clusters").expanduser()
 
 
+def is_name(name: str) -> bool:
+    """Return whether a cluster can have a name."""
+    return bool(_NAME.match(name)) and len(name) <= LONGEST_NAME
+
+
+def require_name(name: str, place: str) -> None:
+    """Raise UsageError if no cluster can have a name."""
+    if not is_name(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them",
+            place=place,
+        )
+
+
 def paths_of(name: str) -> Paths:
     """The files of the cluster ``name``, whether it is up or not.
 
@@ -102,11 +116,7 @@ def paths_of(name: str) -> Paths:
         UsageError: this cannot be the name of a cluster.
         ClusterError: its directory would be too long for sockets, or has characters that Slurm's files cannot carry.
     """
-    if not _NAME.match(name) or len(name) > LONGEST_NAME:
-        raise UsageError(
-            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them",
-            place="--name",
-        )
+    require_name(name, "--name")
     directory = root() / name
     text = str(directory)
     if len(os.fsencode(text)) > LONGEST:

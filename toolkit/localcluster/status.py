@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from toolkit.errors import CommandFailedError
 from toolkit.files import read_json
-from toolkit.localcluster.access import access, must_run, running
+from toolkit.localcluster.access import access, all_up, must_run
 from toolkit.localcluster.control import ask
-from toolkit.localcluster.paths import paths_of, root
+from toolkit.localcluster.paths import paths_of
 from toolkit.localcluster.plan import Plan, Power, Request
 from toolkit.localcluster.shape import all_nodes, partitions_of
 from toolkit.localcluster.states import NodeState, node_states
+
+__all__ = ["NodeStatus", "PartitionStatus", "Status", "all_up", "status"]
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,3 @@ def _states(name: str) -> dict[str, NodeState]:
         return node_states(access(name, "/").prefix, timeout=10) or {}
     except CommandFailedError:
         return {}
-
-
-def all_up() -> tuple[str, ...]:
-    """The names of all clusters that are up, of this user and this ``TOOLKIT_CLUSTER_DIR``."""
-    try:
-        names = sorted(entry.name for entry in root().iterdir() if (entry / "plan.json").exists())
-    except OSError:
-        return ()
-    return tuple(name for name in names if running(paths_of(name)))
