@@ -76,7 +76,7 @@ def start(
     echo(words)
     try:
         return subprocess.Popen(
-            words,
+            (_program(words[0], env), *words[1:]),
             env=None if env is None else dict(env),
             cwd=cwd,
             stdin=stdin,
@@ -91,6 +91,12 @@ def start(
         if cwd is not None and not Path(cwd).is_dir():
             raise CommandFailedError(f"the directory {cwd} is not there", place=shell_words(words)) from error
         raise NeedsInstallError(f"{words[0]} is not installed here", place=shell_words(words), next_step="toolkit setup") from error
+
+
+def _program(name: str, env: Mapping[str, str] | None) -> str:
+    """Return the path of a program that only the directories of administrators have; any other as it is."""
+    path = (os.environ if env is None else env).get("PATH", os.defpath)
+    return name if "/" in name or shutil.which(name, path=path) else which(name) or name
 
 
 def run(

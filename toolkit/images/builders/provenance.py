@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from toolkit import __version__, shell
+from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.images.bases import Base, Debootstrap, LocalImage
 from toolkit.images.builders.sif_file import partition_digest
 from toolkit.images.collect import Contents
@@ -45,7 +47,7 @@ def tools(builder: str) -> dict[str, str]:
         if name and version:
             found[name] = version
     for name, program, option in (("squashfs-tools", "mksquashfs", "-version"), ("debootstrap", "debootstrap", "--version")):
-        if shell.which(program):
+        with suppress(NeedsInstallError, CommandFailedError):  # nothing to fail a finished build for
             said = _VERSION.search(shell.run([program, option], check=False, timeout=30).stdout)
             found |= {name: said[0]} if said else {}
     return found

@@ -1,0 +1,60 @@
+"""Programs are found as ordinary users have them: Debian's PATH for them has no /usr/sbin."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from toolkit import shell
+from toolkit.errors import NeedsInstallError
+from toolkit.images.builders.provenance import tools
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that only /usr/sbin has, so to speak."""
+    path = tmp_path / "sbin" / "debootstrap"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\necho debootstrap 9.8.7 $1\n")
+    path.chmod(0o755)
+    found = shutil.which
+
+    def which(name: str, mode: int = os.X_OK, path: str | None = None) -> str | None:
+        return found(name, mode, f"{tmp_path}/sbin:{path}" if path and path.startswith("/usr/sbin") else path)
+
+    monkeypatch.setattr(shutil, "which", which)
+    monkeypatch.setenv("PATH", "/bin")
+    return path
+
+
+def test_what_is_found_is_also_started(program: Path) -> None:
+    assert shell.which("debootstrap") == str(program)
+    assert shell.run(["debootstrap", "x"]).stdout == "debootstrap 9.8.7 x\n"
+    assert shell.run(["debootstrap", "x"], env={"PATH": "/bin"}).ok
+
+
+def test_a_program_on_path_comes_first(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "bin" / "debootstrap"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\necho own\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own.parent}:/bin")
+    assert shell.run(["debootstrap"]).stdout == "own\n"
+    assert program.exists()
+
+
+def test_a_manifest_tells_tools_of_administrators(program: Path) -> None:
+    assert tools("apptainer 1.4.5")["debootstrap"] == "9.8.7"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert "debootstrap" not in tools("apptainer 1.4.5")
+
+
+def test_a_tool_that_is_missing_fails_no_finished_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NeedsInstallError):
+        shell.run(["debootstrap"])
+    assert set(tools("apptainer 1.4.5")) == {"toolkit", "apptainer"}
