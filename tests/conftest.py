@@ -23,7 +23,8 @@ pytest.register_assert_rewrite("tests.cluster.contained")  # no fixtures, but wh
 # A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The index of runs of these tests is not the user's.
+# The index of runs of these tests is not the user's, and what /etc/toolkit says is not for them.
 _STATE = tempfile.mkdtemp(prefix="toolkit-state-")
 os.environ["XDG_STATE_HOME"] = _STATE
+os.environ["TOOLKIT_ETC"] = f"{_STATE}/etc"
 atexit.register(shutil.rmtree, _STATE, ignore_errors=True)

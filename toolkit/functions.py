@@ -21,12 +21,10 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
-from toolkit.model.plan import Plan
 from toolkit.plan import Inputs
 from toolkit.prepare import prepare
 from toolkit.refusals import asked_minutes
 from toolkit.runs import submit as runs
-from toolkit.runs.store import Paths
 from toolkit.settings import Layer
 from toolkit.slurm.patience import asked, patiently
 
@@ -61,6 +59,14 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
         PlanError: the job could not run; nothing was submitted.
         SlurmSilentError: Slurm's controller gave no answer for as long as ``TOOLKIT_WAIT_FOR_SLURM`` says, or five minutes.
     """
+    try:
+        return _submit(function, arguments, options)
+    except ToolkitError as error:
+        error.args = (_format_message(error),)  # which a traceback shows
+        raise
+
+
+def _submit(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Job:
     submitit = _submitit()
     here, wait = Path.cwd(), asked(_LOG.warning)
     layer = _layer(function, options, here)
@@ -68,7 +74,7 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
     inputs = _with_folder(prepared.inputs, here)
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])
-    paths, decided = _written(inputs)
+    paths, decided = runs.write(inputs)
     folder = paths.directory / FOLDER
     try:
         folder.mkdir()
@@ -89,13 +95,17 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
     return job(prepared.client, paths, number, decided.nodes * decided.ranks_per_node)
 
 
-def _written(inputs: Inputs) -> tuple[Paths, Plan]:
-    """As ``runs.write``; a traceback shows what an error says of itself, so that a refusal says all of its reasons."""
-    try:
-        return runs.write(inputs)
-    except PlanError as error:
-        reasons = "".join(f"\n  {finding.place or finding.kind}: {finding.cause}" for finding in error.findings)
-        raise PlanError(error.cause + reasons, error.findings) from None
+def _format_message(error: ToolkitError) -> str:
+    """Return an error as several lines: what is wrong, each finding, what is close, what to do."""
+    lines = [error.cause, *error.details]
+    if error.close:
+        lines.append(f"close: {error.close}")
+    for finding in error.findings if isinstance(error, PlanError) else ():
+        step = f"; next: {finding.next_step}" if finding.next_step else ""
+        lines.append(f"{finding.place or finding.kind}: {finding.cause}{step}")
+    if error.next_step:
+        lines.append(f"next: {error.next_step}")
+    return "\n  ".join(lines)
 
 
 def _submitit() -> Any:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from toolkit import hostmpi, inside, shell, sites
+from toolkit.configuration import settings_files
 from toolkit.errors import NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import store
@@ -23,7 +24,7 @@ from toolkit.looking import look
 from toolkit.model.base import BadDataError
 from toolkit.model.code import Tree
 from toolkit.model.job import Job
-from toolkit.model.project import PROJECT_FILE, Project
+from toolkit.model.project import Project
 from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
@@ -252,14 +253,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 
 
 def _project(here: Path) -> list[Layer]:
-    """The user's own ``toolkit.toml``, and upon it the nearest one from here upwards."""
-    own = sites.user_file()
-    layers = [layer(f"your {PROJECT_FILE}", read_toml(own, Project))] if own.is_file() else []
-    for directory in (here, *here.parents):
-        path = directory / PROJECT_FILE
-        if path.is_file() and path != own:
-            return [*layers, layer(PROJECT_FILE, read_toml(path, Project))]
-    return layers
+    """The settings of the machine, of the user, and of the nearest project from here upwards."""
+    return [layer(file.origin, read_toml(file.path, Project)) for file in settings_files(here)]
 
 
 def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError]) -> Facts:

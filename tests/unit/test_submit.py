@@ -51,6 +51,14 @@ def test_without_submitit_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert "slurm-container-toolkit[submit]" in str(caught.value.next_step)
 
 
+def test_a_traceback_says_what_to_install(tmp_path: Path) -> None:
+    """As a user's own script shows it, in which nobody catches our errors."""
+    script = tmp_path / "call.py"
+    script.write_text("import sys; sys.modules['submitit'] = None\nimport toolkit\ntoolkit.submit(print)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert "next: pip install 'slurm-container-toolkit[submit]'" in done.stderr
+
+
 @pytest.mark.parametrize(("option", "near"), [("node", "nodes"), ("imgae", "image"), ("launcher", None)])
 def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> None:
     with pytest.raises(UsageError) as caught:

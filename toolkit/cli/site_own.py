@@ -117,6 +117,7 @@ def use(name: str) -> None:
       toolkit site use auto
     """
     from toolkit import sites
+    from toolkit.configuration import machine_directory
     from toolkit.files import write_atomically
     from toolkit.sites.choice import chosen
     from toolkit.trusted_files import read_text
@@ -125,7 +126,8 @@ def use(name: str) -> None:
         sites.load(name)
     path = sites.user_file()
     before = read_text(path) if path.is_file() else ""
-    write_atomically(path, chosen(before, name if name != "auto" else None))
+    is_default = name == "auto" and not (machine_directory() / path.name).is_file()
+    write_atomically(path, chosen(before, None if is_default else name))
     console.out(console.subject("site", f"{name}   (in {path})"))
 
 

@@ -18,6 +18,7 @@ class Listed(Model, frozen=True, kw_only=True):
     Attributes:
         state: ``built``, ``recipe changed`` (since it was built), ``not built``, ``not whole``, or ``no manifest`` (another tool's image).
         size: of the SIF in bytes.
+        directory: of the image, if it is not the user's own.
         checks: how many the image passed, of how many; None where there were none.
     """
 
@@ -26,16 +27,19 @@ class Listed(Model, frozen=True, kw_only=True):
     summary: str = ""
     path: str | None = None
     size: int | None = None
+    directory: str = ""
     built: str | None = None
     frameworks: dict[str, str] = {}
     checks: tuple[int, int] | None = None
 
 
 def listing() -> tuple[Listed, ...]:
-    """Every shipped recipe and every image of the store, sorted by name."""
-    directory = store.images_directory()
+    """Every shipped recipe and every image of the store and of shared directories, sorted by name."""
+    own = store.images_directory()
     recipes = store.recipe_names()
-    return tuple(_listed(name, directory, has_recipe=name in recipes) for name in sorted({*recipes, *store.image_names(directory)}))
+    places = {name: place for place in (*reversed(store.shared_directories()), own) for name in store.image_names(place)}
+    names = sorted({*recipes, *places})
+    return tuple(_listed(name, places.get(name, own), has_recipe=name in recipes) for name in names)
 
 
 def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
@@ -45,14 +49,18 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     if not path.exists():
         return Listed(name=name, state=MISSING, summary=summary)
     try:
-        found = store.find(name)
+        found = store.find(str(path))
     except ImageMissingError:
-        return Listed(name=name, state=BROKEN, summary=summary, path=str(path))
+        return Listed(name=name, state=BROKEN, summary=summary, path=str(path), directory=_other(directory))
     manifest = found.manifest
     if manifest is None:
-        return Listed(name=name, state=FOREIGN, summary=summary, path=found.path, size=path.stat().st_size)
+        return Listed(name=name, state=FOREIGN, summary=summary, path=found.path, size=path.stat().st_size, directory=_other(directory))
     state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT
     return _of_manifest(manifest, state, summary, found.path)
+
+
+def _other(directory: Path) -> str:
+    return "" if directory == store.images_directory() else str(directory)
 
 
 def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Listed:
@@ -63,6 +71,7 @@ def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Lis
         state=state,
         summary=summary,
         path=path,
+        directory=_other(Path(path).parent),
         size=manifest.size,
         built=manifest.built,
         frameworks=manifest.frameworks,

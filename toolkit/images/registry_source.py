@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.configuration import settings_files
 from toolkit.errors import BuildError, ConfigError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import registry
 from toolkit.images.registry_auth import Credentials, credentials
 from toolkit.images.registry_names import Reference, mirrors, parse, require_mirror, rewritten
-from toolkit.model.project import PROJECT_FILE, Project
+from toolkit.model.project import Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"
 
@@ -73,7 +74,7 @@ def source(reference: str, digest: str | None = None, *, known: Mapping[str, str
 
 
 def configured_mirrors() -> dict[str, str]:
-    """What stands for which registry: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of the project's ``toolkit.toml``.
+    """What stands for which registry: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of each ``toolkit.toml`` that holds here.
 
     Raises:
         UsageError, ConfigError: one of them cannot be read.
@@ -82,13 +83,13 @@ def configured_mirrors() -> dict[str, str]:
         chosen = mirrors(os.environ.get(VARIABLE, ""))
     except ValueError as error:
         raise UsageError(str(error), place=VARIABLE, next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...") from None
-    return {**_of_project(Path.cwd()), **chosen}
+    found: dict[str, str] = {}
+    for file in settings_files(Path.cwd()):
+        found |= _of_file(file.path)
+    return {**found, **chosen}
 
 
-def _of_project(here: Path) -> dict[str, str]:
-    path = next((one / PROJECT_FILE for one in (here, *here.parents) if (one / PROJECT_FILE).is_file()), None)
-    if path is None:
-        return {}
+def _of_file(path: Path) -> dict[str, str]:
     table = read_toml(path, Project).registries
     try:
         for name, target in table.items():

@@ -46,19 +46,28 @@ def image_names(directory: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif"))) if directory.is_dir() else ()
 
 
+def shared_directories() -> tuple[Path, ...]:
+    """Return the directories of images that others built and that the settings name."""
+    from toolkit.configuration import image_directories
+
+    return image_directories(Path.cwd())
+
+
 def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
     """The image that a user means.
 
     Args:
         image: a recipe's name, an image's name, or a path to a SIF file (whose name may hold colons).
-        directories: further directories with images, such as the site's; the user's own comes first.
+        directories: further directories with images, such as the site's. The user's own comes
+            first, those that the settings name come last.
 
     Raises:
         UnknownImageError: nothing is called so; names the nearest recipe or image.
         ImageMissingError: the recipe is not built, or the file is no whole SIF.
     """
+    places = (images_directory(), *directories, *shared_directories())
     if "/" not in image:
-        for directory in (images_directory(), *directories):
+        for directory in places:
             for name in dict.fromkeys((image, image.removesuffix(".sif"))):
                 if _there(directory / f"{name}.sif"):
                     return _open(directory / f"{name}.sif")
@@ -67,7 +76,7 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
         return _open(path)
     if image in recipe_names():
         raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
-    known = {name for directory in (images_directory(), *directories) for name in image_names(directory)}
+    known = {name for directory in places for name in image_names(directory)}
     raise UnknownImageError(
         f"no recipe, image or file is called {image}", choices={*known, *recipe_names()}, value=image, next_step="toolkit image list"
     )

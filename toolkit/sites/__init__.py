@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields, replace
 
+from toolkit import configuration
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
 from toolkit.model.project import PROJECT_FILE
@@ -17,7 +17,7 @@ from toolkit.resources import package_directory
 
 def configured() -> Path:
     """Where the user's own settings lie: ``~/.config/toolkit``."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolkit"
+    return configuration.user_directory()
 
 
 def user_file() -> Path:
@@ -26,8 +26,9 @@ def user_file() -> Path:
 
 
 def directories() -> tuple[Path, ...]:
-    """Where sites are looked for, the user's own first."""
-    return (configured() / "sites", package_directory("sites"))
+    """Where sites are looked for: the user's own, the machine's, those that came with the tool."""
+    machine = configuration.machine_directory()
+    return (configured() / "sites", machine / "sites", package_directory("sites"))
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,117 @@
+"""Settings of the machine, the user and the project: which has the last word, and whom they are taken from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.readers import READERS
+from toolkit import configuration, prepare, sites
+from toolkit.cli.site_own import use
+from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
+from toolkit.images import listing, store
+from toolkit.images.registry_source import configured_mirrors
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with settings for everybody."""
+    directory = tmp_path / "etc" / "toolkit"
+    (directory / "sites").mkdir(parents=True)
+    (directory / "sites" / "ours.toml").write_text('name = "ours"\nextends = "generic"\nimages = ["/apps/images"]\n')
+    monkeypatch.setenv("TOOLKIT_ETC", str(directory))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path)
+    return directory
+
+
+def image(directory: Path, name: str) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.sif").write_bytes(READERS["sif"].seeds[0])
+
+
+def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
+    assert prepare.chosen_site(tmp_path) == "auto"
+    (machine / "toolkit.toml").write_text('site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n')
+    own = tmp_path / "config" / "toolkit"
+    own.mkdir(parents=True)
+    (own / "toolkit.toml").write_text('time = "6:00"\naccount = "me"\n')
+    (tmp_path / "toolkit.toml").write_text('account = "project"\n')
+    job = prepare._merged(prepare._project(tmp_path)).job
+    assert (job.site, job.partition, job.time, job.account) == ("ours", "main", "6:00", "project")
+    assert [layer.origin for layer in prepare._project(tmp_path)] == [str(machine / "toolkit.toml"), "your toolkit.toml", "toolkit.toml"]
+
+
+def test_sites_of_the_machine_are_known(machine: Path, tmp_path: Path) -> None:
+    assert "ours" in sites.names()
+    assert sites.load("ours").images == ("/apps/images",)
+    own = tmp_path / "config" / "toolkit" / "sites"
+    own.mkdir(parents=True)
+    (own / "ours.toml").write_text('name = "ours"\nextends = "generic"\nimages = ["/mine"]\n')
+    assert sites.load("ours").images == ("/mine",)
+    assert machine.exists()
+
+
+@pytest.mark.parametrize("file", ["toolkit.toml", "sites/ours.toml"])
+def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file: str) -> None:
+    path = machine / file
+    path.touch()
+    path.chmod(0o666)
+    with pytest.raises(UntrustedError, match=r"not trusted"):
+        prepare.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
+
+
+def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) -> None:
+    (machine / "toolkit.toml").write_text("imagse = []\n")
+    with pytest.raises(ConfigError) as caught:
+        prepare.chosen_site(tmp_path)
+    assert str(machine) in str(caught.value.place)
+    assert caught.value.close in ("image", "images")
+
+
+def test_images_of_others_are_found_and_listed(machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image(tmp_path / "shared", "theirs")
+    image(tmp_path / "shared", "both")
+    image(tmp_path / "own", "both")
+    with pytest.raises(UnknownImageError):
+        store.find("theirs")
+    monkeypatch.setenv("PLACE", str(tmp_path / "shared"))
+    (machine / "toolkit.toml").write_text('images = ["$PLACE"]\n')
+    assert store.find("theirs").path == str(tmp_path / "shared" / "theirs.sif")
+    assert store.find("both").path == str(tmp_path / "own" / "both.sif")
+    listed = {one.name: one.directory for one in listing.listing()}
+    assert (listed["theirs"], listed["both"]) == (str(tmp_path / "shared"), "")
+    with pytest.raises(UnknownImageError) as caught:
+        store.find("their")
+    assert caught.value.close == "theirs"
+
+
+def test_images_of_the_chosen_site_are_listed(machine: Path, tmp_path: Path) -> None:
+    text = (machine / "sites" / "ours.toml").read_text()
+    (machine / "sites" / "ours.toml").write_text(text.replace("/apps/images", str(tmp_path / "apps")))
+    image(tmp_path / "apps", "theirs")
+    assert "theirs" not in {one.name for one in listing.listing()}
+    (tmp_path / "toolkit.toml").write_text('site = "ours"\n')
+    assert "theirs" in {one.name for one in listing.listing()}
+    shutil.rmtree(tmp_path / "apps")
+    assert "theirs" not in {one.name for one in listing.listing()}
+
+
+def test_mirrors_of_all_files_hold(machine: Path, tmp_path: Path) -> None:
+    (machine / "toolkit.toml").write_text('[registries]\n"a.b" = "m.a/x"\n"c.d" = "m.c/x"\n')
+    (tmp_path / "toolkit.toml").write_text('[registries]\n"c.d" = "m.e/x"\n')
+    assert configured_mirrors() == {"a.b": "m.a/x", "c.d": "m.e/x"}
+
+
+def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_path: Path) -> None:
+    (machine / "toolkit.toml").write_text('site = "ours"\n')
+    assert use.callback
+    use.callback("auto")
+    assert prepare.chosen_site(tmp_path) == "auto"
+
+
+def test_without_a_machine_directory_nothing_is_said() -> None:
+    assert not configuration.machine_directory().exists()

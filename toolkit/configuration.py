@@ -1,0 +1,77 @@
+"""Find the files with settings: the machine's in /etc/toolkit, the user's own, and the project's.
+
+All of them are found by searching, so that each is read only if no other user could have written it
+(``trusted_files``). Each has more to say than the one before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.files import read_toml
+from toolkit.model.project import PROJECT_FILE, Project
+
+VARIABLE = "TOOLKIT_ETC"
+
+
+class SettingsFile(NamedTuple):
+    """A ``toolkit.toml`` that holds here.
+
+    Attributes:
+        origin: how people know it.
+        path: of the file, which exists.
+    """
+
+    origin: str
+    path: Path
+
+
+def machine_directory() -> Path:
+    """Return the directory with the settings of everybody on this machine; it may not exist."""
+    return Path(os.environ.get(VARIABLE) or "/etc/toolkit")
+
+
+def user_directory() -> Path:
+    """Return the directory with this user's own settings; it may not exist."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolkit"
+
+
+def settings_files(here: Path) -> Iterator[SettingsFile]:
+    """Yield the files that hold in a directory, the one with the last word last."""
+    machine, own = machine_directory() / PROJECT_FILE, user_directory() / PROJECT_FILE
+    if machine.is_file():
+        yield SettingsFile(str(machine), machine)
+    if own.is_file():
+        yield SettingsFile(f"your {PROJECT_FILE}", own)
+    for directory in (here, *here.parents):
+        path = directory / PROJECT_FILE
+        if path.is_file() and path not in (own, machine):
+            yield SettingsFile(PROJECT_FILE, path)
+            return
+
+
+def image_directories(here: Path) -> tuple[Path, ...]:
+    """Return the directories of images that others built, in the order of search.
+
+    They are those under ``images`` in the settings, and those of the site that is chosen there.
+
+    Raises:
+        ConfigError, UntrustedError: of a file with settings.
+        UnknownSiteError: the chosen site does not exist.
+    """
+    from toolkit import sites
+
+    names: list[str] = []
+    site = ""
+    for file in settings_files(here):
+        project = read_toml(file.path, Project)
+        names = [*project.images, *names]
+        site = project.site or site
+    site = os.environ.get("TOOLKIT_SITE") or site
+    if site and site != "auto":
+        names += sites.load(site).images
+    directories = (Path(os.path.expandvars(name)).expanduser() for name in names)
+    return tuple(dict.fromkeys(directories))
