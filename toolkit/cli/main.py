@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "rm": ("toolkit.cli.rm", "Remove runs that have ended."),
     "prune": ("toolkit.cli.prune", "Remove old runs."),
     "image": ("toolkit.cli.image", "Build, list and prove images."),
+    "jobs": ("toolkit.cli.jobs", "List and copy the exercises that came with the tool."),
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
     "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),
     "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),

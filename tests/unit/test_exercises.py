@@ -1,0 +1,67 @@
+"""Exercises after a pip installation: listed, copied as a whole or not at all, and run from the copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli.jobs import command
+from toolkit.errors import ForbiddenError, ScriptMissingError, ToolkitError, UsageError
+from toolkit.exercises import exercises
+from toolkit.target import resolve
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_all_are_listed_with_what_they_show() -> None:
+    listed = json.loads(CliRunner().invoke(command, ["list", "--json"]).stdout)
+    assert {one["name"] for one in listed} >= {"digits-ddp", "mpi-hello", "ray-train"}
+    assert all(one["summary"] for one in listed)
+    assert "digits-ddp" in CliRunner().invoke(command, ["list"]).stdout
+
+
+@pytest.mark.parametrize("name", [one.name for one in exercises()])
+def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
+    done = CliRunner().invoke(command, ["copy", name])
+    assert done.exit_code == 0
+    target = resolve(f"./{name}", here)
+    assert target.folder == str(here / name)
+    assert not list(here.rglob("__pycache__"))
+    assert f"toolkit run ./{name}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["digits-dpd"], ScriptMissingError),
+        (["../jobs/digits-ddp"], ScriptMissingError),
+        (["digits-ddp", "there"], UsageError),
+        (["digits-ddp", "dangling"], UsageError),
+        (["digits-ddp", "file/x"], ForbiddenError),
+    ],
+)
+def test_what_cannot_be_copied_is_told(here: Path, words: list[str], error: type[ToolkitError]) -> None:
+    (here / "there").mkdir()
+    (here / "file").touch()
+    (here / "dangling").symlink_to("nowhere")
+    done = CliRunner().invoke(command, ["copy", *words])
+    assert isinstance(done.exception, error)
+    assert sorted(path.name for path in here.iterdir()) == ["dangling", "file", "there"]
+
+
+def test_a_full_disk_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        (here / next(here.iterdir()).name / "copy").mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    assert isinstance(CliRunner().invoke(command, ["copy", "digits-ddp"]).exception, ForbiddenError)
+    assert list(here.iterdir()) == []

@@ -1,0 +1,69 @@
+"""`toolkit jobs`: the exercises that came with the tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli import console
+
+
+@click.group("jobs")
+def command() -> None:
+    """List the exercises that came with the tool, and copy one to work on.
+
+    \b
+    Examples:
+      toolkit jobs list
+      toolkit jobs copy digits-ddp
+      toolkit run jobs/digits-ddp             as it is, without a copy
+    """
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    del ctx, param
+    from toolkit.exercises import exercises
+
+    return [one.name for one in exercises() if one.name.startswith(incomplete)]
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def listing(as_json: bool) -> None:
+    """List the exercises.
+
+    \b
+    Example:
+      toolkit jobs list
+    """
+    from toolkit.exercises import exercises
+
+    found = exercises()
+    if as_json:
+        import msgspec
+
+        console.out_json(msgspec.to_builtins(found))
+        return
+    console.out(console.table(("NAME", "IMAGE", "SHOWS"), [(one.name, one.image or "-", one.summary) for one in found]))
+
+
+@command.command("copy")
+@click.argument("name", shell_complete=_complete)
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+def copy(name: str, directory: Path | None) -> None:
+    """Copy the exercise NAME to DIRECTORY (default: one of its name, here).
+
+    \b
+    Examples:
+      toolkit jobs copy digits-ddp
+      toolkit jobs copy digits-ddp ~/first
+    """
+    from toolkit import exercises
+    from toolkit.quoting import shell
+
+    target = directory or Path(Path(name).name)
+    exercises.copy(name, target)
+    console.out(console.subject("copied", str(target)))
+    word = str(target) if "/" in str(target) else f"./{target}"
+    console.out(console.subject("next", f"toolkit run {shell(word)}"))

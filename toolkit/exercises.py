@@ -1,0 +1,92 @@
+"""The exercises that came with the tool: what each shows, and copies to work on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from toolkit.errors import ForbiddenError, ScriptMissingError, UsageError
+from toolkit.files import read_toml
+from toolkit.model.base import Model
+from toolkit.model.job import Job
+from toolkit.resources import shipped
+
+
+class Exercise(Model, frozen=True, kw_only=True):
+    """A folder with a job.toml that came with the tool.
+
+    Attributes:
+        name: of the folder.
+        image: that it runs in; empty if it needs none.
+        summary: what it shows.
+    """
+
+    name: str
+    image: str
+    summary: str
+
+
+def exercises() -> tuple[Exercise, ...]:
+    """Return all exercises, sorted by name."""
+    return tuple(_read(path) for path in sorted(shipped("jobs").glob("*/job.toml")))
+
+
+def _read(path: Path) -> Exercise:
+    job = read_toml(path, Job)
+    return Exercise(name=path.parent.name, image=job.image or "", summary=job.summary or "")
+
+
+def copy(name: str, target: Path) -> None:
+    """Copy an exercise to a directory that does not exist yet.
+
+    Raises:
+        ScriptMissingError: no exercise has this name.
+        UsageError: there is something at the target.
+        ForbiddenError: the directory above cannot be written to.
+    """
+    name = name.removeprefix("jobs/").strip("/")
+    source = shipped("jobs") / name
+    names = [exercise.name for exercise in exercises()]
+    if name not in names:
+        raise ScriptMissingError(
+            f"no exercise is called {name}",
+            place="NAME",
+            choices=names,
+            value=name,
+            next_step="toolkit jobs list",
+        )
+    if target.exists() or target.is_symlink():
+        raise UsageError(
+            f"{target} exists already",
+            place="DIRECTORY",
+            next_step=f"toolkit jobs copy {name} OTHER-DIRECTORY",
+        )
+    try:
+        _copy(source, target)
+    except OSError as error:
+        raise ForbiddenError(f"{target} cannot be written: {error.strerror}", place=str(target)) from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy as a whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
+        copied = Path(work) / "copy"
+        shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+        _bring_script(source, copied)
+        for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        copied.rename(target)
+
+
+def _bring_script(source: Path, copied: Path) -> None:
+    """Copy a script that belongs to another exercise, with the modules beside it, and name the copy."""
+    script = read_toml(source / "job.toml", Job).script or ""
+    if "/" not in script:
+        return
+    for module in (source / script).parent.glob("*.py"):
+        shutil.copy(module, copied / module.name)
+    job = copied / "job.toml"
+    text = job.read_text(encoding="utf-8").replace(f'script = "{script}"', f'script = "{Path(script).name}"')
+    job.write_text(text, encoding="utf-8")
