@@ -12,13 +12,17 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice most like ``name``, or None where nothing is alike."""
+    """Return the choice that means the same as ``name`` or is written most like it; None if none is."""
     from difflib import get_close_matches
 
-    known = sorted(choices)
-    lowered = {choice.lower(): choice for choice in known}
-    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    return lowered[found[0]] if found else None
+    from toolkit.meanings import meant, plain
+
+    known = {plain(choice): choice for choice in sorted(choices, reverse=True)}
+    same = next((known[word] for word in meant(name) if word in known), None)
+    found = get_close_matches(plain(name), known, n=1, cutoff=0.5)
+    # Dashes say nothing, so that --output is not like --pty; letters that are nearly all alike are a slip.
+    is_slip = bool(get_close_matches(plain(name), known, n=1, cutoff=0.85))
+    return same if same and not is_slip else known[found[0]] if found else same
 
 
 class ToolkitError(Exception):

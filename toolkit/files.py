@@ -87,7 +87,7 @@ def _searched_text(path: Path) -> str:
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """The error for ``path``, with the line of the key where it can be found."""
-    line = _line_of(text.splitlines(), error.key)
+    line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
     return ConfigError(
         str(error),

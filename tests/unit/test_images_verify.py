@@ -69,8 +69,8 @@ RANKS = {"ranks": 2, "right": True, "hosts": ["a", "b"], "controller": "mpi", "d
     ("changes", "says"),
     [
         ({}, None),
-        ({"ranks": 1, "hosts": ["a"]}, "1 ranks found each other, not 2"),
-        ({"hosts": ["a", "a"]}, "1 nodes, not 2"),
+        ({"ranks": 1, "hosts": ["a"]}, "1 rank found each other, not 2"),
+        ({"hosts": ["a", "a"]}, "1 node, not 2"),
         ({"controller": "gloo"}, "it went by gloo, not by mpi"),
         ({"right": False}, "the sum over all ranks is wrong"),
     ],

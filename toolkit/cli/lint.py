@@ -71,6 +71,7 @@ def _fix(file: Path, text: str, given: Context) -> str:
 
 def _show(name: str, findings: tuple[Finding, ...]) -> None:
     from toolkit.cli import console
+    from toolkit.units import counted
 
     for finding in findings:
         console.out(f"{name}:{finding.line}: {finding.severity}: {finding.message} [{finding.rule}]")
@@ -79,5 +80,5 @@ def _show(name: str, findings: tuple[Finding, ...]) -> None:
             console.out(f"    write {finding.advice}" if finding.fix else f"    next  {finding.advice}")
     errors = sum(finding.severity == "error" for finding in findings)
     mendable = sum(bool(finding.fix) for finding in findings)
-    tail = f"; --fix mends {mendable}" if mendable else ""
-    console.note(f"{name}: {errors} error(s), {len(findings) - errors} warning(s){tail}")
+    tail = f"; --fix corrects {mendable}" if mendable else ""
+    console.note(f"{name}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}{tail}")

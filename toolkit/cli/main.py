@@ -66,7 +66,15 @@ def usage_error(error: click.UsageError) -> UsageError:
     help_line = f"{context.command_path} --help" if context else "toolkit --help"
     if isinstance(error, click.NoSuchOption):
         names = [name for parameter in context.command.params for name in parameter.opts] if context else []
-        return UsageError(f"there is no option {error.option_name}", choices=names, value=error.option_name, next_step=help_line)
+        from toolkit.meanings import instead_of
+
+        instead = instead_of(error.option_name)
+        return UsageError(
+            f"there is no option {error.option_name}",
+            choices=() if instead else names,
+            value=None if instead else error.option_name,
+            next_step=instead or help_line,
+        )
     if isinstance(error, click.BadParameter) and error.param is not None:
         parameter_type: Any = error.param.type
         choices = tuple(getattr(parameter_type, "choices", ()))

@@ -21,6 +21,7 @@ from toolkit.redaction import HIDDEN
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
+from toolkit.units import counted
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
@@ -187,7 +188,7 @@ def _show_snapshot(paths: Paths) -> None:
     left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
     more = len(taken.left_out) - 5
     left += f" and {more} more" if more > 0 else ""
-    console.note(console.subject("snapshot", f"{len(taken.files)} files, {human_size(taken.size)}{left}"))
+    console.note(console.subject("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}"))
 
 
 def _warn(decided: Plan) -> None:
@@ -221,6 +222,6 @@ def explanation(decided: Plan) -> str:
     rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
     rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
     rows += [(f"env {name}", HIDDEN, decided.origins[f"env {name}"]) for name in decided.secrets]
-    cpus = f"{decided.launch.cpus_per_task} CPUs each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
+    cpus = f"{counted(decided.launch.cpus_per_task, 'CPU')} each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
     tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
     return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])

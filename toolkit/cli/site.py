@@ -8,6 +8,7 @@ import click
 
 from toolkit.cli import site_own
 from toolkit.cli.options import complete_sites
+from toolkit.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,11 +82,11 @@ def _lines(site: Site, file: str) -> Iterator[str]:
         "interface": site.interface or "left to the libraries",
         "images": ", ".join(site.images) or "-",
         "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
-        "scratch": (site.scratch or "-") + (f"   unread files go after {site.purge_days} days" if site.purge_days else ""),
+        "scratch": (site.scratch or "-") + (f"   unread files go after {counted(site.purge_days, 'day')}" if site.purge_days else ""),
         "driver": site.driver or "not known",
         "ports": f"{site.ports[0]} to {site.ports[1]}" if site.ports else "any",
         "jobs from": site.submit_directory or "anywhere",
-        "time": f"{site.max_minutes // 60} hours at most" if site.max_minutes else "asked of Slurm",
+        "time": f"{counted(site.max_minutes // 60, 'hour')} at most" if site.max_minutes else "asked of Slurm",
     }
     if site.comment:
         rows["--comment"] = f"{form(site.comment)}   such as {site.comment.example} ({site.comment.source}, {site.comment.date})"

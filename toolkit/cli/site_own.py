@@ -12,6 +12,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.options import complete_sites
 from toolkit.errors import ConfigError, SlurmUnreachableError, UsageError
+from toolkit.units import counted
 
 if TYPE_CHECKING:
     from toolkit.model.site import Site
@@ -57,7 +58,7 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
         return
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
-    console.out(console.subject("site", f"{name}: {len(found.queues)} partitions, {unknown} things that could not be found out"))
+    console.out(console.subject("site", f"{name}: {counted(len(found.queues), 'partition')}, {unknown} things that could not be found out"))
     console.out(console.subject("file", str(path)))
     console.out(console.subject("next", f"mend the lines that begin with # ?, then: toolkit site check {name}   toolkit site use {name}"))
 

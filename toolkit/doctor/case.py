@@ -15,6 +15,7 @@ from toolkit.images.verify.jobs import Ended
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
 from toolkit.slurm.client import Client
+from toolkit.units import counted
 
 if TYPE_CHECKING:
     from toolkit.images.verify.case import Case as ImageCase
@@ -148,4 +149,4 @@ class Case:
         """
         if len(self.told) < self.nodes or not self.told:
             return unchecked("not all nodes told anything; see `image-on-nodes`")
-        return unchecked(f"it takes {least} nodes: --nodes {least}") if len(self.told) < least else None
+        return unchecked(f"it takes {counted(least, 'node')}: --nodes {least}") if len(self.told) < least else None

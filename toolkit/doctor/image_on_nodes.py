@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolkit.doctor.case import Answer, Case, failed, passed, unchecked, warned
+from toolkit.units import counted
 
 _SLOW = 10.0  # seconds: then every start of every rank is felt
 
@@ -15,12 +16,12 @@ def check(case: Case) -> Answer:
         failure = case.ended.outcome.get("failure") or {}
         text = failure.get("text") or case.ended.complaint
         return failed(
-            f"of {case.nodes} nodes only {where} started a program in {case.image.path if case.image else 'it'}: {text}",
+            f"of {counted(case.nodes, 'node')} only {where} started a program in {case.image.path if case.image else 'it'}: {text}",
             case.ended.fix or "put the image where all nodes see it: toolkit image copy",
         )
     starts = [(one.started, one.host) for one in case.told if one.started > 0]
     if not starts:
-        return passed(f"{case.nodes} nodes")
+        return passed(counted(case.nodes, "node"))
     text = ", ".join(f"{host} {seconds:.1f} s" for seconds, host in starts)
     if max(starts)[0] > _SLOW:
         return warned(f"slow to start: {text}", "stripe the image over more servers (lfs setstripe), or copy it to the nodes' own disks")

@@ -23,7 +23,7 @@ import re
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.slurm import hostlist
-from toolkit.units import human_size
+from toolkit.units import counted, human_size
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
@@ -133,7 +133,7 @@ def expand(text: str) -> tuple[str, ...]:
     for ranges in re.findall(r"\[([^\[\]]*)\]", text):
         for first, last in re.findall(r"(?<!\d)(\d+)-(\d+)", ranges):
             if int(last) - int(first) >= 1000:
-                raise ValueError(f"{text!r} is more than {MOST_NODES} nodes")
+                raise ValueError(f"{text!r} is more than {counted(MOST_NODES, 'node')}")
     names = hostlist.expand(text)
     if not names:
         raise ValueError(f"{text!r} is no list of nodes; nid[001-004] or nid001,nid003 would be")
@@ -170,14 +170,14 @@ def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
 def summary(shape: Shape) -> str:
     """One line for people: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
     if shape.like:
-        return f"like {shape.like}: {len(all_nodes(shape))} nodes, {len(partitions_of(shape))} partitions"
+        return f"like {shape.like}: {counted(len(all_nodes(shape)), 'node')}, {counted(len(partitions_of(shape)), 'partition')}"
     groups = "; ".join(
-        f"{group.names}: {group.cpus} CPUs, {human_size(group.memory * 1e6)}"
+        f"{group.names}: {counted(group.cpus, 'CPU')}, {human_size(group.memory * 1e6)}"
         + (f", {group.gpus} {group.gpu_type or ''} GPUs".replace("  ", " ") if group.gpus else "")
         for group in shape.nodes
     )
     partitions = ", ".join(partition.name for partition in partitions_of(shape))
-    extras = (f", {len(shape.extra)} lines of slurm.conf" if shape.extra else "") + (", accounting" if shape.accounting else "")
+    extras = (f", {counted(len(shape.extra), 'line')} of slurm.conf" if shape.extra else "") + (", accounting" if shape.accounting else "")
     return f"{groups}; partitions {partitions}{extras}"
 
 
@@ -213,7 +213,7 @@ def _check_nodes(shape: Shape) -> None:
     _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
     for index, group in enumerate(shape.nodes):
         key = f"nodes[{index}]"
-        _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{group.cpus} CPUs per node; 1 to 4096 were expected")
+        _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{counted(group.cpus, 'CPU')} per node; 1 to 4096 were expected")
         _check(100 <= group.memory <= 1 << 30, f"{key}.memory", f"{group.memory} MB per node; at least 100 were expected")
         _check(0 <= group.gpus <= 64, f"{key}.gpus", f"{group.gpus} GPUs per node; 0 to 64 were expected")
         _check(group.gpu_type is None or bool(_WORD.match(group.gpu_type)), f"{key}.gpu_type", f"{group.gpu_type!r} is no type of a GPU")
@@ -226,7 +226,7 @@ def _check_nodes(shape: Shape) -> None:
 
 
 def _check_names(names: tuple[str, ...]) -> None:
-    _check(1 <= len(names) <= MOST_NODES, "nodes", f"{len(names)} nodes; 1 to {MOST_NODES} were expected")
+    _check(1 <= len(names) <= MOST_NODES, "nodes", f"{counted(len(names), 'node')}; 1 to {MOST_NODES} were expected")
     for name in names:
         _check(bool(_NODE.match(name)), "nodes", f"{name!r} cannot be the name of a node: letters, digits and -")
         _check(name.lower() not in _RESERVED, "nodes", f"{name!r} cannot be the name of a node: it has a meaning already")

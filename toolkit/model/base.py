@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
+
+from toolkit.model.messages import format_toml_error, format_type_error
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,13 +30,15 @@ class BadDataError(ValueError):
         key: the path of the key, such as ``steps[2].packages``.
         choices: the valid keys, where an unknown one was given.
         value: the unknown key.
+        line: where it is; 0: it has to be looked for.
     """
 
-    def __init__(self, message: str, key: str = "", choices: tuple[str, ...] = (), value: str | None = None) -> None:
+    def __init__(self, message: str, key: str = "", choices: tuple[str, ...] = (), value: str | None = None, line: int = 0) -> None:
         super().__init__(message)
         self.key = key
         self.choices = choices
         self.value = value
+        self.line = line
 
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
@@ -64,7 +68,29 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
             choices = field_names(_model_at(model, key))
             name = unknown["name"]
             raise BadDataError(f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name) from None
-        raise BadDataError(message[:1].lower() + message[1:], key) from None
+        choices = _words_at(model, key)
+        raise BadDataError(format_type_error(message, _value_at(data, key), choices), key) from None
+
+
+def _value_at(data: object, path: str) -> object:
+    """Return the value at a path such as ``steps[2].packages``; None if it cannot be told."""
+    for part in re.findall(r"[\w-]+", path):
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            return None
+    return data
+
+
+def _words_at(model: type[Model], path: str) -> tuple[str, ...]:
+    """Return the words that a key takes, if it takes only some."""
+    above, _, name = path.rpartition(".")
+    hints = {field.encode_name: field.type for field in msgspec.structs.fields(_model_at(model, above))}
+    inner = (hints.get(name), *getattr(hints.get(name), "__args__", ()))
+    words = [word for hint in inner if get_origin(hint) is Literal for word in get_args(hint)]
+    return tuple(str(word) for word in words)
 
 
 def _model_at(model: type[Model], path: str) -> type[Model]:
@@ -107,7 +133,8 @@ def toml(text: str) -> dict[str, object]:
     try:
         data: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-        raise BadDataError(f"this is not valid TOML: {error}") from None
+        message, line = format_toml_error(str(error))
+        raise BadDataError(message, line=line) from None
     return data
 
 

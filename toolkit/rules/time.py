@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.rules.model import Case, Finding
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
@@ -20,6 +21,6 @@ def look(case: Case) -> list[Finding]:
     )
     for who, limit, source in limits:
         if case.minutes is not None and limit is not None and case.minutes > limit:
-            cause = f"{who} gives {limit} minutes at most, {case.minutes} were asked for"
+            cause = f"{who} gives {counted(limit, 'minute')} at most, {case.minutes} were asked for"
             return [Finding(ShapeError(cause, place="--time", next_step=f"--time {limit}"), source)]
     return []

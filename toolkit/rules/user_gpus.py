@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.rules.model import Case, Finding
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
@@ -12,10 +13,10 @@ def look(case: Case) -> list[Finding]:
     if limit is None or not asked:
         return []
     if asked > limit:
-        cause = f"one user may have {limit} GPUs in {name}, {asked} were asked for"
+        cause = f"one user may have {counted(limit, 'GPU')} in {name}, {asked} were asked for"
         return [Finding(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"), case.limits.source)]
     used = case.facts.mine[name].gpus if name in case.facts.mine else 0
     if used + asked <= limit:
         return []
-    cause = f"one user may have {limit} GPUs in {name}; your running jobs have {used}, so that {asked} more have to wait"
+    cause = f"one user may have {counted(limit, 'GPU')} in {name}; your running jobs have {used}, so that {asked} more have to wait"
     return [Finding(ShapeError(cause, place="--nodes", next_step="toolkit cluster show"), case.limits.source, stops=False)]

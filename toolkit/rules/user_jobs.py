@@ -7,13 +7,14 @@ import re
 from toolkit.errors import ShapeError
 from toolkit.model.site import Use
 from toolkit.rules.model import Case, Finding
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
     name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
     mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
     if most is not None and mine.submitted + adds > most:
-        cause = f"one user may have {most} jobs in {name}; you have {mine.submitted}, and this would be {adds} more"
+        cause = f"one user may have {counted(most, 'job')} in {name}; you have {mine.submitted}, and this would be {adds} more"
         return [Finding(ShapeError(cause, place="--partition", next_step="wait for one to end, or another partition"), case.limits.source)]
     if running is not None and mine.running >= running:
         cause = f"one user may have {running} running jobs in {name}, and you have {mine.running}: this one waits for one of them"

@@ -11,6 +11,7 @@ from toolkit.model.survey import Survey
 from toolkit.rules.size import count
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
+from toolkit.units import counted
 
 
 class Difference(Model, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ def _partition(name: str, written: SitePartition, site: Site, found: Survey) -> 
         yield Difference(key=f"{where}.cpus", text=f"a node has {cpus}, {written.cpus} are written")
     limit = written.max_minutes or site.max_minutes
     if limit is not None and queue.max_minutes != limit:
-        says = f"{queue.max_minutes} minutes" if queue.max_minutes is not None else "no limit"
+        says = counted(queue.max_minutes, "minute") if queue.max_minutes is not None else "no limit"
         yield Difference(key=f"{where}.max_minutes", text=f"Slurm says {says}, {limit} are written")
     nodes = count(written.nodes)
     if nodes is not None and nodes != len(members):

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit import shell
 from toolkit.images.verify.case import Answer, Case, at, failed, passed
+from toolkit.units import counted
 
 _RANK = re.compile(r"^(?:\[\d+(?:,\d+)?\]<std(?:out|err)>: ?|\d+\| )")  # what horovodrun and srun put before the lines of their ranks
 # What two ranks need as root on a machine with less than two free cores.
@@ -58,15 +59,15 @@ def judge(found: Mapping[str, Any] | None, ranks: int, controller: str, complain
         return failed(complaint)
     hosts = sorted(set(found["hosts"]))
     if found["ranks"] != ranks:
-        return failed(f"{found['ranks']} ranks found each other, not {ranks}")
+        return failed(f"{counted(found['ranks'], 'rank')} found each other, not {ranks}")
     if len(hosts) != nodes:
-        return failed(f"the ranks were on {', '.join(hosts)}: {len(hosts)} nodes, not {nodes}")
+        return failed(f"the ranks were on {', '.join(hosts)}: {counted(len(hosts), 'node')}, not {nodes}")
     if found["controller"] != controller:
         return failed(f"it went by {found['controller']}, not by {controller}")
     if not found["right"]:
         return failed("the sum over all ranks is wrong")
     where = f" on {', '.join(hosts)}" if nodes > 1 else ""
-    return passed(f"{ranks} ranks by {controller}{where}: the sum of their vectors is right")
+    return passed(f"{counted(ranks, 'rank')} by {controller}{where}: the sum of their vectors is right")
 
 
 def _complaint(result: shell.Result) -> str:

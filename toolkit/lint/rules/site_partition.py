@@ -10,6 +10,7 @@ from toolkit.lint.model import Context, Finding, Rule
 from toolkit.lint.script import Directive, Script
 from toolkit.model.site import Site, SitePartition
 from toolkit.slurm.parse import minutes
+from toolkit.units import counted
 
 RULE = Rule("site-partition", "error", "Slurm refuses the job", "the site's profile: toolkit site show")
 _GPUS = re.compile(r"gpu(?::[\w-]+)?:(\d+)")
@@ -38,7 +39,7 @@ def _shape(script: Script, name: str, partition: SitePartition) -> Iterator[Find
     for directive, value in _gpu_values(script):
         found = _GPUS.match(value) or re.fullmatch(r"(\d+)", value)
         if found and int(found[1]) > partition.gpus:
-            yield RULE.at(directive.line, f"a node of {name} has {partition.gpus} GPUs, {found[1]} are asked for")
+            yield RULE.at(directive.line, f"a node of {name} has {counted(partition.gpus, 'GPU')}, {found[1]} are asked for")
     if not partition.batch:
         yield RULE.at(next(script.options("partition"))[0].line, f"{name} takes no batch jobs")
 

@@ -1,0 +1,73 @@
+"""What is proposed for a word that does not exist: the same thing by another name, or a slip of the fingers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_cli import said
+from toolkit.cli.main import VERBS
+from toolkit.cli.run import command
+from toolkit.errors import nearest
+from toolkit.meanings import INSTEAD, MEANINGS
+from toolkit.model.base import field_names
+from toolkit.model.job import Job
+
+OPTIONS = [name for parameter in command.params for name in parameter.opts]
+
+
+@pytest.mark.parametrize(
+    ("word", "choices", "expected"),
+    [
+        ("--output", OPTIONS, None),
+        ("--ntasks", OPTIONS, "--ntasks-per-node"),
+        ("--num-nodes", OPTIONS, "--nodes"),
+        ("--NNODES", OPTIONS, "--nodes"),
+        ("--walltime", OPTIONS, "--time"),
+        ("--queue", OPTIONS, "--partition"),
+        ("--volume", OPTIONS, "--bind"),
+        ("--memory", OPTIONS, "--mem"),
+        ("--nodse", OPTIONS, "--nodes"),
+        ("--job-nam", OPTIONS, "--job-name"),
+        ("num_nodes", field_names(Job), "nodes"),
+        ("walltime", field_names(Job), "time"),
+        ("submit", VERBS, "run"),
+        ("kill", VERBS, "cancel"),
+        ("delete", VERBS, "rm"),
+        ("attach", VERBS, "logs"),
+        ("rnu", VERBS, "run"),
+        ("explian", VERBS, "explain"),
+        ("rm", ["build", "remove", "list"], "remove"),
+        ("xyzzy", VERBS, None),
+        ("mian", ["main", "long"], "main"),
+        ("pytorch_23.02", ["pytorch_22.03", "ray_cpu"], "pytorch_22.03"),
+        ("Name", ["NAME", "other"], "NAME"),
+    ],
+)
+def test_meaning_comes_before_letters(word: str, choices: list[str], expected: str | None) -> None:
+    assert nearest(word, choices) == expected
+
+
+def test_every_meaning_is_a_name_that_exists() -> None:
+    """A table of words that nobody has any more would propose nothing."""
+    import click
+
+    from tests.unit.test_cluster_names import all_commands
+    from toolkit.cli.main import cli
+
+    commands = dict(all_commands(cli, click.Context(cli), ""))
+    names = {word for name in commands for word in name.split()}
+    names |= {option.lstrip("-") for one in commands.values() for parameter in one.params for option in parameter.opts}
+    names |= {"gpus-per-node"}
+    assert {word for words in MEANINGS.values() for word in words} - names == set()
+    run = {option.lstrip("-") for option in OPTIONS}
+    assert not set(INSTEAD) & run, "an option that exists now needs no substitute"
+
+
+@pytest.mark.parametrize("option", ["--output", "--chdir", "--wrap", "--nv"])
+def test_what_has_no_counterpart_says_what_there_is(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = said(monkeypatch, capsys, "run", option, "x", "train.py")
+    assert code == 64
+    assert INSTEAD[option[2:]] in error
+    assert "close" not in error

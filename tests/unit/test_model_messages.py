@@ -1,0 +1,79 @@
+"""What is wrong in a TOML file is told in words, with its line, and never as a type or a regular expression."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ConfigError
+from toolkit.files import config_error
+from toolkit.model.base import BadDataError, from_toml
+from toolkit.model.job import Job
+from toolkit.model.site import Site
+
+
+def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
+    with pytest.raises(BadDataError) as caught:
+        from_toml(text, model)
+    return config_error(Path("job.toml"), text, caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('nodes = "x"', """expected a whole number from 1 on, or a range such as "1:4", got 'x'"""),
+        ("nodes = 0", "expected a whole number of at least 1, got 0"),
+        ("nodes = 1.5", "expected a whole number or text in quotes, got a number"),
+        ('gpus = "a"', """expected a whole number, or one for each node such as "8,4", got 'a'"""),
+        ("gpus = -1", "expected a whole number of at least 0, got -1"),
+        ("time = true", "expected text in quotes or a whole number, got true or false"),
+        ('bind = "x"', 'expected a list, such as ["a", "b"], got text'),
+        ('init = "foo"', "'foo' is not one of env, tcp, file"),
+        ("env = [1]", "expected a table, got a list"),
+        ('requeue = "yes"', "expected true or false, got text"),
+        ("secret = [1]", "expected text in quotes, got a whole number"),
+    ],
+)
+def test_a_value_that_does_not_fit(text: str, message: str) -> None:
+    found = message_of(f"# a comment\n{text}\n")
+    assert found.cause in (message, message.replace("text in quotes or a whole number", "a whole number or text in quotes"))
+    assert (found.place or "").startswith("job.toml:2")
+
+
+def test_a_key_that_is_missing() -> None:
+    assert message_of("", Site).cause == "the key 'name' is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "advice"),
+    [
+        ("a = 1\nnodes = two\n", 2, "text needs quotes"),
+        ("a b = 3\n", 1, "a key is one word"),
+        ('name = "a\nb = 1\n', 1, "a quote is not closed"),
+        ("nodes = 1\nnodes = 2\n", 2, "a key is there twice"),
+        ('[env]\nA = "b"\n[env]\n', 3, "a table is there twice"),
+        ("[x\n", 1, "a bracket is not closed"),
+        ('x = "\\q"\n', 1, "single quotes"),
+        ("x = 01\n", 1, "one key on each line"),
+        ("= 1\n", 1, 'key = "value"'),
+        ("x = [1\n", 0, "a bracket is not closed"),
+    ],
+)
+def test_what_is_no_toml(text: str, line: int, advice: str) -> None:
+    found = message_of(text)
+    assert advice in found.cause
+    if line:
+        assert (found.place or "").startswith(f"job.toml:{line}")
+
+
+@pytest.mark.parametrize("key", ["nodes", "gpus", "time", "env", "bind", "init", "secret", "mem", "array", "summary"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", '"^x"', "true", "[1]", "[[1]]", "{a = 1}", "1979-05-27"])
+def test_no_message_shows_how_it_is_checked(key: str, value: str) -> None:
+    said = ""
+    try:
+        from_toml(f"{key} = {value}\n", Job)
+    except BadDataError as error:
+        said = str(error)
+    assert not re.search(r"`|regex|\^\[|null|\bint\b|\bstr\b|\bobject\b", said), said

@@ -1,0 +1,127 @@
+"""What words of other programs are called here, for "did you mean": by meaning, not only by letters. Pure.
+
+A word is written without leading dashes and with hyphens. Of the names behind it, the first that is
+valid at the place is proposed.
+"""
+
+from __future__ import annotations
+
+MEANINGS: dict[str, tuple[str, ...]] = {
+    # Options: of Slurm, of docker and Apptainer, of PBS, of torchrun and horovodrun.
+    "n": ("ntasks-per-node",),
+    "np": ("ntasks-per-node",),
+    "ntasks": ("ntasks-per-node",),
+    "tasks-per-node": ("ntasks-per-node",),
+    "nproc-per-node": ("ntasks-per-node",),
+    "num-proc": ("ntasks-per-node",),
+    "procs": ("ntasks-per-node",),
+    "nnodes": ("nodes",),
+    "num-nodes": ("nodes",),
+    "cpus": ("cpus-per-task",),
+    "num-cpus": ("cpus-per-task",),
+    "cores": ("cpus-per-task",),
+    "threads": ("cpus-per-task",),
+    "gres": ("gpus-per-node", "gpus"),
+    "ngpus": ("gpus-per-node", "gpus"),
+    "num-gpus": ("gpus-per-node", "gpus"),
+    "gpus-per-node": ("gpus-per-node", "gpus"),
+    "memory": ("mem",),
+    "mem-per-node": ("mem",),
+    "walltime": ("time",),
+    "timeout": ("time",),
+    "time-limit": ("time",),
+    "queue": ("partition",),
+    "project": ("account",),
+    "billing": ("account",),
+    "name": ("job-name",),
+    "host": ("nodelist",),
+    "hosts": ("nodelist",),
+    "volume": ("bind",),
+    "mount": ("bind",),
+    "export": ("env",),
+    "container": ("image",),
+    "container-image": ("image",),
+    "sif": ("image",),
+    "engine": ("runtime",),
+    "test-only": ("dry-run",),
+    "dryrun": ("dry-run",),
+    "background": ("detach",),
+    "resume": ("requeue",),
+    "tty": ("pty",),
+    # Verbs.
+    "submit": ("run",),
+    "sbatch": ("run",),
+    "srun": ("run",),
+    "launch": ("run",),
+    "start": ("run", "up"),
+    "exec": ("shell",),
+    "enter": ("shell",),
+    "salloc": ("shell",),
+    "status": ("ps", "show"),
+    "queued": ("ps",),
+    "squeue": ("ps",),
+    "ls": ("ps", "list"),
+    "runs": ("ps",),
+    "history": ("ps",),
+    "attach": ("logs",),
+    "follow": ("logs",),
+    "tail": ("logs",),
+    "log": ("logs",),
+    "stop": ("cancel", "down"),
+    "kill": ("cancel",),
+    "scancel": ("cancel",),
+    "abort": ("cancel",),
+    "delete": ("rm", "remove"),
+    "remove": ("rm",),
+    "rm": ("remove",),
+    "clean": ("prune",),
+    "cleanup": ("prune",),
+    "gc": ("prune",),
+    "why": ("explain",),
+    "diagnose": ("explain",),
+    "debug": ("explain",),
+    "preflight": ("doctor",),
+    "check": ("doctor",),
+    "verify": ("doctor",),
+    "install": ("setup",),
+    "sinfo": ("cluster",),
+    "partitions": ("cluster",),
+    "exercises": ("jobs",),
+    "examples": ("jobs",),
+    "inspect": ("show",),
+    "info": ("show",),
+    "create": ("new", "up"),
+    "convert": ("import",),
+}
+
+# Options of Slurm and others that have no counterpart, and what there is instead.
+INSTEAD: dict[str, str] = {
+    "output": "the output of each rank is kept with the run: toolkit logs",
+    "error": "the output of each rank is kept with the run: toolkit logs",
+    "open-mode": "the output of each rank is kept with the run: toolkit logs",
+    "chdir": "ranks run in the current directory: change to it first",
+    "workdir": "ranks run in the current directory: change to it first",
+    "pwd": "ranks run in the current directory: change to it first",
+    "wrap": "a program of the image is run by: toolkit run --launcher none -- hostname",
+    "rank": "of one rank only: toolkit logs --rank 0",
+    "master-port": "ports are chosen by the job's number; nothing is to be set",
+    "rdzv-endpoint": "ranks find each other by themselves; nothing is to be set",
+    "parsable": "--detach --json prints the job's number",
+    "wait": "toolkit run waits, unless --detach is given",
+    "nv": "--gpus gives the container the GPUs of the node",
+}
+
+
+def meant(word: str) -> tuple[str, ...]:
+    """Return what a word of another program may be called here, the likeliest first."""
+    return MEANINGS.get(plain(word), ())
+
+
+def instead_of(word: str) -> str:
+    """Return what there is instead of an option that has no counterpart; empty if nothing is known."""
+    return INSTEAD.get(plain(word), "")
+
+
+def plain(word: str) -> str:
+    """Return a word as it is compared: ``--Num_Nodes`` as ``num-nodes``."""
+    return word.lstrip("-").lower().replace("_", "-")
