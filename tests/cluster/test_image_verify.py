@@ -64,4 +64,4 @@ def test_a_foreign_image_is_verified_as_far_as_it_can_be(tiny: Tiny) -> None:
     assert done.returncode == 0, done.stderr
     assert found["manifest"][0] == "unchecked"
     assert found["size"][0] == "passed"
-    assert found["entrypoint"] == ("passed", "silent by exec; its own runscript is not used by jobs, and was not run")
+    assert found["entrypoint"] == ("passed", "prints nothing of its own by exec; its runscript is not used by jobs and was not run")

@@ -1,4 +1,4 @@
-"""What two images have otherwise, by what unsquashfs lists of them."""
+"""Two images are compared by what unsquashfs lists of them."""
 
 from __future__ import annotations
 

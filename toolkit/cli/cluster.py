@@ -111,7 +111,7 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
         if gpus:
             steps.say("gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there")
         for text in like.said if like else ():
-            steps.say("not alike", text)
+            steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
     console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))

@@ -218,10 +218,10 @@ def explanation(decided: Plan) -> str:
         "time": dict(decided.directives).get("time", "-"),
         "comment": dict(decided.directives).get("comment", "-"),
     }
-    rows = [(name, value, decided.origins.get(name, "nobody")) for name, value in values.items()]
+    rows = [(name, value, decided.origins.get(name, "unset")) for name, value in values.items()]
     rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
     rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
     rows += [(f"env {name}", HIDDEN, decided.origins[f"env {name}"]) for name in decided.secrets]
     cpus = f"{counted(decided.launch.cpus_per_task, 'CPU')} each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
     tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
-    return console.table(("value", "is", "decided by"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])
+    return console.table(("NAME", "VALUE", "SOURCE"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])

@@ -60,7 +60,7 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
     console.out(console.subject("site", f"{name}: {counted(len(found.queues), 'partition')}, {unknown} things that could not be found out"))
     console.out(console.subject("file", str(path)))
-    console.out(console.subject("next", f"mend the lines that begin with # ?, then: toolkit site check {name}   toolkit site use {name}"))
+    console.out(console.subject("next", f"fill in the lines marked `# ?`, then: toolkit site check {name}   toolkit site use {name}"))
 
 
 @click.command("check")

@@ -61,7 +61,8 @@ def findings(case: Case) -> Iterator[Finding]:
 
 def _answer(case: Case, entry: Entry) -> Answer:
     if entry.of_nodes and not case.nodes:
-        return unchecked("no nodes were asked for", "toolkit doctor --nodes 2 --image NAME")
+        image = case.image.name if case.image else "pytorch_cpu"
+        return unchecked("no nodes were asked for", f"toolkit doctor --nodes 2 --image {image}")
     if entry.of_nodes and case.client is None:
         return unchecked(f"no cluster: {case.no_site}")
     if entry.of_nodes and case.image is None:

@@ -16,7 +16,7 @@ def check(case: Case) -> Answer:
     seconds = time.monotonic() - began
     what = f"{case.image.path} ({human_size(case.verified.path.stat().st_size)})"
     if not ran.ok:
-        return failed(f"nothing starts in {what}: {' '.join(ran.tail(1))}", "toolkit image check NAME")
+        return failed(f"nothing starts in {what}: {' '.join(ran.tail(1))}", f"toolkit image check {case.image.name}")
     if case.image.manifest is None:
         return warned(
             f"{what} starts in {seconds:.1f} s; it has no manifest: nobody knows what is in it", f"toolkit image verify {case.image.path}"

@@ -8,7 +8,7 @@ from toolkit import shell
 from toolkit.doctor.case import Answer, Case, failed, passed, warned
 from toolkit.slurm import tested
 
-_UNTESTED = "try it with short jobs: toolkit doctor --nodes 2 --image NAME"
+_UNTESTED = "try it with short jobs: toolkit doctor --nodes 2 --image pytorch_cpu"
 COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 

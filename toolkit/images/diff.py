@@ -1,4 +1,4 @@
-"""What two images have otherwise: packages, labels, environment, files. Pure: works on what others have listed and read."""
+"""Compare two images: packages, labels, environment, files. Pure: works on what others have listed and read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Change(Model, frozen=True, kw_only=True):
 
 
 class Difference(Model, frozen=True, kw_only=True):
-    """What two images have otherwise.
+    """The differences between two images.
 
     Attributes:
         identical: their file systems are the same in every byte.

@@ -28,7 +28,7 @@ def read(file: Path) -> str:
             return stream.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"the script cannot be read: {reason}", place=str(file), next_step="toolkit lint FILE") from None
+        raise ConfigError(f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -l {file}") from None
 
 
 def context_of(file: Path, text: str, site: Site | None) -> Context:

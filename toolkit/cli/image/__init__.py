@@ -17,7 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "import": ("toolkit.cli.image.import_", "Make a recipe of a Dockerfile or a definition."),
     "render": ("toolkit.cli.image.render", "Show the definition that a recipe becomes."),
     "lock": ("toolkit.cli.image.lock", "Write down exactly what an image was built from."),
-    "diff": ("toolkit.cli.image.diff", "Tell what two images have otherwise."),
+    "diff": ("toolkit.cli.image.diff", "Compare two images."),
     "sbom": ("toolkit.cli.image.sbom", "Print what is in an image, as a bill of materials."),
     "sign": ("toolkit.cli.image.sign", "Sign an image with a key."),
     "verify-signature": ("toolkit.cli.image.verify_signature", "Tell whether an image is signed by a key, and unchanged since."),

@@ -53,7 +53,7 @@ def _show_release(release: Release) -> None:
         note = f" ({fact.note})" if fact and fact.note else ""
         rows.append((name, fact.value if fact else "unknown", f"{fact.source}{note}" if fact else "-"))
     console.out(console.table(("FACT", "VALUE", "SOURCE"), rows))
-    console.note(console.subject("next", f"toolkit image new NAME --from {release.reference} --with horovod"))
+    console.note(console.subject("next", f"toolkit image new mine --from {release.reference} --with horovod"))
 
 
 def _known(name: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def build(
     loan = host.loan()
     found = steps(library.staged(resolved))
     names = [name for name, _ in found]
-    details = {"base": resolved.base.detail(), "checks": "the image proves itself", "pack": "into one file", **dict(found)}
+    details = {"base": resolved.base.detail(), "checks": "run the image's checks", "pack": "into one file", **dict(found)}
     follower = Follower(
         resolved.name, details, log, progress, expected=expected, secret=secrets((*loan.files.values(), *host.proxies().values()))
     )

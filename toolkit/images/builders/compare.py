@@ -24,7 +24,7 @@ _PATIENCE = 3600.0  # seconds
 
 
 def compare(one: FoundImage, other: FoundImage, *, read: bool = True) -> Difference:
-    """What two images have otherwise.
+    """Compare two images.
 
     Args:
         read: also compare the contents of files of the same size; else only what a directory says of them.

@@ -75,7 +75,7 @@ def build(
     _say_what_cannot_be_ended(found, client, progress)
     loan = host.loan()
     with lending(loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)) as lends:
-        details = {"base": resolved.base.detail(), "convert": "a SIF of it", "checks": "the image proves itself", "pack": "into one file"}
+        details = {"base": resolved.base.detail(), "convert": "a SIF of it", "checks": "run the image's checks", "pack": "into one file"}
         hidden = (*lends.hidden, *secrets((*loan.files.values(), *host.proxies().values())))
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")

@@ -45,7 +45,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
         raise ImageMissingError(f"{image} is no image that was built here", place=found.path, next_step="toolkit image list")
     log = directory / f"{found.name}.failed.log"
     with held(directory, found.name, wait=True, progress=progress), workspace(directory) as place:
-        follower = Follower(found.name, {"pack": "without what nobody sees", "checks": "the image proves itself"}, log, progress)
+        follower = Follower(found.name, {"pack": "without what nobody sees", "checks": "run the image's checks"}, log, progress)
         packed = place.output / "flat.sqfs"
         offset, _ = compose.system_of(found.path)
         scratch = place.scratch / "flat"

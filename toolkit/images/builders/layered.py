@@ -124,7 +124,7 @@ class _Layered:
         self.chain, self.definition, self.place, self.locked = chain, definition, place, locked
         self.entries = Entries(Cache(log.parent), chain, locked.lock if locked else None, fresh=fresh)
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
-        details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "the image proves itself"}
+        details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "run the image's checks"}
         secret = secrets((*host.loan().files.values(), *host.proxies().values()))
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
         self.builder = ""

@@ -20,7 +20,9 @@ def verify(case: Case) -> Answer:
     for action, what in zip(actions, wrong, strict=True):
         if what:
             return failed(f"by {action}: {what}")
-    return passed("silent by exec and by run" if ours else "silent by exec; its own runscript is not used by jobs, and was not run")
+    return passed(
+        "prints nothing of its own" if ours else "prints nothing of its own by exec; its runscript is not used by jobs and was not run"
+    )
 
 
 def _wrong(case: Case, action: Literal["exec", "run"]) -> str:

@@ -29,7 +29,7 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             continue
         found = _OPTION.search(line)
         if found:
-            kind = _NAMES.get(found["dash"].strip("-")[:1], "a dash that is no hyphen")
+            kind = _NAMES.get(found["dash"].strip("-")[:1], "a character that looks like a dash")
             mended = _OPTION.sub(lambda match: ("-" if _is_short(match) else "--") + match["name"], line)
             yield RULE.at(number, f"{found[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
 

@@ -11,7 +11,7 @@ from toolkit.lint.script import Script
 RULE = Rule(
     "variable-in-directive",
     "error",
-    "no shell reads a directive: the name is taken as it stands, with its dollar sign",
+    "no shell reads a directive: the name is taken literally, with its dollar sign",
     "sbatch(1); tried with Slurm 22.05",
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
