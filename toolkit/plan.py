@@ -55,6 +55,8 @@ class Inputs(NamedTuple):
         script_file: the script's hash; None: it is a program, or cannot be read.
         notes: warnings of what was looked up.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
+        unchecked: the warning of a plan that was made without the cluster; empty: it was asked.
+        is_recipe: the image comes from one of our recipes, also where it is not here.
     """
 
     job: Job
@@ -78,6 +80,8 @@ class Inputs(NamedTuple):
     script_file: ScriptFile | None = None
     notes: tuple[str, ...] = ()
     tree: Tree | None = None
+    unchecked: str = ""
+    is_recipe: bool = False
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -131,6 +135,7 @@ def plan(inputs: Inputs) -> Plan:
         points=sweep.points(job),
         warnings=(
             *inputs.notes,
+            *((inputs.unchecked,) if inputs.unchecked else ()),
             *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
             *launch.warnings,
             *_told_to_all(job),
@@ -179,10 +184,11 @@ def _collect(findings: list[ToolkitError], decide: Callable[[], _Decided]) -> _D
 
 
 def _partition(inputs: Inputs) -> Partition | None:
-    known = {partition.name: partition for partition in inputs.facts.partitions}
+    live = {partition.name: partition for partition in inputs.facts.partitions}
     asked = inputs.job.partition
     if asked is None:
         return inputs.facts.default_partition
+    known = live or inputs.site.partitions
     if asked not in known and known:
         raise UnknownPartitionError(
             f"site {inputs.site.name} has no partition {asked!r}",
@@ -191,7 +197,7 @@ def _partition(inputs: Inputs) -> Partition | None:
             value=asked,
             next_step=f"one of {', '.join(sorted(known))}",
         )
-    return known.get(asked)
+    return live.get(asked)
 
 
 def _case(inputs: Inputs, partition: Partition | None) -> Case:
@@ -210,7 +216,8 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
     job = inputs.job
     gpus, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
     ranks = job.ntasks_per_node or (1 if entry and entry.single else gpus) or 1
-    share = (partition.cpus // partition.gpus) * gpus // ranks if partition and partition.gpus and gpus else 0
+    node = partition or inputs.site.partitions.get(job.partition or "")
+    share = ((node.cpus or 0) // node.gpus) * gpus // ranks if node and node.gpus and gpus else 0
     return Request(
         nodes=job.node_range[1],
         ranks_per_node=ranks,
@@ -247,6 +254,7 @@ def _asked(inputs: Inputs, findings: list[ToolkitError]) -> Asked:
         facts=inputs.facts,
         image=inputs.image,
         manifest=inputs.manifest,
+        is_recipe=inputs.is_recipe,
         environment=inputs.environment,
         engine=inputs.engine,
         binds=binds or (),

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import hostmpi, inside, shell, sites
+from toolkit import hostmpi, inside, offline, shell, sites
 from toolkit.configuration import settings_files
-from toolkit.errors import NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.images import store
 from toolkit.launchers import LAUNCHERS, auto
@@ -39,6 +39,8 @@ from toolkit.source import read as read_source
 from toolkit.target import Target, resolve
 
 _Found = TypeVar("_Found")
+# A home whose path is too long for a local cluster, or has a blank in it, has none that is up.
+_NOT_UP = (SlurmUnreachableError, ClusterError)
 
 
 class Prepared(NamedTuple):
@@ -49,20 +51,30 @@ class Prepared(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A cluster that answers: what is written of it and how it is reached."""
+    """A cluster: what is written of it and how it is reached.
+
+    Attributes:
+        site: what is written of it.
+        access: how Slurm's commands are called.
+        origin: why it is this cluster.
+        is_here: its Slurm can be called from this machine.
+    """
 
     site: Site
     access: Access
     origin: str
+    is_here: bool = True
 
 
-def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
+def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False) -> Prepared:
     """Look everything up for one run.
 
     Args:
         target_name: a script, a job's folder or a run.
         flags: what the command line says.
         here: where the user stands.
+        dry_run: nothing will be submitted, so a site that is named can be planned for where its
+            Slurm is not here.
 
     Raises:
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. What else is wrong is in ``inputs.findings``.
@@ -71,25 +83,25 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
     is_live = flags.values.get("snapshot") is False
     target = resolve(target_name, here, program=named is not None and named.programs, is_live=is_live)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
-    place = find_place(_merged(layers).job.site or "auto")
+    place = find_place(_merged(layers).job.site or "auto", dry_run=dry_run)
     site = Layer(f"site {place.site.name}", place.site.defaults)
-    settings = _merged([layers[0], site, *layers[1:], demands(site)])
+    example = [] if place.is_here else [offline.comment(place.site)]
+    settings = _merged([layers[0], *example, site, *layers[1:], demands(site)])
     findings: list[ToolkitError] = []
     settings = _with_secrets(settings, findings)
     client = Client(place.access)
-    job = settings.job
-    inner = inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
+    inner = _inside(settings.job, place, client, findings)
     found = inner.found
     source = Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
     settings = _with_launcher(settings, target, source, inner)
     job = settings.job
-    facts = _facts(client, place, job, findings)
+    facts = _facts(client, place, job, findings) if place.is_here else offline.facts(place.site)
     if inner.environment is not None:
         facts = replace(facts, mpirun=inner.environment.mpirun)
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
     hidden = _hidden(place, {"directory": (str(here), target.folder), **({inner.shared[0]: (inner.shared[1],)} if inner.shared else {})})
     script = None if target.program else Path(target.folder) / Path(target.script).name
-    if found and job.require_signed:
+    if found and job.require_signed and place.is_here:
         from toolkit.images.demand import signature
 
         origin = settings.origins.get("signature_key", "")
@@ -122,8 +134,11 @@ def prepare(target_name: str, flags: Layer, here: Path) -> Prepared:
         script_file=script_file,
         notes=(changed,) if changed else (),
         tree=_tree(target, job, here, findings),
-        seen=look(job, place.site, here, script=script, found=found, hidden=hidden),
+        seen=look(job, place.site, here, script=script, found=found, hidden=hidden) if place.is_here else offline.seen(script),
     )
+    if not place.is_here:
+        warning = offline.warning(job, place.site, inner, settings.origins)
+        inputs = inputs._replace(unchecked=warning, is_recipe=offline.is_recipe(job))
     return Prepared(inputs, client)
 
 
@@ -136,6 +151,11 @@ def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) ->
     from toolkit.runs.snapshot import tree_of
 
     return _collect(findings, lambda: tree_of(Path(target.folder), here))
+
+
+def _inside(job: Job, place: Place, client: Client, findings: list[ToolkitError]) -> inside.Inside:
+    expected = None if place.is_here else offline.inside(job, place.site, findings)
+    return expected or inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
 
 
 def _cluster(place: Place) -> str | None:
@@ -173,8 +193,12 @@ def chosen_site(here: Path) -> str:
     return _merged([layer("default", DEFAULTS), *_project(here), from_environment(os.environ)]).job.site or "auto"
 
 
-def find_place(name: str) -> Place:
+def find_place(name: str, *, dry_run: bool = False) -> Place:
     """The site ``name`` and how it is reached; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
+
+    Args:
+        name: of the site.
+        dry_run: a site that is named need not be reached.
 
     Raises:
         UnknownSiteError: no site is called so.
@@ -183,16 +207,22 @@ def find_place(name: str) -> Place:
     if name == "auto":
         try:
             return _local(sites.load("local"), local_access(default_name()), "the local cluster is up")
-        except SlurmUnreachableError as error:
+        except _NOT_UP as error:
             _require_slurm(error)
         return Place(sites.load("generic"), Access(), "the Slurm on PATH")
-    return place_of(sites.load(name))
+    site = sites.load(name)
+    try:
+        return place_of(site)
+    except SlurmUnreachableError:
+        if not dry_run or site.access == "local-cluster":
+            raise
+        return Place(site, Access(), site.name, is_here=False)
 
 
-def _require_slurm(error: SlurmUnreachableError) -> None:
+def _require_slurm(error: ToolkitError) -> None:
     """Raise if there is no Slurm but the local cluster, which is not up, or if that was asked for by its name."""
     named = os.environ.get("TOOLKIT_CLUSTER")
-    has_slurm = shell.which("sbatch") is not None and _has_configuration()
+    has_slurm = _slurm_is_here()
     if named and has_slurm:
         raise SlurmUnreachableError(
             error.cause,
@@ -205,7 +235,7 @@ def _require_slurm(error: SlurmUnreachableError) -> None:
         raise SlurmUnreachableError(
             f"there is no Slurm here, and {error.cause}",
             place="--site auto",
-            next_step=f"{step}{more}",
+            next_step=f"{step}{more}; toolkit run --site NAME --dry-run plans for a cluster from its file",
         ) from None
 
 
@@ -213,11 +243,18 @@ def place_of(site: Site) -> Place:
     """A site that was read, and how it is reached.
 
     Raises:
-        SlurmUnreachableError: it is the local cluster, and that is not up.
+        SlurmUnreachableError: it is the local cluster, and that is not up; or there is no Slurm on PATH.
     """
     if site.access == "local-cluster":
         return _local(site, local_access(default_name()), site.name)
-    return _imitated(site) or Place(site, Access(), site.name)
+    imitated = _imitated(site)
+    if imitated is None and not _slurm_is_here():
+        raise SlurmUnreachableError(
+            f"there is no Slurm here, and site {site.name} can only be reached from its own machines",
+            place=f"--site {site.name}",
+            next_step="log in to a login node of it; toolkit run --dry-run writes the script here",
+        )
+    return imitated or Place(site, Access(), site.name)
 
 
 def _local(site: Site, access: Access, origin: str) -> Place:
@@ -230,13 +267,18 @@ def _local(site: Site, access: Access, origin: str) -> Place:
 
 def _imitated(site: Site) -> Place | None:
     """The local cluster, where it imitates the site that is asked for and there is no other Slurm here."""
-    if shell.which("sbatch") is not None and _has_configuration():
+    if _slurm_is_here():
         return None
     try:
         access = local_access(default_name())
-    except SlurmUnreachableError:
+    except _NOT_UP:
         return None
     return _local(site, access, site.name) if access.like == site.name else None
+
+
+def _slurm_is_here() -> bool:
+    """Return whether Slurm's commands are on PATH and may know a controller."""
+    return shell.which("sbatch") is not None and _has_configuration()
 
 
 def _has_configuration() -> bool:
@@ -262,7 +304,7 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
     mpi = client.mpi_types() if launcher is not None and launcher.uses_mpi else None
     container = next((command for command in place.site.containers if shell.which(command)), None)
     if container is None and place.site.modules:
-        container = place.site.containers[-1]  # a module brings it, in the job
+        container = offline.container_command(place.site)  # the module brings it, in the job
     if container is None and (job.runtime or "apptainer") == "apptainer":
         names = " or ".join(place.site.containers)
         findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))

@@ -84,7 +84,7 @@ def command(
     if failed:
         options |= _failed_points(script)
     wait = Wait(0 if dry_run else wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
-    prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd()), wait)
+    prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run), wait)
     prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)

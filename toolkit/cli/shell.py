@@ -36,7 +36,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     if given["launcher"] != "shell":
         raise UsageError("a shell has no ranks to launch", place="--launcher", next_step="toolkit run --interactive starts ranks")
     given["job_name"] = options.get("job_name") or "shell"
-    prepared = prepare(program, flags(given, arguments), Path.cwd())
+    prepared = prepare(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
         from toolkit.plan import plan

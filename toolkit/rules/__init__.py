@@ -20,6 +20,7 @@ RULES: dict[str, str] = {
     "partition": "the partition takes batch jobs and is up",
     "size": "as many nodes and CPUs as there are",
     "gpus": "as many GPUs as a node has",
+    "anywhere": "a partition that fits, where none is named",
     "user_gpus": "GPUs that one user may have",
     "user_jobs": "jobs that one user may have",
     "time": "time limits",

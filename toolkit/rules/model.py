@@ -121,7 +121,12 @@ class Case(NamedTuple):
     @property
     def source(self) -> str:
         """Where the site's facts are from."""
-        return f"site {self.site.name}{f', {self.site.date}' if self.site.date else ''}"
+        return source_of(self.site)
+
+
+def source_of(site: Site) -> str:
+    """Return how messages cite a site's file: ``site neuron, 2026-08``."""
+    return f"site {site.name}{f', {site.date}' if site.date else ''}"
 
 
 class Finding(NamedTuple):

@@ -66,6 +66,7 @@ class Asked(Model, frozen=True, kw_only=True):
     Attributes:
         image: absolute path or reference; empty where none was found, or none is needed.
         manifest: what is in it; None: nobody knows.
+        is_recipe: it is built from one of our recipes.
         environment, engine: what was found for the runtimes that need one.
         binds: the directories that ranks need, and what the user names.
     """
@@ -76,6 +77,7 @@ class Asked(Model, frozen=True, kw_only=True):
     facts: Facts
     image: str = ""
     manifest: Manifest | None = None
+    is_recipe: bool = False
     environment: Environment | None = None
     engine: Engine | None = None
     binds: tuple[Bind, ...] = ()

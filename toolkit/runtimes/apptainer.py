@@ -28,7 +28,7 @@ def container(asked: Asked) -> Container:
     name = asked.manifest.name if asked.manifest else PurePosixPath(asked.image).stem
     return Container(
         command=command,
-        action="run" if asked.manifest is not None and asked.manifest.runscript else "exec",
+        action="run" if (asked.manifest.runscript if asked.manifest is not None else asked.is_recipe) else "exec",
         image=asked.image,
         name=name,
         where=f"in {name}",

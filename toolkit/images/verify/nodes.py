@@ -19,6 +19,7 @@ def offer(name: str) -> Offer:
     Raises:
         UnknownSiteError, SlurmUnreachableError: it is not known, or cannot be reached.
     """
+    from toolkit.offline import container_command
     from toolkit.prepare import find_place
     from toolkit.slurm.client import Client
 
@@ -26,7 +27,7 @@ def offer(name: str) -> Offer:
     client = Client(place.access)
     program = next((command for command in place.site.containers if shell.which(command)), None)
     if program is None and place.site.modules:
-        program = place.site.containers[-1]  # a module brings it, in the job
+        program = container_command(place.site)  # the module brings it, in the job
     return Offer(name=place.site.name, mpi=client.mpi_types() or (), container=program, containers=place.site.containers)
 
 

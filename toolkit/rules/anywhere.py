@@ -1,0 +1,34 @@
+"""Some partition of the site fits, where the job names none and the cluster's default is not known."""
+
+from __future__ import annotations
+
+from toolkit.errors import ShapeError
+from toolkit.model.site import SitePartition
+from toolkit.rules.model import Case, Finding
+from toolkit.rules.size import count
+
+
+def look(case: Case) -> list[Finding]:
+    partitions = [one for one in case.site.partitions.values() if one.batch]
+    if case.partition_name or not partitions or any(_fits(case, one) for one in partitions):
+        return []
+    gpus, (nodes, _) = case.job.most_gpus, case.job.node_range
+    cause = f"no partition of site {case.site.name} has {_counted(nodes, 'node')}"
+    cause += f" with {_counted(gpus, 'GPU')} each" if gpus else ""
+    most = max(one.gpus for one in partitions)
+    place, step = ("--gpus-per-node", f"--gpus-per-node {most}") if gpus > most else ("--nodes", f"toolkit site show {case.site.name}")
+    return [Finding(ShapeError(cause, place=place, next_step=step), case.source)]
+
+
+def _fits(case: Case, partition: SitePartition) -> bool:
+    job, nodes = case.job, count(partition.nodes)
+    cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
+    return (
+        job.most_gpus <= partition.gpus
+        and (nodes is None or job.node_range[0] <= nodes)
+        and (partition.cpus is None or cpus <= partition.cpus)
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
