@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import __version__, launchers, runtimes
+from toolkit import __version__, gpus, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
 from toolkit.model.code import ScriptFile, Tree
@@ -23,7 +23,7 @@ from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
 from toolkit.model.ways import Requeue
 from toolkit.redaction import is_secret, shows
-from toolkit.refusals import asked_minutes, launcher_findings, node_findings, value_findings
+from toolkit.refusals import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
@@ -90,8 +90,10 @@ def plan(inputs: Inputs) -> Plan:
     Raises:
         PlanError: with all findings, if there is one; nothing has been written or submitted.
     """
-    job, findings = replace(inputs.job, array=sweep.array(inputs.job)), list(inputs.findings)
+    findings = list(inputs.findings)
     partition = _collect(findings, lambda: _partition(inputs))
+    inputs, notes = _with_gpus(inputs, partition, findings)
+    job = replace(inputs.job, array=sweep.array(inputs.job))
     judged = judge(_case(inputs, partition), inputs.force)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
     findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job)]
@@ -133,6 +135,7 @@ def plan(inputs: Inputs) -> Plan:
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=sweep.points(job),
+        notes=notes,
         warnings=(
             *inputs.notes,
             *((inputs.unchecked,) if inputs.unchecked else ()),
@@ -200,6 +203,14 @@ def _partition(inputs: Inputs) -> Partition | None:
     return live.get(asked)
 
 
+def _with_gpus(inputs: Inputs, partition: Partition | None, findings: list[ToolkitError]) -> tuple[Inputs, tuple[str, ...]]:
+    """The inputs with the job's GPUs on each node, and what to tell about it."""
+    has = gpus.on_a_node(inputs.site, partition, inputs.job.partition)
+    decided = _collect(findings, lambda: gpus.resolved(inputs.job, has))
+    job, notes = decided or (inputs.job, ())
+    return inputs._replace(job=job), notes
+
+
 def _case(inputs: Inputs, partition: Partition | None) -> Case:
     return Case(
         job=inputs.job,
@@ -209,15 +220,16 @@ def _case(inputs: Inputs, partition: Partition | None) -> Case:
         manifest=inputs.manifest,
         seen=inputs.seen,
         minutes=asked_minutes(inputs.job),
+        memory=asked_memory(inputs.job),
     )
 
 
 def _request(inputs: Inputs, partition: Partition | None) -> Request:
     job = inputs.job
-    gpus, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
-    ranks = job.ntasks_per_node or (1 if entry and entry.single else gpus) or 1
+    wanted, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
+    ranks = job.ntasks_per_node or (1 if entry and entry.single else wanted) or 1
     node = partition or inputs.site.partitions.get(job.partition or "")
-    share = ((node.cpus or 0) // node.gpus) * gpus // ranks if node and node.gpus and gpus else 0
+    share = ((node.cpus or 0) // node.gpus) * wanted // ranks if node and node.gpus and wanted else 0
     return Request(
         nodes=job.node_range[1],
         ranks_per_node=ranks,
@@ -313,7 +325,7 @@ def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Re
         # Slurm takes as few nodes as it can where it is told how many tasks are on each.
         ("ntasks-per-node", launch.ntasks_per_node if fixed else None),
         ("cpus-per-task", launch.cpus_per_task),
-        ("gres", f"gpu:{job.gpus}" if job.most_gpus and equal else None),
+        ("gres", f"gpu:{job.most_gpus}" if job.most_gpus and equal else None),
         # Nodes that differ: so many in all, and each node's script looks how many it was given.
         ("gpus", None if equal else sum(job.gpus_by_node)),
         ("cpus-per-gpu", None if equal else cpus_per_rank),
@@ -340,10 +352,12 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
 
     origins = {key: value for key, value in inputs.origins.items() if key != "summary"}
     job = inputs.job
+    if "gpus" in origins:
+        origins["gpus_per_node"] = origins.pop("gpus")
     if job.ntasks_per_node is None:
         origins["ntasks_per_node"] = "one per GPU" if job.most_gpus and draft.ranks_per_node == job.most_gpus else "default"
     if job.cpus_per_task is None:
-        origins["cpus_per_task"] = "the GPUs' share of the node's CPUs" if job.gpus and partition and partition.gpus else "site"
+        origins["cpus_per_task"] = "the GPUs' share of the node's CPUs" if job.most_gpus and partition and partition.gpus else "site"
     if job.partition is None:
         origins["partition"] = f"Slurm's default ({partition.name})" if partition else "Slurm's default"
     if job.time is None:
@@ -351,7 +365,7 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
     if job.job_name is None:
         origins["job_name"] = "the script's name"
     if job.gpus_by_node:
-        origins["nodes"] = "one for each of --gpus"
+        origins["nodes"] = f"one for each of {job.gpu_option}"
     origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in (*draft.environment, *draft.secrets)}
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")
@@ -362,6 +376,8 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
 
 
 def _origin_of_variable(name: str, draft: Plan, inputs: Inputs) -> str:
+    if name in inputs.job.pass_env:
+        return "this shell"
     if name in inputs.job.env:
         return inputs.origins.get("env", "job")
     if name in inputs.site.environment:

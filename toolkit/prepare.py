@@ -6,7 +6,7 @@ Everything that is found wrong on the way is collected, so that the user sees al
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
@@ -88,7 +88,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     example = [] if place.is_here else [offline.comment(place.site)]
     settings = _merged([layers[0], *example, site, *layers[1:], demands(site)])
     findings: list[ToolkitError] = []
-    settings = _with_secrets(settings, findings)
+    settings = _with_variables(settings, findings)
     client = Client(place.access)
     inner = _inside(settings.job, place, client, findings)
     found = inner.found
@@ -162,17 +162,35 @@ def _cluster(place: Place) -> str | None:
     return default_name() if place.site.access == "local-cluster" else None
 
 
-def _with_secrets(settings: Settings, findings: list[ToolkitError]) -> Settings:
-    """The settings with the values of secret variables; those of a run that is repeated are there already."""
+def _with_variables(settings: Settings, findings: list[ToolkitError]) -> Settings:
+    """Return the settings with the values of secret variables and of those that are passed on.
+
+    A run that is repeated has them already. With the runtime conda, the first name that is no
+    variable here is that of the environment.
+    """
     job = settings.job
-    values = {name: os.environ.get(name, job.env.get(name)) for name in job.secret}
-    findings += [
-        UsageError(f"the variable {name} is not set here", place="--secret", next_step=f"read -rs {name}; export {name}")
-        for name, value in values.items()
-        if value is None
-    ]
+    names, environment = _split(job, os.environ)
+    values = {name: os.environ.get(name, job.env.get(name)) for name in (*names, *job.secret)}
+    unset = [name for name, value in values.items() if value is None]
+    findings += [_unset(name, is_secret=name in job.secret) for name in unset]
     env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
-    return Settings(replace(job, env=env), settings.origins)
+    return Settings(replace(job, env=env, pass_env=names, conda_env=environment), settings.origins)
+
+
+def _split(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    """The variables to pass on, and the environment of conda, which ``--env`` may name as well."""
+    if job.runtime != "conda":
+        return job.pass_env, job.conda_env
+    others = [name for name in job.pass_env if name not in environment and name not in job.env]
+    chosen = others[0] if others else job.conda_env
+    return tuple(name for name in job.pass_env if name != chosen), chosen
+
+
+def _unset(name: str, *, is_secret: bool) -> UsageError:
+    cause = f"the variable {name} is not set here"
+    if is_secret:
+        return UsageError(cause, place="--secret", next_step=f"read -rs {name}; export {name}")
+    return UsageError(cause, place="--env", next_step=f"--env {name}=VALUE; an environment of conda: --runtime conda --env {name}")
 
 
 def _with_launcher(settings: Settings, target: Target, source: Source, inner: inside.Inside) -> Settings:

@@ -8,7 +8,7 @@ from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, Entry
 from toolkit.model.job import Job
 from toolkit.quoting import sbatch
-from toolkit.slurm.parse import minutes
+from toolkit.slurm.parse import megabytes, minutes
 
 # Options of a job whose values Slurm reads as they are.
 WORDS = ("partition", "comment", "job_name", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "signal", "dependency")
@@ -27,6 +27,14 @@ def asked_minutes(job: Job) -> int | None:
         return None
 
 
+def asked_memory(job: Job) -> int | None:
+    """Return the memory asked for on each node, in MB; None: unset, or no size (which ``value_findings`` says)."""
+    try:
+        return megabytes(str(job.mem)) if job.mem is not None else None
+    except ValueError:
+        return None
+
+
 def value_findings(job: Job) -> list[ToolkitError]:
     """Values that an ``#SBATCH`` line or a shell cannot carry, and such as contradict each other."""
     findings: list[ToolkitError] = []
@@ -35,6 +43,9 @@ def value_findings(job: Job) -> list[ToolkitError]:
             minutes(str(job.time))
         except ValueError as error:
             findings.append(UsageError(str(error), place="--time", next_step="--time 2:00:00"))
+    if job.mem is not None and asked_memory(job) is None:
+        cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
+        findings.append(UsageError(cause, place="--mem", next_step="--mem 16G"))
     for key in WORDS:
         value = getattr(job, key)
         try:
@@ -56,19 +67,20 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
     least, most = job.node_range
     if least > most:
         return [UsageError(f"{job.nodes} runs backwards", place="--nodes", next_step=f"--nodes {most}:{least}")]
-    named = len(job.gpus_by_node)
+    named, option_name = len(job.gpus_by_node), job.gpu_option
     if not named:
         return []
+    given = f"{option_name} {','.join(map(str, job.gpus_by_node))}"
     if 0 in job.gpus_by_node:
-        return [UsageError(f"a node of --gpus {job.gpus} has no GPU", place="--gpus", next_step="leave that node out")]
+        return [UsageError(f"a node of {given} has no GPU", place=option_name, next_step="leave that node out")]
     if (least, most) != (named, named):
-        return [UsageError(f"--gpus {job.gpus} is of {named} nodes, --nodes {job.nodes} says another number", place="--gpus")]
+        return [UsageError(f"{given} is of {named} nodes, --nodes {job.nodes} says another number", place=option_name)]
     if job.ntasks_per_node is not None:
         decided = origins.get("ntasks_per_node", "--ntasks-per-node")
         return [
             UsageError(
-                f"--gpus {job.gpus} gives each node as many ranks as it has GPUs, {decided} says {job.ntasks_per_node} for all",
-                place="--gpus",
+                f"{given} gives each node as many ranks as it has GPUs, {decided} says {job.ntasks_per_node} for all",
+                place=option_name,
                 next_step="leave --ntasks-per-node out",
             )
         ]
@@ -84,7 +96,7 @@ def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
         findings.append(_cannot(name, "--nodes", "start with a number of nodes that may change", lambda other: other.elastic, str(most)))
     if job.gpus_by_node and not entry.unequal:
         findings.append(
-            _cannot(name, "--gpus", "start ranks on nodes that differ", lambda other: other.unequal, str(min(job.gpus_by_node)))
+            _cannot(name, job.gpu_option, "start ranks on nodes that differ", lambda other: other.unequal, str(min(job.gpus_by_node)))
         )
     findings += [
         LauncherMismatchError(

@@ -15,11 +15,13 @@ from toolkit.model.job import Job
 
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "SECRET", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
-_NUMBERS = frozenset({"nodes", "ntasks_per_node", "gpus", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"})
+_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "PASS_ENV", "SECRET", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
+_NUMBERS = frozenset(
+    {"nodes", "ntasks_per_node", "gpus", "gpus_per_node", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"}
+)
 _WHOLE = re.compile(r"-?\d+\Z")
 
-DEFAULTS = Job(site="auto", image=None, runtime="apptainer", launcher="auto", nodes=1, gpus=0, runs="runs")
+DEFAULTS = Job(site="auto", image=None, runtime="apptainer", launcher="auto", nodes=1, gpus_per_node=0, runs="runs")
 
 
 class Layer(NamedTuple):
@@ -54,10 +56,14 @@ def merge(layers: Sequence[Layer]) -> Settings:
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, values in layers:
-        if "," in str(values.get("gpus", "")) and merged.pop("ntasks_per_node", None) is not None:
+        named = [key for key in _GPUS if key in values]
+        if any("," in str(values[key]) for key in named) and merged.pop("ntasks_per_node", None) is not None:
             del origins["ntasks_per_node"]
+        for key in _GPUS if named else ():  # two names of one value: the layer that says either has said both
+            merged.pop(key, None)
+            origins.pop(key, None)
         for key, value in values.items():
-            if key in ("arguments", "secret", "bind", "modules"):
+            if key in ("arguments", "pass_env", "secret", "bind", "modules"):
                 merged[key] = (*merged.get(key, ()), *value)
             elif key == "env":
                 merged[key] = {**merged.get(key, {}), **value}
@@ -67,6 +73,7 @@ def merge(layers: Sequence[Layer]) -> Settings:
     return Settings(convert(merged, Job), origins)
 
 
+_GPUS = ("gpus", "gpus_per_node")
 # What a site may demand of every job.
 _DEMANDS = ("require_signed", "signature_key")
 

@@ -32,7 +32,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         (("logs", "no-such-run"), 84, ("no run",)),
         (("run", "--site", "generik", "jobs/digits-ddp"), 85, ("generic",)),
         (("run", "--env", "=A", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
-        (("run", "--env", "A", "--env", "B", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
+        (("run", "--env", "", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
     ],
 )
 def test_mistakes(

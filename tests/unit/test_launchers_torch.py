@@ -90,7 +90,7 @@ def test_an_image_without_torch_is_refused(launcher: str) -> None:
 
 
 def test_slurms_own_options_are_passed_on() -> None:
-    given = {"mem": "16G", "account": "ml", "qos": "high", "nodelist": "nid[001-002]", "exclude": "nid003", "reservation": "class"}
+    given = {"mem": "2G", "account": "ml", "qos": "high", "nodelist": "nid[001-002]", "exclude": "nid003", "reservation": "class"}
     rows = dict(of({**given, "exclusive": True, "dependency": "afterok:7"}).directives)
     assert {**given, "exclusive": "", "dependency": "afterok:7"}.items() <= rows.items()
 

@@ -49,8 +49,8 @@ def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("--partition", "cas_v100_4", "--gpus", "8"), ShapeError, "has 4 GPU"),
-        (("--gpus", "16"), ShapeError, "no partition of site neuron has 2 nodes with 16 GPUs each"),
+        (("--partition", "cas_v100_4", "--gpus", "9"), ShapeError, "has 4 GPU"),
+        (("--gpus", "17"), ShapeError, "no partition of site neuron has 2 nodes with 17 GPUs each"),
         (("--nodes", "60"), ShapeError, "no partition of site neuron has 60 nodes with 4 GPUs each"),
         (("--partition", "cas_v100"), UnknownPartitionError, "close: cas_v100_4"),
         (("--partition", "jupyter", "--gpus", "0"), UsageError, "takes no batch jobs"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.option("--nodes", "-N", metavar="N", type=NODES, help="Say where a job of so many nodes would start soonest.")
-@click.option("--gpus", "--gpus-per-node", "gpus", type=click.IntRange(0), help="... with so many GPUs on each.")
+@click.option("--gpus-per-node", "--gpus", "gpus", type=click.IntRange(0), help="... with so many GPUs on each.")
 @click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
 @click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank.")
 @click.option("--time", "-t", metavar="TIME", help="... for so long.")

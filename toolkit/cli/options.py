@@ -111,12 +111,16 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--ntasks-per-node", type=click.IntRange(1), help="Ranks on each node (default: one per GPU, else 1)."),
     click.option(
-        "--gpus",
         "--gpus-per-node",
-        "gpus",
         metavar="N|N,N",
         type=GPUS,
         help="GPUs on each node (default 0); 8,4 for two nodes that differ.",
+    ),
+    click.option(
+        "--gpus",
+        metavar="N|N,N",
+        type=GPUS,
+        help="The same as --gpus-per-node; where a node has fewer, the GPUs of the job, as in Slurm.",
     ),
     click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="CPUs for each rank (default: the GPUs' share of the node)."),
     click.option("--time", "-t", metavar="TIME", help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's)."),
@@ -132,7 +136,8 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="K=V|NAME",
         multiple=True,
         shell_complete=_environments,
-        help="Set a variable for every rank; repeatable. With --runtime conda also: the environment, by name or path.",
+        help="Set a variable for every rank, or pass one of this shell on; repeatable. "
+        "With --runtime conda also: the environment, by name or path.",
     ),
     click.option(
         "--launcher",
@@ -195,24 +200,20 @@ def job_options(function: AnyFunction) -> AnyFunction:
 
 
 def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
-    """What was said on the command line, as the topmost layer.
-
-    An ``--env`` without ``=`` is an environment of conda.
+    """Return the options of the command line as the topmost layer.
 
     Raises:
-        UsageError: an ``--env`` names no variable, or a second environment.
+        UsageError: an ``--env`` names no variable.
     """
     said = {key: value for key, value in values.items() if value not in (None, ())}
     if "env" in said:
         given = said.pop("env")
         variables = dict(_variable(text) for text in given if "=" in text)
-        environments = [text for text in given if "=" not in text]
-        if len(environments) > 1 or "" in environments:
-            raise UsageError(
-                f"{environments[-1]!r} is not NAME=VALUE", place="--env", next_step=f"--env {environments[-1] or 'NAME'}=VALUE"
-            )
+        passed = tuple(text for text in given if "=" not in text)
+        if "" in passed:
+            raise _not_a_variable("")
         said |= {"env": variables} if variables else {}
-        said |= {"conda_env": environments[0]} if environments else {}
+        said |= {"pass_env": passed} if passed else {}
     if arguments:
         said["arguments"] = arguments
     return Layer("flag", said)
@@ -221,5 +222,10 @@ def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{text!r} is not NAME=VALUE", place="--env", next_step=f"--env {name or 'NAME'}=VALUE")
+        raise _not_a_variable(text)
     return name, value
+
+
+def _not_a_variable(text: str) -> UsageError:
+    cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {text!r}"
+    return UsageError(cause, place="--env", next_step="--env NAME=VALUE")

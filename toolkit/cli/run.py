@@ -192,6 +192,8 @@ def _show_snapshot(paths: Paths) -> None:
 
 
 def _warn(decided: Plan) -> None:
+    for text in decided.notes:
+        console.note(console.subject("note", text))
     for text in decided.warnings:
         console.note(console.subject("warning", text))
 
@@ -211,7 +213,7 @@ def explanation(decided: Plan) -> str:
         "launcher": decided.launch.launcher,
         "nodes": dict(decided.directives)["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
-        "gpus": ",".join(map(str, decided.gpus_by_node)) or decided.gpus_per_node,
+        "gpus_per_node": ",".join(map(str, decided.gpus_by_node)) or decided.gpus_per_node,
         "cpus_per_task": decided.cpus_per_rank,
         "job_name": decided.name,
         "partition": dict(decided.directives).get("partition", "-"),

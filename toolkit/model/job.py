@@ -32,7 +32,8 @@ class Job(Model, frozen=True, kw_only=True):
         launcher: how ranks are started.
         nodes: how many nodes; ``1:4`` for an elastic run, that takes what there is.
         ntasks_per_node: ranks on each node.
-        gpus: GPUs on each node; ``8,4`` for nodes that differ.
+        gpus_per_node: GPUs on each node; ``8,4`` for nodes that differ.
+        gpus: the same; or the GPUs of the job, as Slurm's ``--gpus``, where a node has fewer (``toolkit.gpus``).
         cpus_per_task: CPUs for each rank.
         time: limit, in Slurm's format (``MM``, ``HH:MM:SS``, ``D-HH:MM:SS``).
         partition: Slurm's partition.
@@ -41,6 +42,7 @@ class Job(Model, frozen=True, kw_only=True):
         bind: ``SRC:DST[:ro]``, what of the host is seen in the container.
         datasets: names of data that the site may keep; where it does, the container sees them as ``/data/NAME``, to read.
         env: variables for the ranks.
+        pass_env: variables for the ranks that have the value that they have where the job is submitted.
         secret: variables for the ranks whose values are those of the environment in which the job is submitted, and are shown nowhere.
         runs: directory that run directories are made in.
         max_restarts: how often ranks that failed are started again.
@@ -70,6 +72,7 @@ class Job(Model, frozen=True, kw_only=True):
     launcher: str | None = None
     nodes: Positive | Range | None = None
     ntasks_per_node: Positive | None = None
+    gpus_per_node: NotNegative | PerNode | None = None
     gpus: NotNegative | PerNode | None = None
     cpus_per_task: Positive | None = None
     time: str | int | None = None
@@ -79,6 +82,7 @@ class Job(Model, frozen=True, kw_only=True):
     bind: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    pass_env: tuple[str, ...] = ()
     secret: tuple[str, ...] = ()
     runs: str | None = None
     max_restarts: NotNegative | None = None
@@ -115,10 +119,19 @@ class Job(Model, frozen=True, kw_only=True):
     @property
     def gpus_by_node(self) -> tuple[int, ...]:
         """GPUs of each node where they differ (``8,4``); empty where all nodes have as many."""
-        counts = tuple(int(count) for count in str(self.gpus or 0).split(","))
+        counts = tuple(int(count) for count in str(self._gpus).split(","))
         return counts if len(counts) > 1 else ()
 
     @property
     def most_gpus(self) -> int:
         """GPUs on a node, on the largest one where nodes differ."""
-        return max(int(count) for count in str(self.gpus or 0).split(","))
+        return max(int(count) for count in str(self._gpus).split(","))
+
+    @property
+    def gpu_option(self) -> str:
+        """The option that named the number of GPUs."""
+        return "--gpus" if self.gpus is not None else "--gpus-per-node"
+
+    @property
+    def _gpus(self) -> int | str:
+        return (self.gpus if self.gpus_per_node is None else self.gpus_per_node) or 0

@@ -158,6 +158,7 @@ class Plan(Model, frozen=True, kw_only=True):
         interactive: the script is run in an allocation of salloc, by somebody who waits for it.
         pty: each rank has a terminal; with ``interactive`` the first has the user's.
         points: of a sweep, all of them, also where only some are run.
+        notes: how an option that can be read in two ways was read.
         warnings: what will probably go wrong, and is run all the same.
         forced: rules would have stopped it, and the user had a reason to run it.
         ports: the first and the last at which ranks may meet.
@@ -188,6 +189,7 @@ class Plan(Model, frozen=True, kw_only=True):
     interactive: bool = False
     pty: bool = False
     points: tuple[Point, ...] = ()
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     forced: Forced | None = None
     ports: tuple[int, int] = PORTS

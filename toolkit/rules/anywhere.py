@@ -16,7 +16,9 @@ def look(case: Case) -> list[Finding]:
     cause = f"no partition of site {case.site.name} has {_counted(nodes, 'node')}"
     cause += f" with {_counted(gpus, 'GPU')} each" if gpus else ""
     most = max(one.gpus for one in partitions)
-    place, step = ("--gpus-per-node", f"--gpus-per-node {most}") if gpus > most else ("--nodes", f"toolkit site show {case.site.name}")
+    place, step = (
+        (case.job.gpu_option, f"{case.job.gpu_option} {most}") if gpus > most else ("--nodes", f"toolkit site show {case.site.name}")
+    )
     return [Finding(ShapeError(cause, place=place, next_step=step), case.source)]
 
 
@@ -26,6 +28,7 @@ def _fits(case: Case, partition: SitePartition) -> bool:
     return (
         job.most_gpus <= partition.gpus
         and (nodes is None or job.node_range[0] <= nodes)
+        and (partition.memory is None or (case.memory or 0) <= partition.memory)
         and (partition.cpus is None or cpus <= partition.cpus)
     )
 

@@ -13,7 +13,13 @@ def look(case: Case) -> list[Finding]:
         return []
     if cuda.for_cpus(case.manifest):
         cause = f"{case.job.most_gpus} GPU(s) per node were asked for, and the frameworks of {case.manifest.name} are built for CPUs"
-        return [Finding(ShapeError(cause, place="--gpus", next_step="an image with CUDA: toolkit image list"), "its manifest", stops=False)]
+        return [
+            Finding(
+                ShapeError(cause, place=case.job.gpu_option, next_step="an image with CUDA: toolkit image list"),
+                "its manifest",
+                stops=False,
+            )
+        ]
     return _version(case) or _verified(case)
 
 

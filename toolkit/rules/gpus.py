@@ -12,7 +12,8 @@ def look(case: Case) -> list[Finding]:
     if has is None or asked <= has:
         return []
     cause = f"a node of partition {case.partition_name} has {has} GPU(s){kind}, {asked} were asked for"
-    return [Finding(ShapeError(cause, place="--gpus", next_step=_elsewhere(case, asked) or f"--gpus {has}"), source)]
+    step = _elsewhere(case, asked) or f"{case.job.gpu_option} {has}"
+    return [Finding(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 
 def _has(case: Case) -> tuple[int | None, str, str]:

@@ -89,6 +89,7 @@ class Case(NamedTuple):
         manifest: of the image.
         seen: what was looked at.
         minutes: the time that was asked for; None: nobody did, or it is no time.
+        memory: the memory that was asked for on each node, in MB; None: unset, or no size.
     """
 
     job: Job
@@ -98,6 +99,7 @@ class Case(NamedTuple):
     manifest: Manifest | None = None
     seen: Seen = Seen()
     minutes: int | None = None
+    memory: int | None = None
 
     @property
     def partition_name(self) -> str:

@@ -1,4 +1,4 @@
-"""As many nodes, and CPUs on each, as the partition has. What Slurm itself says goes before what is written."""
+"""As many nodes, and CPUs and memory on each, as the partition has. What Slurm itself says goes before what is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def look(case: Case) -> list[Finding]:
     job, name = case.job, case.partition_name
     least, _ = job.node_range
     cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
-    asked = {"--nodes": least, "--cpus-per-task": cpus}
+    asked = {"--nodes": least, "--cpus-per-task": cpus, "--mem": case.memory or 0}
     found = []
     for place, what, has, source in _limits(case):
         if has is not None and asked[place] > has:
@@ -29,9 +29,11 @@ def _limits(case: Case) -> Iterator[tuple[str, str, int | None, str]]:
         yield "--nodes", "node(s) that are up", live.nodes, "sinfo"
         yield "--nodes", "node(s) at most for one job", live.max_nodes, "sinfo"
         yield "--cpus-per-task", "CPU(s) per node", live.cpus, "sinfo"
+        yield "--mem", "MB of memory per node", live.memory or None, "sinfo"
     elif written is not None:
         yield "--nodes", "node(s)", count(written.nodes), case.source
         yield "--cpus-per-task", "CPU(s) per node", written.cpus, case.source
+        yield "--mem", "MB of memory per node", written.memory, case.source
 
 
 def count(nodes: str | int | None) -> int | None:
@@ -42,4 +44,6 @@ def count(nodes: str | int | None) -> int | None:
 def _fit(place: str, limit: int) -> str:
     if place == "--cpus-per-task":
         return f"at most {limit} for all ranks of a node together"
+    if place == "--mem":
+        return f"--mem {limit}M, or less"
     return f"{place} {limit}" if limit else "toolkit cluster show"

@@ -61,7 +61,7 @@ def repeatable(inputs: Inputs, decided: Plan) -> Job:
     if inputs.tree is not None and inputs.tree.is_copy:
         script = inputs.job.script or script  # of the work tree, which --no-snapshot runs
     values = {name: value for name, value in inputs.job.env.items() if name not in decided.secrets}
-    return replace(inputs.job, script=script, after=(), env=values)
+    return replace(inputs.job, script=script, after=(), env=values, pass_env=())
 
 
 def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None) -> Submission:

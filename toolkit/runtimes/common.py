@@ -40,9 +40,9 @@ def no_environment(asked: Asked, runtime: str) -> list[ToolkitError]:
         return []
     return [
         UsageError(
-            f"{name!r} is no NAME=VALUE, and as an environment of conda it means nothing to the runtime {runtime}",
+            f"an environment of conda ({name}) means nothing to the runtime {runtime}",
             place="--env",
-            next_step=f"--runtime conda --env {name}, or --env {name}=VALUE",
+            next_step=f"--runtime conda --env {name}",
         )
     ]
 

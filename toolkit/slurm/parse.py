@@ -32,6 +32,19 @@ def minutes(text: str) -> int | None:
     return days * 1440 + hours * 60 + mins + (1 if seconds else 0)
 
 
+def megabytes(text: str) -> int:
+    """Return a size in Slurm's form (``16G``, ``500M``, plain megabytes) in megabytes, rounded up; 0 is all of a node.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match = re.fullmatch(r"(\d{1,15})(?:([KMGT])B?)?", text, re.IGNORECASE | re.ASCII)
+    if not match:
+        raise ValueError(f"{text!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes")
+    kilobytes = int(match[1]) << 10 * "KMGT".index((match[2] or "M").upper())
+    return -(-kilobytes // 1024)
+
+
 def partitions(text: str) -> tuple[Partition, ...]:
     """Lines of ``sinfo --format=SINFO_FORMAT``, one for each partition, state and kind of node, as partitions in Slurm's order."""
     found: dict[str, dict[str, Any]] = {}
