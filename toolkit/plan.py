@@ -56,6 +56,7 @@ class Inputs(NamedTuple):
         notes: warnings of what was looked up.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
         unchecked: the warning of a plan that was made without the cluster; empty: it was asked.
+        to_fetch: the reference of an image that must be fetched before the job is submitted; empty: none.
         is_recipe: the image comes from one of our recipes, also where it is not here.
     """
 
@@ -81,6 +82,7 @@ class Inputs(NamedTuple):
     notes: tuple[str, ...] = ()
     tree: Tree | None = None
     unchecked: str = ""
+    to_fetch: str = ""
     is_recipe: bool = False
 
 

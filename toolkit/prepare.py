@@ -139,6 +139,9 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     if not place.is_here:
         warning = offline.warning(job, place.site, inner, settings.origins)
         inputs = inputs._replace(unchecked=warning, is_recipe=offline.is_recipe(job))
+    elif inner.image and found is None and _is_fetched(job):
+        warning = f"{job.image} has not been fetched: what is in it was not checked"
+        inputs = inputs._replace(to_fetch=job.image or "", unchecked=warning)
     return Prepared(inputs, client)
 
 
@@ -153,9 +156,31 @@ def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) ->
     return _collect(findings, lambda: tree_of(Path(target.folder), here))
 
 
+def _is_fetched(job: Job) -> bool:
+    """Return whether a job's image is one of a registry, which is fetched into the store."""
+    if job.runtime not in (None, "apptainer") or "://" not in (job.image or ""):
+        return False
+    from toolkit.images.foreign import is_reference
+
+    return is_reference(job.image or "")
+
+
 def _inside(job: Job, place: Place, client: Client, findings: list[ToolkitError]) -> inside.Inside:
+    if _is_fetched(job):
+        expected = _collect(findings, lambda: _of_registry(job.image or ""))
+        return expected or inside.Inside()
     expected = None if place.is_here else offline.inside(job, place.site, findings)
     return expected or inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
+
+
+def _of_registry(image: str) -> inside.Inside:
+    """The image of a reference where it is kept, or will be."""
+    from toolkit.images import foreign
+
+    found = foreign.kept(image)
+    if found is None:
+        return inside.Inside(image=str(foreign.path_of(image)))
+    return inside.Inside(image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path))
 
 
 def _cluster(place: Place) -> str | None:

@@ -37,7 +37,7 @@ def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(built:
     pulled = built.run("pull", place)
     assert pulled.returncode == 0, pulled.stderr
     assert Path(pulled.stdout.strip()) == built.images / "tiny.sif"
-    assert json.loads((built.images / "tiny.json").read_text()) == manifest
+    assert json.loads((built.images / "tiny.json").read_text()) == {**manifest, "origin": place}
     assert (built.images / "tiny.cdx.json").exists()
     assert built.inside("/bin/cat", "/hello") == "hello\n"
     assert not [path for path in built.images.iterdir() if path.name.startswith(".toolkit")]

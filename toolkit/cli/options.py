@@ -95,9 +95,10 @@ def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) 
 JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--image",
-        metavar="NAME|PATH",
+        metavar="NAME|PATH|URI",
         shell_complete=_images,
-        help="A recipe's name, the path of a SIF, or with --runtime docker or pyxis a reference.",
+        help="A recipe's name, the path of a SIF, or docker://... or oras://..., which is fetched once and kept; "
+        "with --runtime docker or pyxis a reference.",
     ),
     click.option(
         "--runtime",

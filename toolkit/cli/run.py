@@ -84,8 +84,15 @@ def command(
     if failed:
         options |= _failed_points(script)
     wait = Wait(0 if dry_run else wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
-    prepared = patiently(lambda: prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run), wait)
-    prepared = prepared._replace(inputs=prepared.inputs._replace(force=_reason(force)))
+
+    def look() -> Prepared:
+        found = prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
+        return found._replace(inputs=found.inputs._replace(force=_reason(force)))
+
+    prepared = patiently(look, wait)
+    if prepared.inputs.to_fetch and not dry_run:
+        fetch_image(prepared.inputs)
+        prepared = patiently(look, wait)
     if dry_run:
         _dry_run(prepared.inputs, explain=explain, as_json=as_json)
         return 0
@@ -103,6 +110,19 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def fetch_image(inputs: Inputs) -> None:
+    """Fetch the image of a registry for a job that could run, as far as is known without the image.
+
+    Raises:
+        PlanError: the job could not run; nothing was fetched.
+    """
+    from toolkit.images import foreign
+
+    plan(inputs)
+    with console.Steps() as progress:
+        foreign.fetch(inputs.to_fetch, progress)
 
 
 def _resumed(prepared: Prepared, wait: Wait) -> tuple[Paths, Plan, Submission] | None:

@@ -44,4 +44,9 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
 
         console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0
+    if prepared.inputs.to_fetch:
+        from toolkit.cli.run import fetch_image
+
+        fetch_image(prepared.inputs)
+        prepared = prepare(program, flags(given, arguments), Path.cwd())
     return run_interactively(prepared)

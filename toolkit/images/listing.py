@@ -55,6 +55,8 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     manifest = found.manifest
     if manifest is None:
         return Listed(name=name, state=FOREIGN, summary=summary, path=found.path, size=path.stat().st_size, directory=_other(directory))
+    if manifest.origin and not manifest.recipe_hash:
+        return _of_manifest(manifest, FOREIGN, summary, found.path)
     state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT
     return _of_manifest(manifest, state, summary, found.path)
 

@@ -42,13 +42,16 @@ class Source:
         return {f"{name}_{key}": value for name in names for key, value in (("USERNAME", self.login.user), ("PASSWORD", self.login.secret))}
 
 
-def source(reference: str, digest: str | None = None, *, known: Mapping[str, str] | None = None) -> Source:
+def source(
+    reference: str, digest: str | None = None, *, known: Mapping[str, str] | None = None, written: str = "the recipe's [base]"
+) -> Source:
     """Find out which image a base is now.
 
     Args:
         reference: as a recipe or the catalogue names it.
         digest: that it has to have.
         known: mirrors, instead of those that the user configured.
+        written: where the reference is written, for messages.
 
     Raises:
         UsageError: the reference, or what names the mirrors, cannot be read.
@@ -58,7 +61,7 @@ def source(reference: str, digest: str | None = None, *, known: Mapping[str, str
     try:
         wanted = parse(reference)
     except ValueError as error:
-        raise UsageError(str(error), place="the recipe's [base]") from None
+        raise UsageError(str(error), place=written) from None
     place = rewritten(wanted, configured_mirrors() if known is None else known)
     login = credentials(place.registry)
     found = registry.digest_of(place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""), login)

@@ -78,7 +78,10 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
         raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
     known = {name for directory in places for name in image_names(directory)}
     raise UnknownImageError(
-        f"no recipe, image or file is called {image}", choices={*known, *recipe_names()}, value=image, next_step="toolkit image list"
+        f"no recipe, image or file is called {image}",
+        choices={*known, *recipe_names()},
+        value=image,
+        next_step="toolkit image list" + (f"; docker://{image} is fetched from a registry" if ":" in image and " " not in image else ""),
     )
 
 

@@ -35,13 +35,13 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import write_atomically
-from toolkit.images import sif, store
+from toolkit.images import foreign, sif, store
 from toolkit.images.builders.sif_file import text_of
 from toolkit.images.names import image_name
 from toolkit.images.prune import FAILED_LOG, files_of
 from toolkit.images.registry_auth import credentials
 from toolkit.images.registry_names import Reference, is_loopback, parse
-from toolkit.images.registry_source import Source
+from toolkit.images.registry_source import Source, source
 from toolkit.images.sbom import ENDING
 from toolkit.images.store import FoundImage
 from toolkit.model.base import from_json
@@ -103,17 +103,19 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         raise UsageError(
             f"{origin!r} is no place to pull from", place="FROM", next_step="oras://registry/path:tag, or docker://registry/path:tag"
         )
-    place = _reference(reference)
+    wanted = _reference(reference)
+    place = _now(wanted) if scheme == "docker" else wanted
     directory = store.images_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with _private(directory) as scratch:
         environment = _environment(place, scratch)
         sif = scratch / "image.sif"
-        progress.begin("pull", str(place))
+        progress.begin("pull", str(wanted))
         plain = _plain(place) if scheme == "oras" else [*(("--no-https",) if is_loopback(place.registry) else ())]
         _apptainer(["pull", *plain, str(sif), f"{scheme}://{place.pinned}"], environment, place, directory=directory)
         progress.end()
         manifest, beside = (None, {}) if scheme == "docker" else _about(place, scratch, environment)
+        origin = f"{scheme}://{wanted}"
         header = store.whole_header(sif)
         if manifest and (manifest.sif_id, manifest.size) != (header.sif_id, sif.stat().st_size):
             raise BuildError(
@@ -121,23 +123,30 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
                 place=str(place),
                 next_step="push it again from where it was built, or pull it by docker:// as a foreign image",
             )
-        chosen = name or (manifest.name if manifest else place.path.rsplit("/", 1)[-1])
+        chosen = name or (manifest.name if manifest else wanted.path.rsplit("/", 1)[-1])
         image_name(chosen, str(place))
+        if manifest is None:
+            progress.begin("look", "what is in it")
+            manifest = foreign.describe(sif, origin, place.digest, scratch)
+            progress.end()
+        manifest = msgspec.structs.replace(manifest, origin=origin)
         return _appear(sif, chosen, manifest, beside, directory, force=force)
 
 
-def _appear(sif: Path, name: str, manifest: Manifest | None, beside: dict[str, str], directory: Path, *, force: bool) -> Path:
+def _now(wanted: Reference) -> Reference:
+    """Return where an image is fetched from, with the digest that its tag has now."""
+    found = source(str(wanted), written="FROM")
+    return found.place
+
+
+def _appear(sif: Path, name: str, manifest: Manifest, beside: dict[str, str], directory: Path, *, force: bool) -> Path:
     target = directory / f"{name}.sif"
     if target.exists() and not force:
         raise UsageError(
             f"there is an image {name} already", place="--name", next_step="--force replaces it; --name gives the new one another name"
         )
     sif.chmod(0o755)
-    if manifest is None:
-        target.with_name(f"{name}.json").unlink(missing_ok=True)  # of what had the name before
-        sif.replace(target)
-    else:
-        store.publish(sif, msgspec.structs.replace(manifest, name=name), directory)
+    store.publish(sif, msgspec.structs.replace(manifest, name=name), directory)
     bill = target.with_name(f"{name}{ENDING}")
     if ENDING in beside:
         write_atomically(bill, beside[ENDING])

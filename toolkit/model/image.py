@@ -104,6 +104,7 @@ class Manifest(Model, frozen=True, kw_only=True):
         signatures: who signed it.
         layers: what it was put together from, the base first; empty where it was packed at once.
         products: SHA-256 of what was compiled for it; empty where nothing was.
+        origin: the place in a registry that it was fetched from; empty: it was built here.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Manifest(Model, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...] = ()
     layers: tuple[Layer, ...] = ()
     products: str = ""
+    origin: str = ""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

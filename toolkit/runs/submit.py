@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import scripts
-from toolkit.errors import SlurmUnreachableError, SubmissionError, ToolkitError
+from toolkit.errors import ImageMissingError, SlurmUnreachableError, SubmissionError, ToolkitError
 from toolkit.files import write_atomically
 from toolkit.images import usage
 from toolkit.model.base import to_json
@@ -27,8 +27,12 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
 
     Raises:
         PlanError: it could not run; nothing was written.
+        ImageMissingError: the image of a registry has not been fetched.
     """
     decided = plan(snapshot.frozen(inputs))
+    if inputs.to_fetch:
+        step = f"toolkit image pull {inputs.to_fetch} --name {Path(inputs.image).name.removesuffix('.sif')}"
+        raise ImageMissingError(f"{inputs.to_fetch} has not been fetched", place="--image", next_step=step)
     while not store.create(Path(decided.run_directory)):
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])

@@ -1,0 +1,167 @@
+"""Images that a job names by their place in a registry: fetched once, kept in the store with a manifest, and found again.
+
+``docker://python:3.11`` is kept as ``python_3.11.sif``. The tag may move on; the kept image stays
+what it was until somebody fetches it anew, so that a repeated run runs the same image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit.errors import BuildError, ToolkitError, UsageError
+from toolkit.images import store
+from toolkit.images.names import LONGEST, image_name
+from toolkit.images.registry_names import DEFAULT_REGISTRY, Reference, parse
+from toolkit.images.store import FoundImage
+from toolkit.model.image import BaseImage, Manifest
+from toolkit.progress import Progress
+from toolkit.quoting import shell_words
+
+SCHEMES = ("docker", "oras")
+# Distribution -> what scripts import, where the names differ.
+_FRAMEWORKS = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "horovod": "horovod",
+    "ray": "ray",
+    "mpi4py": "mpi4py",
+}
+_MPIRUN = "if command -v mpirun >/dev/null 2>&1; then mpirun --version 2>&1 | head -n 3; fi; true"
+
+
+def is_reference(image: str) -> bool:
+    """Return whether an image is named by its place in a registry."""
+    return image.partition("://")[0] in SCHEMES and "://" in image
+
+
+def name_of(image: str) -> str:
+    """Return the name that the image of a reference has in the store: ``ghcr.io_team_torch_2.7``.
+
+    Raises:
+        UsageError: it is not a reference.
+    """
+    place = _reference(image)
+    path = place.path.removeprefix("library/") if place.registry == DEFAULT_REGISTRY else place.repository
+    name = f"{path}_{place.tag or place.digest}".replace("/", "_").replace(":", "_")
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return image_name(name, "--image", error=UsageError)
+
+
+def _reference(image: str) -> Reference:
+    scheme, _, rest = image.partition("://")
+    try:
+        return parse(rest)
+    except ValueError as error:
+        raise UsageError(str(error), place="--image", next_step=f"{scheme}://REGISTRY/NAME:TAG") from None
+
+
+def origin_of(image: str) -> str:
+    """Return a reference with everything that Docker leaves out: ``docker://docker.io/library/python:3.11``.
+
+    Raises:
+        UsageError: it is not a reference.
+    """
+    return f"{image.partition('://')[0]}://{_reference(image)}"
+
+
+def path_of(image: str) -> Path:
+    """Return where the image of a reference is kept, or will be.
+
+    Raises:
+        UsageError: it is not a reference.
+    """
+    return store.images_directory() / f"{name_of(image)}.sif"
+
+
+def kept(image: str) -> FoundImage | None:
+    """Return the image of a reference if it was fetched before.
+
+    Raises:
+        UsageError: it is not a reference, or its name in the store is that of another image.
+    """
+    path = path_of(image)
+    if not path.exists():
+        return None
+    found = store.find(str(path))
+    if found.manifest is None or found.manifest.origin != origin_of(image):
+        name = path.name.removesuffix(".sif")
+        raise UsageError(
+            f"{image} would be kept as {name}, and another image has that name",
+            place="--image",
+            next_step=f"toolkit image pull {image} --name NAME, then --image NAME",
+        )
+    return found
+
+
+def fetch(image: str, progress: Progress) -> FoundImage:
+    """Fetch the image of a reference into the store, unless it is there.
+
+    Raises:
+        ToolkitError: as ``transfer.pull``.
+    """
+    from toolkit.images import transfer
+
+    return kept(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
+
+
+def describe(sif: Path, origin: str, digest: str, config: Path) -> Manifest:
+    """Return the manifest of an image that others built, from what is in it.
+
+    Args:
+        sif: the image.
+        origin: as ``origin_of``.
+        digest: of the image in its registry; empty: not known.
+        config: a directory for what Apptainer writes down of itself.
+
+    An image that cannot be asked, for lack of a shell, is described by its origin alone.
+    """
+    from toolkit import __version__
+    from toolkit.images.builders.collect import contents
+    from toolkit.images.collect import Contents
+
+    try:
+        found = contents(str(sif), config)
+    except BuildError:
+        found = Contents()
+    names = {_FRAMEWORKS[one.name.lower()]: one.version for one in found.pip if one.name.lower() in _FRAMEWORKS}
+    return Manifest(
+        name=sif.stem,
+        sif_id=store.whole_header(sif).sif_id,
+        size=sif.stat().st_size,
+        recipe_hash="",
+        built=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        frameworks=names,
+        mpi=_mpi(sif) if found != Contents() else (),
+        runscript=False,  # of a foreign runscript nothing is known
+        base=BaseImage(reference=origin.partition("://")[2], digest=digest),
+        packages=found.packages,
+        system=found.system,
+        horovod=found.horovod,
+        tools={"toolkit": __version__},
+        command=shell_words(["toolkit", "image", "pull", _pinned(origin, digest)]),
+        origin=origin,
+    )
+
+
+def _pinned(origin: str, digest: str) -> str:
+    """Return the reference that names exactly this image."""
+    return origin if "@" in origin or not digest else f"{origin}@{digest}"
+
+
+def _mpi(sif: Path) -> tuple[str, ...]:
+    """Return what the image's MPI can be started by, from how its mpirun introduces itself."""
+    from toolkit import shell
+    from toolkit.inside.environments import spoken
+
+    program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
+    try:
+        said = shell.run(
+            [program, "--silent", "exec", "--cleanenv", "--containall", str(sif), "/bin/sh", "-c", _MPIRUN], check=False, timeout=120
+        )
+    except ToolkitError:
+        return ()
+    return spoken(said.stdout)
