@@ -19,7 +19,9 @@ from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.plan import plan
 from toolkit.runs import once
+from toolkit.runs.logs import Line
 from toolkit.runs.store import Paths
+from toolkit.ways import requeue
 
 # A step that goes on until the file "leave" is there, and then ends with the code that stands in it.
 STEP = """#!/bin/bash
@@ -134,6 +136,38 @@ def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is
     code, printed = job.end()
     assert code == 0, printed
     assert "exit code 0" in printed
+
+
+def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) -> None:
+    """The script tells which signal came and what an exit code means, before anybody has to guess."""
+    job = Job(tmp_path, {"requeue": True, "time": "4"}, {})
+    job.wait_for("started")
+    job.tell()
+    job.leave(0)
+    code, printed = job.end()
+    assert code == 0, printed
+    for words in (
+        "Slurm sent USR1, about 60 s before",
+        "have 40 s to save",
+        "exit code 0 means that they have finished",
+        "warning: the ranks ended",
+    ):
+        assert words in printed
+    found = requeue.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    assert "must end with another exit code" in (requeue.warning(found) or "")
+
+
+@pytest.mark.parametrize("code", [0, 75])
+def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> None:
+    job = Job(tmp_path, {"requeue": True, "time": "4"}, {})
+    job.wait_for("started")
+    job.leave(code)
+    ended, printed = job.end()
+    assert ended == code
+    assert "toolkit: warning" not in printed
+    found = requeue.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    assert [stint.how for stint in found] == [f"exit code {code}"]
+    assert requeue.warning(found) is None
 
 
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:

@@ -106,10 +106,12 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
 
 def show_attempts(stints: Sequence[Stint]) -> None:
     """The history of a run that went back into the queue."""
-    from toolkit.ways.requeue import told
+    from toolkit.ways.requeue import told, warning
 
     for index, line in enumerate(told(stints) if len(stints) > 1 else ()):
         console.note(console.subject("" if index else "attempts", line))
+    if text := warning(stints):
+        console.note(console.subject("warning", text))
 
 
 def show_explanation(paths: Paths) -> None:

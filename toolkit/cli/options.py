@@ -164,7 +164,7 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start when this run has ended well; afterany:RUN: in whatever way. Repeatable.",
     ),
     click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
-    click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60."),
+    click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60 (to the batch shell, 60 s before)."),
     click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),
     click.option(
         "--sweep",
@@ -176,7 +176,8 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--requeue",
         is_flag=True,
         default=None,
-        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get a signal, perhaps twice.",
+        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get USR1 120 s before the limit, or "
+        "what --signal says, perhaps twice. After it, exit code 0 means finished; any other (75 is usual), or none, means go on.",
     ),
     click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
     click.option(

@@ -27,6 +27,7 @@ _LINE = re.compile(
     re.escape(MARK) + r" (?P<number>\d{1,6}) of at most \d{1,6} (?P<what>begins|ends) "
     r"(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
 )
+_FINISHED = re.compile(r"exit code 0 after (?P<signal>USR[12]), taken as finished")
 
 
 def decide(job: Job, minutes: int | None) -> Requeue | None:
@@ -98,6 +99,21 @@ def begins(line: Line) -> bool:
     """Return whether an attempt begins with this line of the batch shell."""
     match = None if line.host else _LINE.search(line.text)
     return match is not None and match["what"] == "begins"
+
+
+def warning(found: Sequence[Stint]) -> str | None:
+    """Return a warning for a job whose ranks ended with 0 right after the signal; None: they did not.
+
+    They may have finished just then. More often a script saves, leaves with 0, and so is never
+    continued.
+    """
+    match = next(filter(None, (_FINISHED.fullmatch(stint.how) for stint in reversed(found))), None)
+    if match is None:
+        return None
+    return (
+        f"the ranks ended with 0 right after {match['signal']}, so the job counts as finished and was not queued again; "
+        "a script that saves in order to go on must end with another exit code, such as 75"
+    )
 
 
 def told(found: Sequence[Stint]) -> list[str]:
