@@ -38,6 +38,7 @@ class Chain(Model, frozen=True, kw_only=True):
         products_key: of what the build stage makes: what it is compiled against, and how.
         files: path -> text of what is put into the image last.
         prelude: what the shell of every step begins with.
+        keeps_temporary: /tmp and /var/tmp of the steps are those of the image.
     """
 
     base: Base
@@ -48,6 +49,7 @@ class Chain(Model, frozen=True, kw_only=True):
     products_key: str
     files: dict[str, str]
     prelude: tuple[str, ...]
+    keeps_temporary: bool = False
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -84,6 +86,7 @@ def chain(stages: Stages, state: str = "") -> Chain:
         products_key=products,
         files=stages.files,
         prelude=stages.prelude,
+        keeps_temporary=stages.keeps_temporary,
     )
 
 

@@ -38,7 +38,9 @@ class Piece(Model, frozen=True, kw_only=True):
         lines: the commands, for ``sh -e``, every value in them quoted already; what was compiled is in ``WHEELS``.
         finish: commands for the end, when every step has run and before what only the build needs is removed.
         environment: what the image's environment has from it.
+        expanding: the same, for values that are made of the base's (``expansion``).
         path: directories put before the image's PATH.
+        keeps_temporary: what it leaves in /tmp and /var/tmp is there for later steps, as in a Dockerfile.
         imports: modules that a script can import.
         checks: what proves that it worked.
     """
@@ -51,7 +53,9 @@ class Piece(Model, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
     finish: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    expanding: dict[str, str] = {}
     path: tuple[str, ...] = ()
+    keeps_temporary: bool = False
     imports: tuple[str, ...] = ()
     checks: tuple[CheckCall, ...] = ()
 

@@ -47,8 +47,10 @@ class Stages(Model, frozen=True, kw_only=True):
         files: path -> text of what is written into the image last: what proves it.
         path: directories put before the image's PATH.
         environment: variables of the image.
+        expanding: those whose values are made of the base's, set before the others.
         checks: what proves it.
         dropped: steps of the recipe that the base makes needless.
+        keeps_temporary: a step may need what an earlier one left in /tmp or /var/tmp.
     """
 
     base: Base
@@ -59,8 +61,10 @@ class Stages(Model, frozen=True, kw_only=True):
     files: dict[str, str]
     path: tuple[str, ...]
     environment: dict[str, str]
+    expanding: dict[str, str] = {}
     checks: tuple[CheckCall, ...]
     dropped: tuple[str, ...] = ()
+    keeps_temporary: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -103,18 +107,35 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     later = tuple(step for piece in pieces[first:] for step in _steps(piece, True, in_place))
     uses_apt = any(piece.packages or piece.build_packages for piece in pieces)
     calls = _checks(pieces)
+    keeps_temporary = any(piece.keeps_temporary for piece in pieces)
+    environment, expanding = _environment(pieces)
     return Stages(
         base=base,
-        prelude=_prelude(base, path),
+        prelude=(*_prelude(base, path), *(("# /tmp is part of the image",) if keeps_temporary else ())),
         common=common,
         build=_build([pieces[number] for number in compiled]),
         final=(*later, Step(name="clean", detail="what only the build needed", lines=tuple(_clean(resolved, uses_apt=uses_apt)))),
         files=_files(calls, scripts),
         path=path,
-        environment=dict(sorted({name: value for piece in pieces for name, value in piece.environment.items()}.items())),
+        environment=environment,
+        expanding=expanding,
         checks=calls,
         dropped=resolved.dropped,
+        keeps_temporary=keeps_temporary,
     )
+
+
+def _environment(pieces: Iterable[Piece]) -> tuple[dict[str, str], dict[str, str]]:
+    """The image's variables; of two steps that set one, the later counts."""
+    literals: dict[str, str] = {}
+    expanding: dict[str, str] = {}
+    for piece in pieces:
+        for name in (*piece.environment, *piece.expanding):
+            literals.pop(name, None)
+            expanding.pop(name, None)
+        literals |= piece.environment
+        expanding |= piece.expanding
+    return dict(sorted(literals.items())), expanding
 
 
 def _prelude(base: Base, path: tuple[str, ...]) -> tuple[str, ...]:

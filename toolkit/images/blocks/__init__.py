@@ -11,6 +11,8 @@ from toolkit.images.blocks.openmpi import OpenMpi
 from toolkit.images.blocks.pip import Pip
 from toolkit.images.blocks.python import Python
 from toolkit.images.blocks.run import Run
+from toolkit.images.blocks.shell import Shell
+from toolkit.images.blocks.unpack import Unpack
 from toolkit.images.piece import Block
 
 BLOCKS: dict[str, type[Block]] = {
@@ -23,4 +25,6 @@ BLOCKS: dict[str, type[Block]] = {
     "pip": Pip,
     "python": Python,
     "run": Run,
+    "shell": Shell,
+    "unpack": Unpack,
 }

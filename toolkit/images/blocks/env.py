@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from toolkit.images.expansion import require_expandable, separated
 from toolkit.images.piece import Block, Piece
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -14,15 +16,28 @@ class Env(Block, frozen=True, kw_only=True):
 
     Attributes:
         variables: name -> value, for every program that runs in the image.
+        expand: those of them whose values hold ``${NAME}``, a variable of the base image; ``$$`` is a dollar sign.
     """
 
     variables: dict[str, str]
+    expand: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        wrong = next((name for name in self.variables if not _VARIABLE.match(name)), None)
-        if wrong is not None:
-            raise ValueError(f"{wrong!r} cannot be the name of a variable")
+        require_names(self.variables)
+        require_expandable(self.variables, self.expand)
 
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
-        return Piece(name="env", detail=", ".join(self.variables), environment=self.variables)
+        literals, expanding = separated(self.variables, self.expand)
+        return Piece(name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding)
+
+
+def require_names(variables: Iterable[str]) -> None:
+    """Refuse what cannot be the name of a variable.
+
+    Raises:
+        ValueError: with the first such name.
+    """
+    wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} cannot be the name of a variable")

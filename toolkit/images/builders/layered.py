@@ -253,7 +253,7 @@ class _Layered:
         )
 
     def _temporary(self) -> Iterable[Bind]:
-        for target in ("/tmp", "/var/tmp"):
+        for target in () if self.chain.keeps_temporary else ("/tmp", "/var/tmp"):
             directory = self._directory(f"{_STEPS}{target.replace('/', '-')}")
             directory.chmod(0o1777)
             yield Bind(source=str(directory), target=target, writable=True)

@@ -61,7 +61,8 @@ def hash_of(found: Stages) -> str:
     import msgspec
 
     contents = (found.base.header(), found.base.setup(), found.prelude, found.common, found.build, found.final, found.files, found.path)
-    return _sha256(msgspec.json.encode((*contents, found.environment), order="deterministic"))
+    expanding = (list(found.expanding.items()),) if found.expanding else ()
+    return _sha256(msgspec.json.encode((*contents, found.environment, *expanding), order="deterministic"))
 
 
 def _sha256(data: bytes) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.bases import Debootstrap
 from toolkit.images.definitions import STEP
+from toolkit.images.expansion import exports
 from toolkit.images.piece import CHECKS, WHEELS
 from toolkit.images.recipes import Resolved
 from toolkit.images.stages import Stages, Step
@@ -101,5 +102,4 @@ def _files(stages: Stages) -> Iterator[str]:
 def _environment(stages: Stages) -> Iterator[str]:
     if stages.path:
         yield f"export PATH={':'.join(stages.path)}:$PATH"
-    for name, value in stages.environment.items():
-        yield f"export {name}={word(value)}"
+    yield from (f"export {setting}" for setting in exports(stages.environment, stages.expanding))

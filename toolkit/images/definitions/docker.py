@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.definitions import STEP
+from toolkit.images.expansion import for_docker, ordered
 from toolkit.images.piece import CHECKS, WHEELS
 from toolkit.images.recipes import Resolved
 from toolkit.images.stages import Stages, Step
@@ -93,6 +94,8 @@ def _files(stages: Stages) -> Iterator[str]:
 def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
     if stages.path:
         yield f'ENV PATH="{":".join(stages.path)}:$PATH"'
+    for name, value in ordered(stages.expanding).items():
+        yield f"ENV {name}={for_docker(value)}"
     for name, value in stages.environment.items():
         yield f"ENV {name}={_value(value)}"
     for name, value in sorted(labels.items()):

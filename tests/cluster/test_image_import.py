@@ -1,0 +1,138 @@
+"""Imported Dockerfiles, built both ways: by Docker itself and from our recipe. File trees and environments are the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.docked_fixtures import Docked, store_of
+from tests.cluster.engine_fixtures import TestEngine, TestRegistry, put_tiny
+from tests.cluster.image_fixtures import copy_program
+from tests.cluster.trees import docker_tree, environment_of, sif_tree
+
+_PROGRAMS = ("tar", "gzip", "base64", "mktemp", "dirname", "mv", "setpriv", "getent", "cut", "bash", "sort", "chmod", "ln", "pwd", "touch")
+BASE = "registry.example.org/stand-in/importing:1"
+
+ORDER = """\
+ARG BASE=importing:1
+FROM registry.example.org/stand-in/$BASE
+ARG VERSION=1.2 EMPTY
+ENV X=/opt/x LATER=$LATER_UNSET
+ENV PATH=$X/bin:$PATH X2="$X two  words" Y=${X:-no} Z=${EMPTY:+set}
+RUN echo "$X|$X2|$Y|$Z|$VERSION|${EMPTY-unset}|$LATER" > /first
+ENV X=/changed
+RUN echo "$X|$X2|$HOME|$(pwd)" > /second; false; true
+WORKDIR work
+WORKDIR deeper/./x/..
+RUN pwd > here && cd / && pwd > there-is-not-here
+RUN pwd > again
+COPY --chmod=750 tool.sh data/ /srv/files/
+COPY one /srv/named
+COPY one *.txt sub/
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+RUN a=(1 2 3); echo "${#a[@]} ${a[*]/2/two}" > /bash
+RUN ["/bin/sh", "-c", "echo \\"exec $X\\" > /exec"]
+ENV QUOTED='single $X' DOLLAR=\\$X BRACES="{{x}}" SPACE=a\\ b
+USER worker
+RUN id -u > /tmp/worker && id -g >> /tmp/worker && echo "$HOME" >> /tmp/worker
+USER 1234:77
+RUN id > /tmp/number
+COPY --chown=worker:workers one /srv/owned
+USER root
+ARG VERSION=2
+RUN echo "$VERSION \\
+# a comment within
+    on a second line" > /joined
+CMD ["true"]
+EXPOSE 80
+"""
+ODD = """\
+# escape=`
+FROM registry.example.org/stand-in/importing:1
+ENV legacy a  b "c"
+RUN echo one && `
+    echo "back\\slash $legacy" > /escaped
+RUN	printf '%s\\n' "a	tab" '{{ braces }}' "it's" > /odd
+RUN umask > /umask; ln -s /odd /link; ln /odd /hard; mkdir -m 700 /closed; touch '/a b'
+WORKDIR /srv
+COPY . .
+ENV LIST=one`
+two
+"""
+
+
+@pytest.fixture(scope="module")
+def importing_base(docker_engine: TestEngine, registry: TestRegistry, tiny_base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A handful of programs more than tiny, in the registry, and in the engine under the name of the Dockerfiles."""
+    base = tmp_path_factory.mktemp("base")
+    subprocess.run(["cp", "-a", f"{tiny_base}/.", base], check=True)
+    for program in _PROGRAMS:
+        if program != "pwd":
+            copy_program(program, base)
+    (base / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nworker:x:501:502:worker:/home/worker:/bin/sh\n")
+    (base / "etc/group").write_text("root:x:0:\nworkers:x:502:\nmore:x:503:worker\n")
+    (base / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\n")
+    library = next(Path("/lib").glob("*/libnss_files.so.2"), None)
+    if library is not None:
+        subprocess.run(["cp", "--parents", library, base], check=True)
+    (base / "tmp").chmod(0o1777)
+    put_tiny(docker_engine, str(base), f"{registry.name}/stand-in/importing:1")
+    docker_engine.client("tag", f"{registry.name}/stand-in/importing:1", BASE)
+    return BASE
+
+
+@pytest.fixture
+def store(docker_engine: TestEngine, registry: TestRegistry, importing_base: str) -> Iterator[Docked]:
+    with store_of(docker_engine.environment, registry, importing_base) as made:
+        yield made
+
+
+@pytest.fixture
+def context(store: Docked) -> Path:
+    """Files of many kinds beside a Dockerfile."""
+    place = store.place / "context"
+    (place / "data/sub").mkdir(parents=True)
+    (place / "one").write_text("one\n")
+    (place / "a.txt").write_bytes(b"\0binary\xff\n")
+    (place / "b.txt").write_text("")
+    (place / "tool.sh").write_text("#!/bin/sh\nexec true\n")
+    (place / "tool.sh").chmod(0o755)
+    (place / "data/kept").write_text("kept\n" * 2000)
+    (place / "data/ignored.log").write_text("not copied")
+    (place / "data/sub/deep").write_text("deep")
+    (place / "data/link").symlink_to("kept")
+    (place / ".dockerignore").write_text("# comment\n**/*.log\n.dockerignore\n")
+    os.chmod(place / "data/sub", 0o711)  # noqa: PTH101
+    return place
+
+
+@pytest.mark.parametrize(("name", "text"), [("order", ORDER), ("odd", ODD)])
+@pytest.mark.parametrize("engine", ["apptainer", "flat"])
+def test_a_dockerfile_and_its_recipe_give_the_same_image(
+    store: Docked, context: Path, docker_engine: TestEngine, name: str, text: str, engine: str
+) -> None:
+    (context / "Dockerfile").write_text(text)
+    imported = store.run("import", context / "Dockerfile", "--name", "tiny", "--directory", store.place)
+    assert imported.returncode == 0, imported.stderr
+    words = ("--flat",) if engine == "flat" else ("--engine", "apptainer")
+    built = store.run("build", store.place / "tiny.toml", *words)
+    assert built.returncode == 0, built.stderr
+    docker_engine.client("build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(context))
+    # Apptainer shows an image another /tmp, also while it builds it flat.
+    unlike = ("tmp", "var/tmp") if engine == "flat" else ()
+    ours, theirs = sif_tree(store.images / "tiny.sif"), docker_tree(docker_engine, f"by-docker:{name}")
+    different = {path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)}
+    assert {path: both for path, both in different.items() if not path.startswith(unlike)} == {}
+    assert sorted(set(ours) - set(theirs)) == []
+    assert environment_of(store.images / "tiny.sif") == docker_environment(docker_engine, f"by-docker:{name}")
+
+
+def docker_environment(engine: TestEngine, image: str) -> dict[str, str]:
+    """The environment that Docker gives the image's programs."""
+    lines = engine.client("run", "--rm", "--network", "none", "--entrypoint", "env", image).splitlines()
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    return {name: value for name, value in found.items() if name not in ("HOSTNAME", "HOME", "PWD", "SHLVL", "_")}

@@ -1,0 +1,71 @@
+"""What is in an image of Docker's and in a SIF, path by path, without what engines put there themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from tests.cluster.engine_fixtures import TestEngine
+
+# Directories and files of the engines, and what has the time or chance in it.
+_OWN = re.compile(
+    r"(\.singularity\.d|opt/toolkit|dev|proc|sys|run|mnt|root/\.cache|var/cache/ldconfig|var/cache/apt|var/lib/apt/lists|var/log)(/.*)?\Z"
+    r"|(singularity|environment|\.dockerenv|etc/(hosts|resolv\.conf|hostname|mtab|ld\.so\.cache)|opt|\.exec|\.run|\.shell|\.test)\Z"
+    r"|(.*/)?__pycache__(/.*)?\Z"
+)
+_OF_APPTAINER = re.compile(r"(APPTAINER|SINGULARITY)_|(LD_LIBRARY_PATH|PROMPT_COMMAND|PS1|HOME|PWD|SHLVL|_|LANG|TERM|OLDPWD|USER_PATH)\Z")
+_USUAL = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin")
+Entry = tuple[str, int, int, int, str]
+
+
+def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
+    kind = "link" if member.issym() else "dir" if member.isdir() else "file"
+    if member.issym():
+        return kind, 0o777, member.uid, member.gid, member.linkname
+    stream = archive.extractfile(member) if not member.isdir() else None  # of a hard link, the file's
+    data = stream.read() if stream else b""
+    shown = repr(data) if len(data) < 200 else hashlib.sha256(data).hexdigest()
+    return kind, member.mode & 0o7777, member.uid, member.gid, shown
+
+
+def _tree(data: bytes) -> dict[str, Entry]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = [(member.name.removeprefix("./").strip("/"), member) for member in archive]
+        return {name: _entry(member, archive) for name, member in members if name not in ("", ".") and not _OWN.match(name)}
+
+
+def docker_tree(engine: TestEngine, image: str) -> dict[str, Entry]:
+    """Everything in an image of the engine."""
+    name = engine.client("create", image, "true")
+    try:
+        with tempfile.NamedTemporaryFile(dir="/var/tmp") as file:
+            engine.client("export", "-o", file.name, name)
+            return _tree(Path(file.name).read_bytes())
+    finally:
+        engine.client("rm", "-f", name)
+
+
+def sif_tree(sif: Path) -> dict[str, Entry]:
+    """Everything in the file system of a SIF."""
+    listed = subprocess.run(["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True).stdout
+    number = next(line.split("|")[0].strip() for line in listed.splitlines() if "FS (Squashfs/*System/" in line)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        with Path(place, "part").open("wb") as part:
+            subprocess.run(["apptainer", "sif", "dump", number, sif], stdout=part, check=True)
+        subprocess.run(["unsquashfs", "-q", "-n", "-d", f"{place}/root", f"{place}/part"], check=True, capture_output=True)
+        return _tree(subprocess.run(["tar", "--numeric-owner", "-C", f"{place}/root", "-c", "."], capture_output=True, check=True).stdout)
+
+
+def environment_of(sif: Path) -> dict[str, str]:
+    """The environment that Apptainer gives the image's programs."""
+    words = ["apptainer", "--silent", "exec", "--cleanenv", "--containall", "--no-home", str(sif), "env"]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout.splitlines()
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    # Apptainer puts the usual directories behind every image's own.
+    found["PATH"] = ":".join(part for part in found["PATH"].split(":") if part not in _USUAL)
+    return {name: value for name, value in found.items() if not _OF_APPTAINER.match(name)}

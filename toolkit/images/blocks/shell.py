@@ -1,0 +1,93 @@
+"""One command in its own shell, directory, environment and user, as a Dockerfile's RUN has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.images.blocks.env import require_names
+from toolkit.images.expansion import exports, for_shell, references, require_expandable, separated
+from toolkit.images.piece import Block, CheckCall, Piece, require_step_name
+from toolkit.images.words import word, words
+
+# What the shells of our steps begin with (``stages``), and a command of another file does not know.
+_OURS = "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK PIP_ROOT_USER_ACTION PIP_NO_INPUT"
+_OF_BASE = 'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
+
+
+class Shell(Block, frozen=True, kw_only=True):
+    r"""``block = "shell"``.
+
+    Attributes:
+        command: the last argument of ``program``; empty: it has no such argument.
+        encoded: the command is text for ``printf %b``, such as ``echo a\012echo b`` for two lines.
+        program: what runs the command.
+        directory: where it runs.
+        variables: what it sees in its environment beside the base's variables.
+        expand: those whose values hold ``${NAME}``, as in the block ``env``; ``directory`` may, too.
+        user: whom it runs as: a name or a number, and perhaps ``:`` and a group.
+        name: of the step.
+        checks: by name, what must end with 0 in the finished image.
+    """
+
+    command: str = ""
+    encoded: bool = False
+    program: tuple[str, ...] = ("/bin/sh", "-c")
+    directory: str = "/"
+    variables: dict[str, str] = {}
+    expand: tuple[str, ...] = ()
+    user: str = ""
+    name: str = "shell"
+    checks: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.checks):
+            require_step_name(name)
+        require_names(self.variables)
+        require_expandable(self.variables, self.expand)
+        references(self.directory)
+        if not self.program:
+            raise ValueError("a command needs a program that runs it")
+
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
+        checks = tuple(CheckCall(name=name, command=f"sh -c {word(command)}") for name, command in sorted(self.checks.items()))
+        return Piece(name=self.name, detail=self._detail(), lines=(f"( {'; '.join(self._lines())} )",), keeps_temporary=True, checks=checks)
+
+    def _detail(self) -> str:
+        text = " ".join((self.command or " ".join(self.program)).split())
+        return text if len(text) <= 60 else f"{text[:57]}..."
+
+    def _lines(self) -> Iterator[str]:
+        yield f"unset {_OURS}"
+        yield "export HOME=/root"
+        yield from _user(self.user)
+        yield _OF_BASE
+        settings = " ".join(exports(*separated(self.variables, self.expand)))
+        if settings:
+            yield f"export {settings}"
+        yield f"cd {for_shell(self.directory)}"
+        argument = f' "$(printf %b {word(self.command)})"' if self.encoded else f" {word(self.command)}" if self.command else ""
+        yield f"exec {_become(self.user)}{words(self.program)}{argument}"
+
+
+def _user(user: str) -> Iterator[str]:
+    """Find out the numbers and the home of a user in the image."""
+    name, _, group = user.partition(":")
+    if not name or (name in ("root", "0") and not group):
+        return
+    known = f"getent passwd {word(name)}"
+    yield f"uid=$({known} | cut -d: -f3)" if not name.isdecimal() else f"uid={name}"
+    if group.isdecimal():
+        yield f"gid={group}"
+    else:
+        yield f"gid=$(getent group {word(group)} | cut -d: -f3)" if group else f"gid=$({known} | cut -d: -f4)"
+    yield 'home=$(getent passwd "$uid" | cut -d: -f6)'
+    yield 'export HOME="${home:-/}"'
+
+
+def _become(user: str) -> str:
+    name, _, group = user.partition(":")
+    if not name or (name in ("root", "0") and not group):
+        return ""
+    groups = "--clear-groups" if group or name.isdecimal() else "--init-groups"
+    return f'setpriv --reuid="$uid" --regid="${{gid:-0}}" {groups} -- '

@@ -1,0 +1,66 @@
+"""Files of any kind, written into the image from an archive that stands in the recipe, as a Dockerfile's COPY has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.images.expansion import for_shell, references
+from toolkit.images.piece import Block, Piece, require_step_name
+from toolkit.images.words import word, words
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
+
+
+class Unpack(Block, frozen=True, kw_only=True):
+    """``block = "unpack"``.
+
+    Attributes:
+        path: of a directory in the image, absolute; it may hold ``${NAME}``, as in the block ``env``.
+        names: what is in the archive, at its top.
+        data: the archive: tar with gzip, in lines of base64.
+        mode: the permissions of all of it, as for ``chmod -R``; empty: those in the archive.
+        owner: of all of it, and perhaps ``:`` and a group; empty: root.
+        file: the archive is one file, and ``path`` its name unless a directory has that name.
+        name: of the step.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    data: tuple[str, ...]
+    mode: str = ""
+    owner: str = ""
+    file: bool = False
+    name: str = "unpack"
+
+    def __post_init__(self) -> None:
+        require_step_name(self.name)
+        references(self.path)
+        if not self.names or (self.file and len(self.names) != 1):
+            raise ValueError("it must be said what is in the archive")
+        if any(not _BASE64.match(line) for line in self.data):
+            raise ValueError("the data are not base64")
+
+    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+        del holds
+        detail = f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"
+        return Piece(name=self.name, detail=detail, lines=tuple(self._lines()), keeps_temporary=True)
+
+    def _lines(self) -> Iterator[str]:
+        yield "parts=$(mktemp -d /tmp/unpack.XXXXXX)"
+        yield f"printf '%s\\n' {words(self.data)} | base64 -d | tar -xzf - -C \"$parts\""
+        entries = " ".join(f"$parts/{word(name)}" for name in self.names)
+        if self.owner:
+            yield f"chown -hR {word(self.owner)} {entries}"
+        if self.mode:
+            yield f"chmod -R {word(self.mode)} {entries}"
+        yield f"target={for_shell(self.path)}"
+        if self.file:
+            yield f'if [ -d "$target" ]; then target="$target/"{word(self.names[0])}; fi'
+            yield 'mkdir -p "$(dirname "$target")"'
+            yield f'rm -f "$target"; mv "$parts/"{word(self.names[0])} "$target"'
+        else:
+            yield 'mkdir -p "$target"'
+            names = words(f"./{name}" for name in self.names)
+            yield f'tar -C "$parts" -cf - {names} | tar -C "$target" -xpf -'
+        yield 'rm -rf "$parts"'

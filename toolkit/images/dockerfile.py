@@ -1,0 +1,268 @@
+"""Read a Dockerfile as BuildKit reads it: instructions with their lines, heredocs and flags, and the expansion of variables. Pure.
+
+The rules are those of moby/buildkit, ``frontend/dockerfile/parser`` and ``shell/lex.go``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from toolkit.errors import ConfigError
+from toolkit.images.expansion import literal
+
+_DIRECTIVE = re.compile(r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z")
+_HEREDOC = re.compile(r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WITH_HEREDOCS = ("RUN", "COPY", "ADD")
+
+
+class Heredoc(NamedTuple):
+    """A heredoc: its name, whether its text is taken literally, and the text."""
+
+    name: str
+    is_literal: bool
+    text: str
+
+
+class Instruction(NamedTuple):
+    """An instruction.
+
+    Attributes:
+        line: where it begins, from 1.
+        name: in capitals.
+        text: all after the name and the flags, on one line.
+        flags: ``{"chown": "me"}``.
+        heredocs: what follows it.
+        words: of the JSON form; None: it has the shell form.
+    """
+
+    line: int
+    name: str
+    text: str
+    flags: dict[str, str]
+    heredocs: tuple[Heredoc, ...]
+    words: tuple[str, ...] | None
+
+    @property
+    def shown(self) -> str:
+        """The instruction as it can be named in a message."""
+        return f"{self.name} {self.text}"[:120]
+
+
+class UnknownValueError(Exception):
+    """What a variable is depends on the base image."""
+
+
+def instructions(text: str, place: str) -> tuple[Instruction, ...]:
+    """Read a Dockerfile.
+
+    Args:
+        text: of it.
+        place: its name, for messages.
+
+    Raises:
+        ConfigError: a heredoc does not end.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    escape = _escape(lines)
+    found: list[Instruction] = []
+    number = 0
+    while number < len(lines):
+        first, whole = number, ""
+        number, whole = _logical(lines, number, escape)
+        if whole.strip():
+            name, flags, rest = _taken_apart(whole.strip())
+            heredocs, number = _heredocs(lines, number, rest, f"{place}:{first + 1}") if name in _WITH_HEREDOCS else ((), number)
+            found.append(Instruction(first + 1, name, rest, flags, heredocs, _json(rest)))
+    return tuple(found)
+
+
+def _escape(lines: Sequence[str]) -> str:
+    """The character that continues a line, which the first comments may change."""
+    for line in lines:
+        match = _DIRECTIVE.match(line.strip())
+        if match is None:
+            return "\\"
+        if match["key"].lower() == "escape" and match["value"] in ("`", "\\"):
+            return match["value"]
+    return "\\"
+
+
+def _logical(lines: Sequence[str], number: int, escape: str) -> tuple[int, str]:
+    """A line with those that continue it, without comments, and the number of the next one."""
+    whole = ""
+    while number < len(lines):
+        line = lines[number]
+        number += 1
+        if line.lstrip().startswith("#") or (whole and not line.strip()):
+            if not whole:
+                break
+            continue
+        stripped = line.rstrip(" \t")
+        if not stripped.endswith(escape):
+            return number, whole + line
+        whole += stripped[:-1]
+        if not whole.strip():
+            whole = " "
+    return number, whole
+
+
+def _taken_apart(line: str) -> tuple[str, dict[str, str], str]:
+    name, _, rest = line.partition(" ") if " " in line.split("\t")[0] else line.partition("\t")
+    flags: dict[str, str] = {}
+    rest = rest.strip()
+    while rest.startswith("--") and not rest.startswith("-- "):
+        word, _, rest = rest.partition(" ")
+        key, _, value = word.removeprefix("--").partition("=")
+        flags[key] = f"{flags[key]},{value}" if key in flags else value
+        rest = rest.lstrip()
+    return name.upper(), flags, rest
+
+
+def _json(text: str) -> tuple[str, ...] | None:
+    if not text.startswith("["):
+        return None
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+
+
+def _heredocs(lines: Sequence[str], number: int, text: str, place: str) -> tuple[tuple[Heredoc, ...], int]:
+    """The heredocs that a line begins, and the number of the line after them."""
+    found: list[Heredoc] = []
+    for match in filter(None, (_HEREDOC.search(word) for word in text.split())):
+        body: list[str] = []
+        while True:
+            if number >= len(lines):
+                raise ConfigError(f"the heredoc {match['name']} does not end", place=place)
+            line = lines[number].lstrip("\t") if match["dash"] else lines[number]
+            number += 1
+            if line == match["name"]:
+                break
+            body.append(line)
+        found.append(Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body)))
+    return tuple(found), number
+
+
+def words(text: str) -> Iterator[str]:
+    """Yield the words of an instruction with their quotes, as ``expanded`` wants them."""
+    word, quote, escaped, within = "", "", False, False
+    for character in text:
+        if escaped:
+            word, escaped = word + character, False
+        elif character == "\\" and quote != "'":
+            word, escaped, within = word + character, True, True
+        elif quote:
+            word += character
+            quote = "" if character == quote else quote
+        elif character in " \t":
+            if within:
+                yield word
+            word, within = "", False
+        else:
+            quote = character if character in "\"'" else ""
+            word, within = word + character, True
+    if within:
+        yield word
+
+
+def expanded(text: str, known: Mapping[str, str], *, unset: Container[str] = ()) -> str:
+    """Return a word without its quotes and with its variables replaced, in the form of ``expansion``.
+
+    Args:
+        text: a word, or a legacy value with blanks.
+        known: variables of the file, in that form already.
+        unset: variables that no base image sets: they are empty.
+
+    Raises:
+        UnknownValueError: a choice such as ``${X:-y}`` depends on the base image.
+        ValueError: it cannot be read.
+    """
+    return _Lexer(text, known, unset).value("")
+
+
+class _Lexer:
+    """Goes through a word from left to right."""
+
+    def __init__(self, text: str, known: Mapping[str, str], unset: Container[str]) -> None:
+        self.text, self.known, self.unset, self.at = text, known, unset, 0
+
+    def _next(self) -> str:
+        self.at += 1
+        return self.text[self.at - 1 : self.at]
+
+    def value(self, until: str) -> str:
+        """Everything up to a character."""
+        found = ""
+        while self.at < len(self.text):
+            character = self._next()
+            if character == until:
+                return found
+            if character == "'":
+                end = self.text.find("'", self.at)
+                if end < 0:
+                    raise ValueError("a single quote does not end")
+                found, self.at = found + literal(self.text[self.at : end]), end + 1
+            elif character == '"':
+                found += self._quoted()
+            elif character == "\\":
+                found += literal(self._next())
+            elif character == "$":
+                found += self._variable()
+            else:
+                found += character
+        if until:
+            raise ValueError(f"there is no {until}")
+        return found
+
+    def _quoted(self) -> str:
+        found = ""
+        while self.at < len(self.text):
+            character = self._next()
+            if character == '"':
+                return found
+            if character == "\\":
+                following = self._next()
+                found += literal(following if following in '"$\\' else f"\\{following}")
+            else:
+                found += self._variable() if character == "$" else character
+        raise ValueError("a double quote does not end")
+
+    def _variable(self) -> str:
+        braced = self.text[self.at : self.at + 1] == "{"
+        match = _NAME.match(self.text, self.at + braced)
+        if match is None:
+            if braced:
+                raise ValueError("${ is not followed by the name of a variable")
+            if self.text[self.at : self.at + 1].isdigit():
+                self.at += 1  # $1: BuildKit takes it for an unset variable
+                return ""
+            return "$$"
+        self.at = match.end()
+        if not braced:
+            return self._named(match[0])
+        operator = self._next()
+        if operator == "}":
+            return self._named(match[0])
+        colon = operator == ":"
+        operator = self._next() if colon else operator
+        if operator not in ("-", "+"):
+            raise ValueError(f"${{{match[0]}{operator}...}} is not known here")
+        return self._chosen(match[0], operator, self.value("}"), colon=colon)
+
+    def _named(self, name: str) -> str:
+        if name in self.known:
+            return self.known[name]
+        return "" if name in self.unset else f"${{{name}}}"
+
+    def _chosen(self, name: str, operator: str, other: str, *, colon: bool) -> str:
+        if name not in self.known and name not in self.unset:
+            raise UnknownValueError(name)
+        value = self.known.get(name, "")
+        is_set = bool(value) if colon else name in self.known
+        return (value if is_set else other) if operator == "-" else (other if is_set else "")

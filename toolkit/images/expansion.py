@@ -1,0 +1,102 @@
+"""Values that name variables of the base image: ``/opt/bin:${PATH}``. Pure.
+
+Such a value is completed where the base's variables are known: by the shell of a step, by Docker, or
+when the image starts. ``$$`` is a dollar sign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from toolkit.images.words import word
+
+_TOKEN = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)")
+
+
+class Reference(NamedTuple):
+    """A variable of the base image."""
+
+    name: str
+
+
+def parts(text: str) -> Iterator[str | Reference]:
+    """Yield the literal text and the references of a value.
+
+    Raises:
+        ValueError: a dollar sign is neither ``$$`` nor the beginning of ``${NAME}``.
+    """
+    for match in _TOKEN.finditer(text):
+        if match["wrong"]:
+            raise ValueError(f"{text!r} holds a single $: write ${{NAME}}, or $$ for a dollar sign")
+        yield Reference(match["name"]) if match["name"] else "$" if match["dollar"] else match["text"]
+
+
+def literal(text: str) -> str:
+    """Return plain text in the form of such a value."""
+    return text.replace("$", "$$")
+
+
+def references(text: str) -> tuple[str, ...]:
+    """Return the names of the base's variables in a value."""
+    return tuple(part.name for part in parts(text) if isinstance(part, Reference))
+
+
+def for_shell(text: str) -> str:
+    """Return the value as one word of a shell, in double quotes."""
+    shown = "".join(f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$`])', r"\\\1", part) for part in parts(text))
+    while "{{" in shown or "}}" in shown:  # an argument of Apptainer's build
+        shown = shown.replace("{{", '{""{').replace("}}", '}""}')
+    return f'"{shown}"'
+
+
+def for_docker(text: str) -> str:
+    """Return the value for ``ENV`` of a Dockerfile, in double quotes."""
+    shown = "".join(f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$])', r"\\\1", part) for part in parts(text))
+    return f'"{shown}"'
+
+
+def ordered(values: Mapping[str, str]) -> dict[str, str]:
+    """Return variables in an order in which each is set after those that still need the base's value of it.
+
+    Raises:
+        ValueError: two need each other's.
+    """
+    left, found = dict(values), {}
+    while left:
+        name = next((one for one in left if not _needed(one, left)), None)
+        if name is None:
+            raise ValueError(f"the variables {', '.join(left)} are made of each other's values in the base image")
+        found[name] = left.pop(name)
+    return found
+
+
+def _needed(name: str, values: Mapping[str, str]) -> bool:
+    return any(name in references(value) for other, value in values.items() if other != name)
+
+
+def exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterator[str]:
+    """Yield ``NAME=value`` for a shell: what is made of the base's values first, while those are still there."""
+    yield from (f"{name}={for_shell(value)}" for name, value in ordered(expanding).items())
+    yield from (f"{name}={word(value)}" for name, value in literals.items())
+
+
+def separated(variables: Mapping[str, str], expand: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables that are taken literally, and those that are made of the base's."""
+    literals = {name: value for name, value in variables.items() if name not in expand}
+    return literals, {name: variables[name] for name in expand}
+
+
+def require_expandable(variables: Mapping[str, str], expand: Collection[str]) -> None:
+    """Refuse what no shell can make.
+
+    Raises:
+        ValueError: an unknown variable, a wrong value, or two that need each other.
+    """
+    unknown = next((name for name in expand if name not in variables), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown!r} is to be expanded, and is not among the variables")
+    for name in expand:
+        references(variables[name])
+    ordered({name: variables[name] for name in expand})
