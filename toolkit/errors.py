@@ -256,3 +256,9 @@ class MalformedInputError(ToolkitError, ValueError):
     """A file, archive or answer from elsewhere is not what its format says; none of it is used."""
 
     exit_code, kind = 95, "malformed input"
+
+
+class ImportsMissingError(ToolkitError):
+    """The script imports a module that the Python of its ranks does not have."""
+
+    exit_code, kind = 97, "imports"

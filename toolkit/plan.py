@@ -17,6 +17,7 @@ from toolkit.launchers import LAUNCHERS, Request, auto
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
+from toolkit.model.imports import Shown
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
@@ -48,6 +49,7 @@ class Inputs(NamedTuple):
         findings: what was found wrong while looking things up.
         source: what was read of the script.
         program: there is no script: ``script`` is a program of the image.
+        shown: further directories that the ranks must see, such as the git work tree.
         environment, engine: where the ranks run in no SIF: the Python, or the engine, that was found.
         after: what the job waits for, in Slurm's words: ``afterok:7``.
         seen: what was looked at on this machine, for the rules.
@@ -84,6 +86,7 @@ class Inputs(NamedTuple):
     unchecked: str = ""
     to_fetch: str = ""
     is_recipe: bool = False
+    shown: tuple[Shown, ...] = ()
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -287,11 +290,11 @@ def _container(inputs: Inputs, asked: Asked, findings: list[ToolkitError]) -> Co
 
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
     """Where the ranks run, the run's own directory, where the script is, the site's data, and what the user names; none within another."""
-    own = [inputs.directory, inputs.run_directory, inputs.folder]
+    own = [inputs.directory, inputs.run_directory, inputs.folder, *(one.path for one in inputs.shown)]
     if inputs.tree is not None:
         own = [inputs.tree.cwd, inputs.run_directory, *own]
     kept: list[str] = []
-    for path in own:
+    for path in sorted(own, key=lambda path: len(PurePosixPath(path).parts)) if inputs.shown else own:
         if not any(PurePosixPath(path).is_relative_to(other) for other in kept):
             kept.append(path)
     places = [apptainer.checked(Bind(source=path, target=path), "working directory") for path in kept]
@@ -371,7 +374,10 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
     origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in (*draft.environment, *draft.secrets)}
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")
-    origins |= {f"bind {bind.target}": named if index >= own else "the run needs it" for index, bind in enumerate(draft.container.binds)}
+    reasons = {one.path: one.reason for one in inputs.shown}
+    for index, bind in enumerate(draft.container.binds):
+        needed = reasons.get(bind.target, "the run needs it")
+        origins[f"bind {bind.target}"] = named if index >= own else needed
     origins.pop("env", None)
     origins.pop("bind", None)
     return replace(draft, origins=dict(sorted(origins.items())))

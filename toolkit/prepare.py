@@ -23,6 +23,7 @@ from toolkit.localcluster.access import default_name
 from toolkit.looking import look
 from toolkit.model.base import BadDataError
 from toolkit.model.code import Tree
+from toolkit.model.imports import Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.project import Project
 from toolkit.model.site import Access, Facts, Site
@@ -101,6 +102,9 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
     hidden = _hidden(place, {"directory": (str(here), target.folder), **({inner.shared[0]: (inner.shared[1],)} if inner.shared else {})})
     script = None if target.program else Path(target.folder) / Path(target.script).name
+    trees, needed = _imports(job, place.site, inner, target, here, run_directory)
+    shown = (*trees, *needed.directories)
+    hidden |= _hidden(place, {"imports": tuple(one.path for one in needed.directories)})
     if found and job.require_signed and place.is_here:
         from toolkit.images.demand import signature
 
@@ -114,6 +118,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
 
         waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place))
         findings += unmet
+    seen = look(job, place.site, here, script=script, found=found, hidden=hidden) if place.is_here else offline.seen(script)
     inputs = Inputs(
         job=job,
         after=waits_for,
@@ -134,7 +139,8 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
         script_file=script_file,
         notes=(changed,) if changed else (),
         tree=_tree(target, job, here, findings),
-        seen=look(job, place.site, here, script=script, found=found, hidden=hidden) if place.is_here else offline.seen(script),
+        shown=shown,
+        seen=seen._replace(imports=needed),
     )
     if not place.is_here:
         warning = offline.warning(job, place.site, inner, settings.origins)
@@ -181,6 +187,19 @@ def _of_registry(image: str) -> inside.Inside:
     if found is None:
         return inside.Inside(image=str(foreign.path_of(image)))
     return inside.Inside(image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path))
+
+
+def _imports(
+    job: Job, site: Site, inner: inside.Inside, target: Target, here: Path, run_directory: Path
+) -> tuple[tuple[Shown, ...], Imports]:
+    """Return the git work trees that ranks see, and what the program imports."""
+    from toolkit.imports.gather import gather, work_trees
+
+    folder = Path(target.folder)
+    trees = work_trees(folder, here)
+    visible = (here, folder, run_directory, *(Path(tree.path) for tree in trees))
+    script = None if target.program else folder / Path(target.script).name
+    return trees, gather(job, site, inner.manifest, directory=here, script=script, program=target.script, visible=visible)
 
 
 def _cluster(place: Place) -> str | None:

@@ -52,6 +52,26 @@ def test_every_package_is_found_by_its_name_and_version() -> None:
     assert (found.system, found.python) == ("Debian GNU/Linux 12 (bookworm)", "3.11.2")
 
 
+def test_every_python_is_listed_once_with_its_modules() -> None:
+    told = (
+        'toolkit-modules: {"path": "/opt/venv/bin/python3", "prefix": "/opt/venv", "version": "3.11.2", "modules": ["json", "torch"]}',
+        'toolkit-modules: {"path": "/opt/venv/bin/python", "prefix": "/opt/venv", "version": "3.11.2", "modules": ["json", "torch"]}',
+        'toolkit-modules: {"path": "/usr/bin/python3", "prefix": "/usr", "version": "3.11.2", "modules": ["json"]}',
+    )
+    found = parse("\n".join((*told, SAID)))
+    assert found
+    assert [(one.path, one.modules) for one in found.pythons] == [
+        ("/opt/venv/bin/python3", ("json", "torch")),
+        ("/usr/bin/python3", ("json",)),
+    ]
+
+
+@pytest.mark.parametrize("line", ["toolkit-modules: nonsense", 'toolkit-modules: {"path": 1}', "toolkit-modules: " + "[" * 100000])
+def test_modules_that_no_program_of_ours_lists_are_refused(line: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse(f"{line}\n{SAID}")
+
+
 def test_an_image_that_stops_in_the_middle_says_nothing() -> None:
     assert parse(SAID.replace("toolkit-contents: end\n", "")) is None
     assert parse("") is None

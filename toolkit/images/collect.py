@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from toolkit.model.base import Model
-from toolkit.model.image import Packages
+from toolkit.model.image import Packages, Python
 from toolkit.quoting import shell
+from toolkit.resources import package_directory
 
 _MARK = "toolkit-contents:"  # begins each line of ours: an image's shell may greet
 
@@ -41,10 +42,18 @@ print("MARK python " + json.dumps({"version": sys.version.split()[0], "packages"
 _FIELDS = ("db:Status-Status", "Package", "Version", "Architecture", "source:Package", "source:Version")
 _DPKG = f"{_MARK} apt " + "\\t".join(f"${{{field}}}" for field in _FIELDS) + "\\n"
 
+# Where an image may have a Python besides that on PATH.
+_PYTHONS = "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python /opt/venv/bin/python3"
+_IMPORTABLE = (package_directory("inside") / "importable.py").read_text(encoding="utf-8")
+_MODULES = "toolkit-modules: "  # as that program has it
+
 SCRIPT = f"""\
 if command -v dpkg-query >/dev/null 2>&1; then dpkg-query -W -f {shell(_DPKG)}; fi
 if [ -r /etc/os-release ]; then . /etc/os-release; echo "{_MARK} system $PRETTY_NAME"; fi
 if command -v python3 >/dev/null 2>&1; then python3 -s -B -c {shell(_PYTHON)}; fi
+for python in {_PYTHONS}; do
+    if command -v "$python" >/dev/null 2>&1; then "$python" -s -B -c {shell(_IMPORTABLE)}; fi
+done
 echo "{_MARK} end"
 """
 
@@ -79,6 +88,13 @@ class _Python(Model, frozen=True, kw_only=True):
     horovod: dict[str, Any]
 
 
+class _Modules(Model, frozen=True, kw_only=True):
+    path: str
+    prefix: str
+    version: str
+    modules: tuple[str, ...]
+
+
 class Contents(Model, frozen=True, kw_only=True):
     """What is in an image.
 
@@ -87,10 +103,12 @@ class Contents(Model, frozen=True, kw_only=True):
         python: the version of its Python; empty where there is none.
         debian, pip: its packages, by name.
         horovod: what Horovod's build noted of itself.
+        pythons: every Python with its modules, that on PATH first.
     """
 
     system: str = ""
     python: str = ""
+    pythons: tuple[Python, ...] = ()
     debian: tuple[DebianPackage, ...] = ()
     pip: tuple[PythonPackage, ...] = ()
     horovod: dict[str, Any] = {}
@@ -129,7 +147,17 @@ def parse(said: str) -> Contents | None:
         debian=tuple(sorted(_debian([text for kind, text in lines if kind == "apt"]), key=lambda one: (one.name, one.architecture))),
         pip=tuple(sorted(python.packages, key=lambda one: one.name.lower())) if python else (),
         horovod=python.horovod if python else {},
+        pythons=_pythons(said),
     )
+
+
+def _pythons(said: str) -> tuple[Python, ...]:
+    """Return every Python that told its modules; one that goes by several names is listed once."""
+    lines = (line.removeprefix(_MODULES) for line in said.splitlines() if line.startswith(_MODULES))
+    found = [msgspec.json.decode(line, type=_Modules) for line in lines]
+    distinct = {(one.prefix, one.version): one for one in reversed(found)}
+    kept = [one for one in found if distinct.get((one.prefix, one.version)) is one]
+    return tuple(Python(path=one.path, version=one.version, modules=one.modules) for one in kept)
 
 
 def _debian(lines: Iterable[str]) -> Iterable[DebianPackage]:

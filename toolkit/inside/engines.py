@@ -12,7 +12,7 @@ from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
 from toolkit.images.builders.docker_engine import Engine as Answering
 from toolkit.images.builders.docker_engine import engine
 from toolkit.model.environment import Engine
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Python
 from toolkit.resources import package_directory
 from toolkit.runtimes.common import FRAMEWORKS
 
@@ -73,7 +73,8 @@ def _there(found: Answering, image: str, program: str) -> None:
 
 def _contents(image: str, program: str, address: str) -> Manifest | None:
     """What the image's Python can import; None where it has none that answers."""
-    text = (package_directory("inside") / "find.py").read_text()
+    directory = package_directory("inside")
+    text = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
     environment = {**os.environ, "CONTAINER_HOST": address} if address and program == "podman" else None
     done = shell.run([program, "run", *options, image, "-c", text, *FRAMEWORKS], env=environment, timeout=_ANSWER, check=False)
@@ -81,4 +82,7 @@ def _contents(image: str, program: str, address: str) -> Manifest | None:
     if told is None:
         return None
     said = json.loads(told)
-    return Manifest(name=image, sif_id="", size=0, recipe_hash="", built="", frameworks=said["frameworks"])
+    lines = (line.removeprefix("toolkit-modules: ") for line in done.stdout.splitlines() if line.startswith("toolkit-modules: "))
+    modules = json.loads(next(lines, "{}")).get("modules", ())
+    python = Python(path=said["python"], version=said["version"], modules=tuple(modules))
+    return Manifest(name=image, sif_id="", size=0, recipe_hash="", built="", frameworks=said["frameworks"], pythons=(python,))

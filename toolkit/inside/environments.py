@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from toolkit import shell
 from toolkit.errors import EnvironmentMissingError, NeedsInstallError
 from toolkit.model.environment import Environment
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Python
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
 from toolkit.runtimes.common import FRAMEWORKS
@@ -37,6 +37,7 @@ class Said(NamedTuple):
     frameworks: dict[str, str]
     torchrun: bool
     mpirun: str
+    modules: tuple[str, ...] = ()
 
 
 def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
@@ -100,7 +101,8 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
 def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None) -> Said:
     """What the Python on PATH says of itself, after the modules are loaded and ``first`` is put before all else."""
     script = (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
-    program = (package_directory("inside") / "find.py").read_text()
+    directory = package_directory("inside")
+    program = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     argv = ["bash", "-c", script, "bash", program, " ".join(FRAMEWORKS), *modules]
     done = shell.run(argv, env={**environment, "TOOLKIT_FIRST": str(first or "")}, cwd="/", timeout=_ANSWER, check=False)
     if done.returncode == 99 and modules:
@@ -110,7 +112,7 @@ def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path |
             details=done.tail(3),
             next_step="module avail shows what there is; modules are named by the site's file and by --module",
         )
-    told = next((line.removeprefix("found: ") for line in done.stdout.splitlines() if line.startswith("found: ")), None)
+    told = _line(done.stdout, "found: ")
     if told is None:
         raise EnvironmentMissingError(
             "there is no Python 3 that works" + (f" in {first}" if first else " on PATH"),
@@ -118,12 +120,27 @@ def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path |
             details=done.tail(3),
             next_step="load a module that brings one (--module), or activate a virtual environment",
         )
-    return Said(**json.loads(told))
+    modules = json.loads(_line(done.stdout, "toolkit-modules: ") or "{}").get("modules", ())
+    return Said(**json.loads(told), modules=tuple(modules))
+
+
+def _line(text: str, start: str) -> str | None:
+    """Return the rest of the first line that starts so."""
+    return next((line.removeprefix(start) for line in text.splitlines() if line.startswith(start)), None)
 
 
 def contents(name: str, said: Said) -> Manifest:
     """What is in an environment, in the form that launchers know of images."""
-    return Manifest(name=name, sif_id="", size=0, recipe_hash="", built="", frameworks=said.frameworks, mpi=spoken(said.mpirun))
+    return Manifest(
+        name=name,
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        frameworks=said.frameworks,
+        mpi=spoken(said.mpirun),
+        pythons=(Python(path=said.python, version=said.version, modules=said.modules),),
+    )
 
 
 def spoken(mpirun: str) -> tuple[str, ...]:

@@ -60,6 +60,20 @@ class Packages(Model, frozen=True, kw_only=True):
     pip: dict[str, str] = {}
 
 
+class Python(Model, frozen=True, kw_only=True):
+    """A Python of an image, and what it can import.
+
+    Attributes:
+        path: of the interpreter.
+        version: of Python: ``3.11.2``.
+        modules: every top-level module that it can import, the standard ones too, sorted.
+    """
+
+    path: str
+    version: str
+    modules: tuple[str, ...] = ()
+
+
 class Signature(Model, frozen=True, kw_only=True):
     """Who signed an image.
 
@@ -94,6 +108,7 @@ class Manifest(Model, frozen=True, kw_only=True):
         verified: what was verified, by the build and since: the latest of each check and site.
         base: what it began as.
         packages: what is in it, as its own package managers say.
+        pythons: its Pythons, that on PATH first; empty in manifests written before they were recorded.
         system: its operating system, as it calls itself.
         horovod: what Horovod's build noted of itself; empty where there is no Horovod.
         definition_hash: SHA-256 of the definition that was built.
@@ -121,6 +136,7 @@ class Manifest(Model, frozen=True, kw_only=True):
     verified: tuple[Verdict, ...] = ()
     base: BaseImage | None = None
     packages: Packages = Packages()
+    pythons: tuple[Python, ...] = ()
     system: str = ""
     horovod: dict[str, Any] = {}
     definition_hash: str = ""

@@ -29,6 +29,7 @@ RULES: dict[str, str] = {
     "directory": "where a site takes jobs from",
     "hidden": "what the nodes do not see",
     "script": "a script that can be read",
+    "imports": "modules that the script imports",
     "binds": "sources of --bind that are there",
     "datasets": "data sets that are there",
     "architecture": "image and nodes of one architecture",

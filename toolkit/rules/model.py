@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from toolkit.errors import ToolkitError
 from toolkit.model.image import Manifest
+from toolkit.model.imports import Imports
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
 
@@ -57,6 +58,7 @@ class Seen(NamedTuple):
         free: bytes that can be written where run directories are made; ``quota``: of it, what the user's quota leaves.
         home: the user's home; ``home_quota``: bytes that the quota leaves there.
         caches: variables that say where programs put their caches.
+        imports: what the script imports, beyond its own modules.
     """
 
     directory: str = ""
@@ -77,6 +79,7 @@ class Seen(NamedTuple):
     home: str = ""
     home_quota: int | None = None
     caches: dict[str, str] = {}
+    imports: Imports = Imports()
 
 
 class Case(NamedTuple):

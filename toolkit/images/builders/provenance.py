@@ -65,6 +65,7 @@ def described(manifest: Manifest, contents: Contents, definition: str, base: Bas
         manifest,
         base=base,
         packages=contents.packages,
+        pythons=contents.pythons,
         system=contents.system,
         horovod=contents.horovod,
         definition_hash=hashlib.sha256(definition.encode()).hexdigest(),

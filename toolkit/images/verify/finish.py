@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolkit.errors import ToolkitError
 from toolkit.images import store
+from toolkit.images.builders.collect import contents
 from toolkit.images.store import FoundImage
 from toolkit.images.verify import CHECKS, merged, verdicts
 from toolkit.images.verify.case import Case, Inside, Met, container_program
 from toolkit.images.verify.nodes import local_drivers, site_or_reason
-from toolkit.model.image import Verdict
+from toolkit.model.image import Python, Verdict
 
 
 def finish(image: FoundImage) -> tuple[Verdict, ...]:
@@ -47,6 +50,15 @@ def finish(image: FoundImage) -> tuple[Verdict, ...]:
 
 def record(image: FoundImage, told: tuple[Verdict, ...]) -> None:
     """Into the manifest of an image of one's own; of another's nothing is written."""
-    path = Path(image.path)
-    if image.manifest is not None and os.access(path.parent, os.W_OK):
-        store.rewrite_manifest(path, replace(image.manifest, verified=merged(image.manifest.verified, told)))
+    path, manifest = Path(image.path), image.manifest
+    if manifest is not None and os.access(path.parent, os.W_OK):
+        pythons = manifest.pythons or _pythons(image.path)
+        verified = merged(manifest.verified, told)
+        store.rewrite_manifest(path, replace(manifest, verified=verified, pythons=pythons))
+
+
+def _pythons(image: str) -> tuple[Python, ...]:
+    """Return the Pythons of an image that was built before manifests recorded them; none where it does not tell."""
+    with suppress(ToolkitError):
+        return contents(image).pythons
+    return ()

@@ -1,0 +1,73 @@
+"""What the package index calls the packages that bring a module: ``distributions.toml``."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+
+from toolkit.files import read_toml
+from toolkit.model.base import Model
+from toolkit.resources import package_directory
+from toolkit.versions import numbers
+
+
+class Module(Model, frozen=True, kw_only=True):
+    """A module whose distribution has another name."""
+
+    distribution: str
+    source: str
+
+
+class Standard(Model, frozen=True, kw_only=True):
+    """A module of the standard library that not every Python 3 has.
+
+    Attributes:
+        since: the first version that has it.
+        until: the first version that no longer has it.
+        distribution: that brings it to the other versions.
+        source: where that is documented.
+    """
+
+    since: str = ""
+    until: str = ""
+    distribution: str = ""
+    source: str
+
+
+class Written(Model, frozen=True, kw_only=True):
+    """The whole file. ``own``: names that people give modules of their own."""
+
+    own: tuple[str, ...]
+    modules: dict[str, Module]
+    standard: dict[str, Standard]
+
+
+@lru_cache(maxsize=1)
+def written() -> Written:
+    """Return what the file says."""
+    return read_toml(package_directory("imports") / "distributions.toml", Written)
+
+
+def distribution(module: str) -> str:
+    """Return what pip is asked for; empty where the name is that of the user's own code, or of nothing that pip has."""
+    known = written()
+    if module in known.standard:
+        return known.standard[module].distribution
+    if module in known.modules:
+        return known.modules[module].distribution
+    if module in known.own or module in sys.stdlib_module_names or module.startswith("_"):
+        return ""
+    return module.replace("_", "-")
+
+
+def standard_note(module: str, version: str) -> str:
+    """Return why a module of the standard library is not in a version of Python; empty where it could be."""
+    known = written().standard.get(module)
+    if known is None:
+        is_standard = module in sys.stdlib_module_names
+        return f"{module} is of the standard library, and this Python lacks it" if is_standard else ""
+    if known.since and numbers(version) < numbers(known.since):
+        return f"Python has {module} since {known.since}"
+    if known.until and numbers(version) >= numbers(known.until):
+        return f"Python has no {module} since {known.until}"
+    return ""

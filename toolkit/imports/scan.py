@@ -1,0 +1,299 @@
+"""Read what one module imports, how surely, and which directories it adds to the search path. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from toolkit.imports.evaluate import Context, dotted, path, truth
+
+
+class Strength(IntEnum):
+    """How surely an import is executed, and whether its failure ends the program."""
+
+    OPTIONAL = 0  # its failure is handled, or a condition asks for the module first
+    POSSIBLE = 1  # it is in a function, a loop or a condition
+    CERTAIN = 2
+
+
+class Found(NamedTuple):
+    """One import statement.
+
+    Attributes:
+        module: that it names, with dots; empty in ``from . import x``.
+        level: dots before the name.
+        names: what is taken from it; empty for ``import module``.
+        line: of the statement.
+    """
+
+    module: str
+    level: int
+    names: tuple[str, ...]
+    line: int
+    strength: Strength
+
+
+@dataclass
+class Scan:
+    """What a module shows.
+
+    Attributes:
+        imports: in the order of the file.
+        paths: that it adds to ``sys.path``, as they are written.
+        doubt: why its imports may find modules that cannot be foreseen; empty: there is no reason.
+    """
+
+    imports: list[Found] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    doubt: str = ""
+
+
+# Exceptions of which catching one also catches an import that fails.
+_CATCHING = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+# Exceptions that people catch and that are none of these.
+_OTHERS = (
+    *("OSError", "IOError", "FileNotFoundError", "RuntimeError", "ValueError", "KeyError", "TypeError", "AttributeError", "IndexError"),
+    *("NameError", "KeyboardInterrupt", "SystemExit", "StopIteration", "AssertionError", "PermissionError", "ConnectionError"),
+    *("TimeoutError", "NotImplementedError", "EOFError", "ZeroDivisionError", "OverflowError", "MemoryError", "LookupError"),
+)
+# Context managers that swallow no exception.
+_HARMLESS = ("open", "no_grad", "inference_mode", "catch_warnings", "redirect_stdout", "redirect_stderr", "nullcontext", "device")
+# Words of conditions that ask whether a module is there.
+_ASKING = ("find_spec", "available", "installed", "has_", "have_", "modulenotfound", "importerror")
+_EXITS = ("sys.exit", "exit", "quit", "os._exit")
+_CHANGING = ("site.addsitedir", "addsitedir", "pyximport.install")
+_STARTS = ("system", "popen", "Popen", "run", "call", "check_call", "check_output", "main")
+_GROWS = ("append", "insert", "extend")
+
+
+def scan(tree: ast.Module, context: Context) -> Scan:
+    """Read a module.
+
+    Args:
+        tree: the module, parsed.
+        context: what its expressions may refer to.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    reader = _Reader(context)
+    reader.block(tree.body, Strength.CERTAIN)
+    if not reader.found.doubt and _installs(tree):
+        reader.found.doubt = "the script calls pip"
+    return reader.found
+
+
+@dataclass
+class _Reader:
+    """Goes through the statements of a module.
+
+    Attributes:
+        values: variables that hold a known path or text.
+        asked: variables that tell whether a module is there.
+    """
+
+    context: Context
+    found: Scan = field(default_factory=Scan)
+    values: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+
+    def block(self, body: list[ast.stmt], strength: Strength) -> None:
+        """Read statements up to one that ends the program."""
+        for statement in body:
+            self.statement(statement, strength)
+            if isinstance(statement, ast.Raise | ast.Return) or _is_exit(statement):
+                return
+
+    def statement(self, node: ast.stmt, strength: Strength) -> None:
+        """Read one statement and what is in it."""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self.found.imports.extend(_imports(node, strength))
+            if _renames(node):
+                self.found.doubt = "the script changes sys.path under another name"
+        elif isinstance(node, ast.If):
+            self.condition(node, strength)
+        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            self.attempt(node, strength)  # type: ignore[arg-type]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            self.block(node.body, min(strength, _within(node)))
+        elif isinstance(node, ast.ClassDef):
+            self.block(node.body, strength)
+        else:
+            self.change(node)
+            for body in _bodies(node):
+                self.block(body, min(strength, Strength.POSSIBLE))
+
+    def condition(self, node: ast.If, strength: Strength) -> None:
+        """Read the branches of an ``if``, the one that is not taken not at all."""
+        holds = truth(node.test, self.context)
+        if holds is None:
+            asks = _asks(node.test, self.asked)
+            strength = min(strength, Strength.OPTIONAL if asks else Strength.POSSIBLE)
+        if holds is not False:
+            self.block(node.body, strength)
+        if holds is not True:
+            self.block(node.orelse, strength)
+
+    def attempt(self, node: ast.Try, strength: Strength) -> None:
+        """Read a ``try``: imports that may fail in it are optional."""
+        catches = [_catches(handler.type) for handler in node.handlers]
+        is_guarded = any(catch is not False for catch in catches)
+        self.block(node.body, Strength.OPTIONAL if is_guarded else strength)
+        if is_guarded:
+            self.asked |= {name for part in (node.body, *(one.body for one in node.handlers)) for name in _assigned(part)}
+        for handler, catch in zip(node.handlers, catches, strict=True):
+            self.block(handler.body, min(strength, Strength.POSSIBLE if catch is False else Strength.OPTIONAL))
+        self.block(node.orelse, min(strength, Strength.POSSIBLE) if is_guarded else strength)
+        self.block(node.finalbody, strength)
+
+    def change(self, node: ast.stmt) -> None:
+        """Note what an assignment or a call does to the search path and to known variables."""
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                self.assign(target, node.value, is_added=isinstance(node, ast.AugAssign))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self.call(node.value)
+
+    def assign(self, target: ast.expr, value: ast.expr | None, *, is_added: bool) -> None:
+        """Note what a variable holds now; a path of ``sys.path``, or why nothing is known any more."""
+        base = target.value if isinstance(target, ast.Subscript) else target
+        name = dotted(base)
+        if name in ("sys.path", "path") and value is not None and (name == "sys.path" or base is not target):
+            self.add(value)
+        elif name in ("sys.modules", "sys.meta_path", "sys.path_hooks"):
+            self.found.doubt = f"the script changes {name}"
+        elif isinstance(target, ast.Name) and value is not None:
+            text = None if is_added else path(value, self.values, self.context)
+            self.values.pop(target.id, None)
+            if text is not None:
+                self.values[target.id] = text
+            if _asks(value, self.asked):
+                self.asked.add(target.id)
+
+    def call(self, node: ast.Call) -> None:
+        """Note a call that changes where modules are looked for."""
+        name = dotted(node.func)
+        head, _, method = name.rpartition(".")
+        if head == "sys.path" and method in _GROWS and node.args:
+            self.add(node.args[-1])
+        elif name in _CHANGING or head in ("sys.meta_path", "sys.path_hooks", "sys.modules"):
+            self.found.doubt = f"the script calls {name}"
+
+    def add(self, value: ast.expr) -> None:
+        """Note what is added to the search path."""
+        if isinstance(value, ast.List | ast.Tuple):
+            for part in value.elts:
+                self.add(part)
+        elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and _is_list(value):
+            self.add(value.left)
+            self.add(value.right)
+        elif isinstance(value, ast.Starred):
+            self.add(value.value)
+        elif dotted(value) != "sys.path":
+            self.note(path(value, self.values, self.context))
+
+    def note(self, text: str | None) -> None:
+        """Note a path that is added, or that it is not known."""
+        if text is None:
+            self.found.doubt = "the script adds a directory to sys.path that is known only when it runs"
+        else:
+            self.found.paths.append(text)
+
+
+def _imports(node: ast.Import | ast.ImportFrom, strength: Strength) -> Iterator[Found]:
+    if isinstance(node, ast.Import):
+        yield from (Found(alias.name, 0, (), node.lineno, strength) for alias in node.names)
+    else:
+        names = tuple(alias.name for alias in node.names)
+        yield Found(node.module or "", node.level, names, node.lineno, strength)
+
+
+def _renames(node: ast.Import | ast.ImportFrom) -> bool:
+    """Return whether ``sys`` or ``sys.path`` gets another name, under which it could be changed."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "sys" and any(alias.name in ("path", "modules", "meta_path") for alias in node.names)
+    return any(alias.name == "sys" and alias.asname not in (None, "sys") for alias in node.names)
+
+
+def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Return the statements within a function, a loop or a ``match``."""
+    for name in ("body", "orelse"):
+        yield getattr(node, name, None) or []
+    yield from (case.body for case in getattr(node, "cases", ()))
+
+
+def _catches(node: ast.expr | None) -> bool | None:
+    """Return whether a handler catches an import that fails; None: it cannot be told."""
+    if node is None:
+        return True
+    if isinstance(node, ast.Tuple):
+        answers = [_catches(part) for part in node.elts]
+        return True if True in answers else None if None in answers else False
+    name = dotted(node).rpartition(".")[2]
+    if name in _CATCHING:
+        return True
+    return False if name in _OTHERS else None
+
+
+def _within(node: ast.With | ast.AsyncWith) -> Strength:
+    """Return how sure an import is in the block of a ``with``."""
+    for item in node.items:
+        called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
+        name = dotted(called).rpartition(".")[2]
+        if name == "suppress" and isinstance(item.context_expr, ast.Call):
+            caught = [_catches(argument) for argument in item.context_expr.args]
+            if any(one is not False for one in caught):
+                return Strength.OPTIONAL
+        elif name not in _HARMLESS:
+            return Strength.POSSIBLE
+    return Strength.CERTAIN
+
+
+def _asks(node: ast.expr, asked: set[str]) -> bool:
+    """Return whether an expression asks, or knows already, whether a module is there."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Attribute):
+            name = part.id if isinstance(part, ast.Name) else part.attr
+            if name in asked or any(word in name.lower() for word in _ASKING):
+                return True
+    return False
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """Return the variables that statements give a value to."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in statement.names)
+
+
+def _is_exit(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and dotted(node.value.func) in _EXITS
+
+
+def _is_list(node: ast.BinOp) -> bool:
+    """Return whether lists are joined, rather than texts."""
+    return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in (node.left, node.right))
+
+
+def _installs(tree: ast.Module) -> bool:
+    """Return whether the module calls pip or conda to install packages when it runs."""
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2] in _STARTS:
+            words = " ".join(_texts(call))
+            if "install" in words and ("pip" in words or "conda" in words):
+                return True
+    return False
+
+
+def _texts(call: ast.Call) -> Iterator[str]:
+    """Return the texts among the arguments of a call, up to a length that commands have."""
+    for argument in call.args:
+        for node in ast.walk(argument):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value[:1000]

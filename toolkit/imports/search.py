@@ -1,0 +1,102 @@
+"""Find modules in directories of the host, as Python's own search does, without importing them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_MOST_ENTRIES = 5000  # of a directory that is listed for compiled modules
+_HOLDS = 200  # entries of a directory that are looked at for a module in it
+
+
+class Place(NamedTuple):
+    """Where a module was found.
+
+    Attributes:
+        root: the directory of the search path that holds it.
+        files: of it that can be read; none of a compiled module, and of a directory without
+            ``__init__.py``.
+        path: of its file or directory.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    path: Path
+
+
+def find(name: str, roots: Iterable[Path], listings: dict[Path, list[str]]) -> Place | None:
+    """Return where the top-level module ``name`` is; a package goes before a bare directory.
+
+    Args:
+        name: of the module.
+        roots: directories, in the order of the search.
+        listings: what is in them, as far as it was listed before; gets what is listed now.
+    """
+    bare: Place | None = None
+    for root in roots:
+        directory, file = root / name, root / f"{name}.py"
+        package = directory / "__init__.py"
+        if is_file(package):
+            return Place(root, (package,), directory)
+        if is_file(file):
+            return Place(root, (file,), file)
+        if root not in listings:
+            listings[root] = _names(root, _MOST_ENTRIES)
+        if compiled := _compiled(name, root, listings[root]):
+            return Place(root, (), compiled)
+        if bare is None and is_directory(directory):
+            bare = Place(root, (), directory)
+    return bare
+
+
+def within(place: Place, parts: tuple[str, ...]) -> Iterator[Path]:
+    """Return the files of the submodules ``a.b.c`` of a package that Python runs, outermost first."""
+    directory = place.path
+    for part in parts:
+        if is_file(directory / f"{part}.py"):
+            yield directory / f"{part}.py"
+            return
+        directory = directory / part
+        if is_file(directory / "__init__.py"):
+            yield directory / "__init__.py"
+
+
+def holds_python(directory: Path) -> bool:
+    """Return whether a directory has a module in it, and is not one of data that happens to have the name."""
+    return any(name.endswith(".py") for name in _names(directory, _HOLDS))
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file; one that cannot be looked at counts as none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether there is a directory; one that cannot be looked at counts as none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _compiled(name: str, root: Path, entries: Iterable[str]) -> Path | None:
+    """Return the file of a compiled module: ``name.cpython-311-x86_64-linux-gnu.so``, ``name.pyx``."""
+    plain = {f"{name}.{suffix}" for suffix in ("so", "abi3.so", "pyc", "pyx")}
+    start = f"{name}.cpython-"
+    for entry in entries:
+        if entry in plain or (entry.startswith(start) and entry.endswith(".so")):
+            return root / entry
+    return None
+
+
+def _names(directory: Path, most: int) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
+    except (OSError, ValueError):
+        return []

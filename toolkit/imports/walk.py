@@ -1,0 +1,233 @@
+"""Follow the imports of a script through its own modules, and collect what they need of the ranks' Python."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.imports import reading, search
+from toolkit.imports.evaluate import Context
+from toolkit.imports.places import Bound, is_below, is_broad, is_system, nearby, normal, on_host
+from toolkit.imports.scan import Found, Scan, Strength, scan
+from toolkit.imports.search import Place
+from toolkit.model.imports import Import, Imports, Shown
+
+_MOST_FILES = 300
+_MOST_BYTES = 4 << 20
+
+
+class Entry(NamedTuple):
+    """The program of the ranks.
+
+    Attributes:
+        file: that is run as ``__main__``.
+        root: the directory that Python searches first.
+        packages: files that are run before it: the ``__init__.py`` of its packages.
+    """
+
+    file: Path
+    root: Path
+    packages: tuple[Path, ...] = ()
+
+
+class Surroundings(NamedTuple):
+    """Where a program runs.
+
+    Attributes:
+        directory: working directory of the ranks.
+        home: of the user.
+        search: what PYTHONPATH names for the ranks.
+        others: what it names here, and the ranks do not get.
+        visible: directories that the ranks see under the same path.
+        binds: what they see elsewhere.
+        known: modules of their Python; None: they are not known.
+        version: of their Python; None: it is not known.
+    """
+
+    directory: Path
+    home: Path
+    search: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    visible: tuple[Path, ...] = ()
+    binds: tuple[Bound, ...] = ()
+    known: Collection[str] | None = None
+    version: tuple[int, ...] | None = None
+
+
+def imports(entry: Entry, around: Surroundings) -> Imports:
+    """Return what a program imports; nothing where it cannot be read."""
+    walk = _Walk(entry, around, roots=[entry.root])
+    walk.look_for(list(around.search))
+    for package in entry.packages:
+        walk.push(package, Strength.CERTAIN)
+    walk.push(entry.file, Strength.CERTAIN)
+    walk.run()
+    return walk.result()
+
+
+@dataclass
+class _Walk:
+    """The state of a walk.
+
+    Attributes:
+        roots: the search path, as far as it is known.
+        queue: files that are still to be read, and how surely each is imported.
+        reached: how surely each file that was read is imported.
+        missing: the imports that were not found, by module.
+        shown: directories outside of what the ranks see, and what for.
+    """
+
+    entry: Entry
+    around: Surroundings
+    roots: list[Path] = field(default_factory=list)
+    queue: list[tuple[Path, Strength]] = field(default_factory=list)
+    reached: dict[Path, Strength] = field(default_factory=dict)
+    trees: dict[Path, ast.Module | None] = field(default_factory=dict)
+    listings: dict[Path, list[str]] = field(default_factory=dict)
+    missing: dict[str, tuple[Path, Found, Strength]] = field(default_factory=dict)
+    shown: dict[Path, str] = field(default_factory=dict)
+    doubt: str = ""
+    size: int = 0
+
+    def run(self) -> None:
+        """Read files until all that can be found was read; a new directory may hold what was missing."""
+        known = len(self.roots)
+        while self.queue:
+            self.read(*self.queue.pop(0))
+            if not self.queue and len(self.roots) > known:
+                known = len(self.roots)
+                again, self.missing = self.missing, {}
+                for file, found, strength in again.values():
+                    self.absolute(file, found, strength)
+
+    def push(self, file: Path, strength: Strength) -> None:
+        """Have a file read, unless it was and nothing new would be learned."""
+        if self.reached.get(file, -1) < strength:
+            self.reached[file] = strength
+            self.queue.append((file, strength))
+
+    def read(self, file: Path, strength: Strength) -> None:
+        """Read a file and follow its imports."""
+        found = self.scanned(file)
+        self.doubt = self.doubt or found.doubt
+        self.look_for(found.paths)
+        for one in found.imports:
+            weakest = min(strength, one.strength)
+            if one.level:
+                self.relative(file, one, weakest)
+            else:
+                self.absolute(file, one, weakest)
+
+    def scanned(self, file: Path) -> Scan:
+        """Return what a file shows; nothing beyond the bounds, and where it cannot be read."""
+        if file not in self.trees:
+            self.size += _size(file)
+            within = len(self.trees) < _MOST_FILES and self.size <= _MOST_BYTES
+            self.trees[file] = reading.parsed(file) if within else None
+        tree = self.trees[file]
+        context = Context(str(file), str(self.around.directory), file == self.entry.file, self.around.version)
+        try:
+            return scan(tree, context) if tree else Scan()
+        except RecursionError:
+            return Scan()
+
+    def look_for(self, paths: list[str]) -> None:
+        """Add directories to the search path."""
+        for text in paths:
+            path = on_host(normal(text, self.around.directory), self.around.binds)
+            if path in self.roots:
+                continue
+            if search.is_directory(path) and not is_system(path):
+                self.roots.append(path)
+            elif search.is_file(path) or is_system(path) or not is_below(path, self.around.visible):
+                # An archive, a directory of the image, or one that only the nodes have.
+                self.doubt = self.doubt or f"what {path} holds for the ranks is not known here"
+
+    def absolute(self, file: Path, found: Found, strength: Strength) -> None:
+        """Follow an import along the search path."""
+        name, *parts = found.module.split(".")
+        place = search.find(name, self.roots, self.listings)
+        if place is None:
+            before = self.missing.get(name)
+            if before is None or before[2] < strength:
+                self.missing[name] = (file, found, strength)
+            return
+        self.show(place, f"{self.name(file)} imports {name}")
+        for one in (*place.files, *_submodules(place, tuple(parts), found.names)):
+            self.push(one, strength)
+
+    def relative(self, file: Path, found: Found, strength: Strength) -> None:
+        """Follow an import within a package."""
+        directory = file.parent
+        for _ in range(found.level - 1):
+            directory = directory.parent
+        place = Place(directory, (), directory)
+        parts = tuple(found.module.split(".")) if found.module else ()
+        for one in _submodules(place, parts, found.names):
+            self.push(one, strength)
+
+    def show(self, place: Place, reason: str) -> None:
+        """Note a directory that the ranks must see for a module, if they would not see it."""
+        bound = (*self.around.visible, *(bind.source for bind in self.around.binds))
+        for path in (place.path, Path(os.path.realpath(place.path))):
+            if is_below(path, (*bound, *self.shown)):
+                continue
+            above = place.root if path == place.path else path.parent
+            wanted = path if is_broad(above, self.around.home) else above
+            if not is_system(wanted):
+                self.shown[wanted] = reason
+
+    def name(self, file: Path) -> str:
+        """Return how messages name a file."""
+        directory = self.around.directory
+        return str(file.relative_to(directory)) if file.is_relative_to(directory) else str(file)
+
+    def result(self) -> Imports:
+        """Return all that was found."""
+        names = [
+            Import(
+                name=name,
+                file=self.name(file),
+                line=found.line,
+                is_certain=strength is Strength.CERTAIN,
+                elsewhere=self.elsewhere(name),
+            )
+            for name, (file, found, strength) in self.missing.items()
+            if strength is not Strength.OPTIONAL and name.isidentifier()
+        ]
+        shown = tuple(Shown(path=str(path), reason=reason) for path, reason in self.shown.items())
+        return Imports(names=tuple(names), directories=shown, doubt=self.doubt)
+
+    def elsewhere(self, name: str) -> str:
+        """Return a directory that holds a module which the ranks would not find."""
+        around = self.around
+        if around.known is None or name in around.known:
+            return ""
+        others = [normal(text, around.directory) for text in around.others if text]
+        near = [*nearby(self.entry.file.parent, around.home), *nearby(around.directory, around.home)]
+        places = [root for root in dict.fromkeys((*others, *near)) if root not in self.roots]
+        for root in places:
+            place = search.find(name, [root], self.listings)
+            if place and (place.files or search.holds_python(place.path)):
+                return str(root)
+        sites = around.home.glob(".local/lib/python3*/site-packages")
+        return next((str(site) for site in sites if search.find(name, [site], self.listings)), "")
+
+
+def _submodules(place: Place, parts: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Path]:
+    """Return the files of a package that an import runs: what is taken from it may be submodules, too."""
+    yield from search.within(place, parts)
+    for name in names:
+        if name.isidentifier():
+            yield from search.within(place, (*parts, name))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

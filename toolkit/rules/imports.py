@@ -1,0 +1,125 @@
+"""Every module that the script imports is there for its ranks: a job whose imports fail does not queue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from toolkit.errors import ImportsMissingError, ToolkitError
+from toolkit.imports.distributions import distribution, standard_note
+from toolkit.model.image import Manifest, Python
+from toolkit.model.imports import Import
+from toolkit.quoting import shell_words
+from toolkit.rules.model import Case, Finding
+
+_SOURCE = "the script was read, not run"
+_MOST = 8  # modules that a message names
+
+
+def look(case: Case) -> list[Finding]:
+    names = case.seen.imports.names
+    if not names:
+        return []
+    python = python_of(case.manifest, case.seen.imports.python)
+    if python is None or not python.modules:
+        return _unknown(case, names)
+    there = {*python.modules, *(case.manifest.frameworks if case.manifest else ())}
+    missing = [one for one in names if one.name not in there]
+    certain = [one for one in missing if one.is_certain]
+    return [*_certain(case, certain, python), *_possible(case, [one for one in missing if not one.is_certain])]
+
+
+def python_of(manifest: Manifest | None, path: str) -> Python | None:
+    """Return the Python that the ranks run: that of a path, else the first on PATH; None: none is known."""
+    known = manifest.pythons if manifest else ()
+    return next((one for one in known if one.path == path), known[0] if known else None)
+
+
+def _unknown(case: Case, names: Sequence[Import]) -> list[Finding]:
+    """Say that nothing was checked, where there was something to check."""
+    known = {*sys.stdlib_module_names, *(case.manifest.frameworks if case.manifest else ())}
+    unsure = [one.name for one in names if one.is_certain and one.name not in known]
+    if not unsure:
+        return []
+    cause = f"it is not known whether the {_noun(case)} has {_listed(unsure)}: its modules were never recorded"
+    step = f"toolkit image verify {case.manifest.name} records them" if case.manifest and case.seen.image else None
+    return [Finding(ImportsMissingError(cause, place="imports", next_step=step), _SOURCE, stops=False)]
+
+
+def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Finding]:
+    """Return the findings about imports that every run executes."""
+    stops = not case.seen.imports.doubt
+    own = [one for one in missing if one.elsewhere and "/site-packages" not in one.elsewhere]
+    errors = [_own(one) for one in own]
+    other = [one for one in missing if one not in own]
+    if other:
+        errors.append(_lacking(case, other, python))
+    return [Finding(error, _SOURCE if stops else case.seen.imports.doubt, stops) for error in errors]
+
+
+def _own(one: Import) -> ToolkitError:
+    """Return the error about a module of the user's own that the ranks do not search for."""
+    cause = f"{one.name} (imported in {one.file}, line {one.line}) is in {one.elsewhere}, which the ranks do not search"
+    return ImportsMissingError(cause, place="imports", next_step=f"--env {shell_words([f'PYTHONPATH={one.elsewhere}'])}")
+
+
+def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
+    """Return the error about modules that have to be installed."""
+    where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
+    more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
+    notes = [note for one in missing if (note := standard_note(one.name, python.version))]
+    notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in missing if one.elsewhere]
+    packages = list(dict.fromkeys(package for one in missing if (package := distribution(one.name))))
+    own = [one.name for one in missing if not distribution(one.name) and not standard_note(one.name, python.version)]
+    if own:
+        notes.append(f"{_listed(own)}: if it is your own code, --env PYTHONPATH=DIRECTORY says where")
+    cause = f"the {_noun(case)} has no {where}{more}"
+    details = (*notes, *(_recipe_step(packages) if packages and _is_sif(case) else ()))
+    return ImportsMissingError(cause, place="imports", next_step=_next(case, packages, python), details=details)
+
+
+def _recipe_step(packages: Iterable[str]) -> tuple[str, ...]:
+    return ("[[steps]]", 'block = "pip"', f"packages = {json.dumps(list(packages))}")
+
+
+def _next(case: Case, packages: Sequence[str], python: Python) -> str | None:
+    """Return the commands that bring packages to where the ranks run."""
+    if not packages:
+        return None
+    if _is_sif(case) and case.manifest:
+        recipe = case.manifest.command.rpartition(" ")[2]
+        if recipe.endswith(".toml"):
+            return f"add the step below to {recipe}, then toolkit image build {recipe}"
+        new = f"{case.manifest.name}-more"
+        words = [word for package in packages for word in ("--pip", package)]
+        made = shell_words(["toolkit", "image", "new", new, "--from", case.manifest.name, *words])
+        return f"{made}; toolkit image build {new}.toml; then --image {new}"
+    if case.job.runtime in ("conda", "none"):
+        return shell_words([python.path, "-m", "pip", "install", *packages])
+    return f"an image with {_listed(packages)}"
+
+
+def _possible(case: Case, missing: Sequence[Import]) -> list[Finding]:
+    """Warn of imports that a run may execute."""
+    if not missing:
+        return []
+    where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
+    more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
+    cause = f"some runs of the script import what the {_noun(case)} does not have: {where}{more}"
+    return [Finding(ImportsMissingError(cause, place="imports"), _SOURCE, stops=False)]
+
+
+def _is_sif(case: Case) -> bool:
+    return (case.job.runtime or "apptainer") == "apptainer"
+
+
+def _noun(case: Case) -> str:
+    """Return how messages name what the ranks run in."""
+    kind = "environment" if case.job.runtime in ("conda", "none") else "image"
+    return f"{kind} {case.manifest.name}" if case.manifest else kind
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST])
+    return f"{shown} and {len(names) - _MOST} more" if len(names) > _MOST else shown
