@@ -35,7 +35,7 @@ from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
 from toolkit.images.reproducible import ENVIRONMENT
 from toolkit.images.sharing import require_writable
-from toolkit.images.verify.finish import finish
+from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
 from toolkit.model.lock import Lock
@@ -139,7 +139,10 @@ def _settle(directory: Path, path: Path, manifest: Manifest) -> None:
     """Nothing has to be built; but the build before may have been stopped when only its last words were missing."""
     store.settle(path, manifest)
     sweep(directory)
-    complete(store.FoundImage(name=manifest.name, path=str(path), manifest=manifest))
+    image = store.FoundImage(name=manifest.name, path=str(path), manifest=manifest)
+    complete(image)
+    if not manifest.pythons:
+        record(image, ())
 
 
 @dataclass(frozen=True)
