@@ -115,7 +115,11 @@ RUN set -ex; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
     echo '==> pip: scikit-learn 1.9.1, mpi4py 4.1.2, submitit 1.5.4'; \
-    pip install --no-compile scikit-learn==1.9.1 mpi4py==4.1.2 submitit==1.5.4
+    # What the image is verified for stays as it is.
+    mkdir -p /opt/toolkit; \
+    pip list --format=freeze | grep -iE '^(torch|numpy|horovod)==' > /opt/toolkit/constraints.txt || true; \
+    export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
+    pip install --no-compile scikit-learn==1.9.1 mpi4py==4.1.2 submitit==1.5.4 || { echo 'toolkit-conflict: scikit-learn==1.9.1, mpi4py==4.1.2, submitit==1.5.4'; pip install --dry-run scikit-learn mpi4py submitit | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
 
 RUN set -ex; \
     umask 022; \
@@ -137,6 +141,7 @@ RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
         '"""Horovod has what is named: `horovodrun --check-build` says so, and so does the metadata of the build, since the first can be wrong.' \
+        'The frameworks are in the versions that it was built against.' \
         '' \
         'Arguments: frameworks as Horovod'"'"'s metadata calls them, then a comma, then operations: pytorch , mpi gloo' \
         '"""' \
@@ -145,8 +150,11 @@ RUN set -ex; \
         'import re' \
         'import subprocess' \
         'import sys' \
+        'from importlib import import_module' \
         'from importlib.util import find_spec' \
         'from pathlib import Path' \
+        '' \
+        'MODULES = {"pytorch": "torch"}' \
         '' \
         'arguments = sys.argv[1:]' \
         'frameworks = arguments[: arguments.index(",")]' \
@@ -164,18 +172,49 @@ RUN set -ex; \
         'missing = [name for name in frameworks if name not in metadata]' \
         'if missing:' \
         '    sys.exit(f"Horovod'"'"'s metadata does not have {'"'"', '"'"'.join(missing)}")' \
+        'there = {name: str(getattr(import_module(MODULES.get(name, name)), "__version__", "")) for name in frameworks}' \
+        'wrong = [f"{name} {metadata[name]}, and {there[name]} is in the image" for name in frameworks if there[name] != metadata[name]]' \
+        'if wrong:' \
+        '    sys.exit(f"Horovod was built for {'"'"'; for '"'"'.join(wrong)}")' \
         'print(f"built for {'"'"', '"'"'.join(f'"'"'{name} {metadata[name]}'"'"' for name in frameworks)}, with {'"'"', '"'"'.join(operations)}")' \
         > /opt/toolkit/checks/horovod_build.py; \
     printf '%s\n' \
-        '"""Imports each module that is named, and says its version."""' \
+        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
         '' \
         'import importlib' \
+        'import re' \
         'import sys' \
         '' \
+        '# Directories that packages install beside their own module by mistake.' \
+        'BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools", "setup", "conftest")' \
+        '' \
+        '' \
+        'def modules_of(package: str) -> "tuple[list[str], str]":' \
+        '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
+        '    found = metadata.distribution(package)' \
+        '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
+        '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
+        '    known |= set((found.read_text("top_level.txt") or "").split())' \
+        '    names = sorted(name for name in known if name.isidentifier() and not name.startswith("_") and name not in BESIDE)' \
+        '    same = [name for name in names if re.sub("[-_.]+", "-", name).lower() == re.sub("[-_.]+", "-", package).lower()]' \
+        '    return same or names, found.version' \
+        '' \
+        '' \
+        'split = sys.argv.index("--of") if "--of" in sys.argv else len(sys.argv)' \
+        'wanted = dict.fromkeys(sys.argv[1:split], "")' \
+        'for package in sys.argv[split + 1 :]:' \
+        '    modules, number = modules_of(package)' \
+        '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
-        'for name in sys.argv[1:]:' \
-        '    module = importlib.import_module(name)' \
-        '    version = getattr(module, "__version__", None)' \
+        'for name, number in wanted.items():' \
+        '    try:' \
+        '        module = importlib.import_module(name)' \
+        '    except Exception as error:' \
+        '        print(f"toolkit-unimportable: {name}")' \
+        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
@@ -268,7 +307,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="e3c7aa6e620665572af0e526f615aa3db96ec6ac9c41e498a2f6b48ff43c29e9"
+LABEL toolkit.recipe-hash="55c0da1e13c237b0bb0977a2f83bf03fe8405b76b722e70bbfab483a5a698d64"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

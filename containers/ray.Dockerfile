@@ -18,7 +18,11 @@ RUN set -ex; \
     for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
     if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
     echo '==> ray: ray[default,train,tune] 2.60.0'; \
-    pip install --no-compile 'ray[default,train,tune]==2.60.0'
+    # What the image is verified for stays as it is.
+    mkdir -p /opt/toolkit; \
+    pip list --format=freeze | grep -iE '^(torch|torchvision|torchaudio|torchtext|apex|transformer[-_.]engine|flash[-_.]attn|torch[-_.]tensorrt|tensorflow|tensorflow[-_.]cpu|tensorflow[-_.]gpu|tf[-_.]keras|jax|jaxlib|mxnet|cupy|horovod|ray|mpi4py|numpy)==' > /opt/toolkit/constraints.txt || true; \
+    export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
+    pip install --no-compile 'ray[default,train,tune]==2.60.0' || { echo 'toolkit-conflict: ray[default,train,tune]==2.60.0'; pip install --dry-run ray | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
 
 FROM common
 
@@ -37,15 +41,42 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
-        '"""Imports each module that is named, and says its version."""' \
+        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
         '' \
         'import importlib' \
+        'import re' \
         'import sys' \
         '' \
+        '# Directories that packages install beside their own module by mistake.' \
+        'BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools", "setup", "conftest")' \
+        '' \
+        '' \
+        'def modules_of(package: str) -> "tuple[list[str], str]":' \
+        '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
+        '    found = metadata.distribution(package)' \
+        '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
+        '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
+        '    known |= set((found.read_text("top_level.txt") or "").split())' \
+        '    names = sorted(name for name in known if name.isidentifier() and not name.startswith("_") and name not in BESIDE)' \
+        '    same = [name for name in names if re.sub("[-_.]+", "-", name).lower() == re.sub("[-_.]+", "-", package).lower()]' \
+        '    return same or names, found.version' \
+        '' \
+        '' \
+        'split = sys.argv.index("--of") if "--of" in sys.argv else len(sys.argv)' \
+        'wanted = dict.fromkeys(sys.argv[1:split], "")' \
+        'for package in sys.argv[split + 1 :]:' \
+        '    modules, number = modules_of(package)' \
+        '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
-        'for name in sys.argv[1:]:' \
-        '    module = importlib.import_module(name)' \
-        '    version = getattr(module, "__version__", None)' \
+        'for name, number in wanted.items():' \
+        '    try:' \
+        '        module = importlib.import_module(name)' \
+        '    except Exception as error:' \
+        '        print(f"toolkit-unimportable: {name}")' \
+        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
@@ -72,7 +103,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray"
-LABEL toolkit.recipe-hash="c4667a1967a1e73bc4ae7f14a22e3fa40e697ad95c9b78b3d03fb00c48eb20b7"
+LABEL toolkit.recipe-hash="5fc60c7f2b8c50f1c4574de55f306f282a6160f9c3092fd8337f7b5544072a50"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

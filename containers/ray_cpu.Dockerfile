@@ -55,7 +55,11 @@ RUN set -ex; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
     echo '==> ray: ray[default,train,tune] 2.60.0'; \
-    pip install --no-compile 'ray[default,train,tune]==2.60.0'
+    # What the image is verified for stays as it is.
+    mkdir -p /opt/toolkit; \
+    pip list --format=freeze | grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true; \
+    export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
+    pip install --no-compile 'ray[default,train,tune]==2.60.0' || { echo 'toolkit-conflict: ray[default,train,tune]==2.60.0'; pip install --dry-run ray | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
 
 RUN set -ex; \
     umask 022; \
@@ -66,7 +70,11 @@ RUN set -ex; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
     echo '==> pip: scikit-learn 1.9.1'; \
-    pip install --no-compile scikit-learn==1.9.1
+    # What the image is verified for stays as it is.
+    mkdir -p /opt/toolkit; \
+    pip list --format=freeze | grep -iE '^(torch|numpy|ray)==' > /opt/toolkit/constraints.txt || true; \
+    export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
+    pip install --no-compile scikit-learn==1.9.1 || { echo 'toolkit-conflict: scikit-learn==1.9.1'; pip install --dry-run scikit-learn | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
 
 FROM common
 
@@ -89,15 +97,42 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
-        '"""Imports each module that is named, and says its version."""' \
+        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
         '' \
         'import importlib' \
+        'import re' \
         'import sys' \
         '' \
+        '# Directories that packages install beside their own module by mistake.' \
+        'BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools", "setup", "conftest")' \
+        '' \
+        '' \
+        'def modules_of(package: str) -> "tuple[list[str], str]":' \
+        '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
+        '    found = metadata.distribution(package)' \
+        '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
+        '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
+        '    known |= set((found.read_text("top_level.txt") or "").split())' \
+        '    names = sorted(name for name in known if name.isidentifier() and not name.startswith("_") and name not in BESIDE)' \
+        '    same = [name for name in names if re.sub("[-_.]+", "-", name).lower() == re.sub("[-_.]+", "-", package).lower()]' \
+        '    return same or names, found.version' \
+        '' \
+        '' \
+        'split = sys.argv.index("--of") if "--of" in sys.argv else len(sys.argv)' \
+        'wanted = dict.fromkeys(sys.argv[1:split], "")' \
+        'for package in sys.argv[split + 1 :]:' \
+        '    modules, number = modules_of(package)' \
+        '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
-        'for name in sys.argv[1:]:' \
-        '    module = importlib.import_module(name)' \
-        '    version = getattr(module, "__version__", None)' \
+        'for name, number in wanted.items():' \
+        '    try:' \
+        '        module = importlib.import_module(name)' \
+        '    except Exception as error:' \
+        '        print(f"toolkit-unimportable: {name}")' \
+        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
@@ -148,7 +183,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="7f90e8e0ad72e3e538fc5cee6a8a294deb5ac8901e5bc20e9564a5e9b553e2dc"
+LABEL toolkit.recipe-hash="889ec8720d7665aca0ee446e83b38c7eb510b216c5e7fbb0102a7560b9f039b4"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -26,6 +26,7 @@ RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
         '"""Horovod has what is named: `horovodrun --check-build` says so, and so does the metadata of the build, since the first can be wrong.' \
+        'The frameworks are in the versions that it was built against.' \
         '' \
         'Arguments: frameworks as Horovod'"'"'s metadata calls them, then a comma, then operations: pytorch , mpi gloo' \
         '"""' \
@@ -34,8 +35,11 @@ RUN set -ex; \
         'import re' \
         'import subprocess' \
         'import sys' \
+        'from importlib import import_module' \
         'from importlib.util import find_spec' \
         'from pathlib import Path' \
+        '' \
+        'MODULES = {"pytorch": "torch"}' \
         '' \
         'arguments = sys.argv[1:]' \
         'frameworks = arguments[: arguments.index(",")]' \
@@ -53,18 +57,49 @@ RUN set -ex; \
         'missing = [name for name in frameworks if name not in metadata]' \
         'if missing:' \
         '    sys.exit(f"Horovod'"'"'s metadata does not have {'"'"', '"'"'.join(missing)}")' \
+        'there = {name: str(getattr(import_module(MODULES.get(name, name)), "__version__", "")) for name in frameworks}' \
+        'wrong = [f"{name} {metadata[name]}, and {there[name]} is in the image" for name in frameworks if there[name] != metadata[name]]' \
+        'if wrong:' \
+        '    sys.exit(f"Horovod was built for {'"'"'; for '"'"'.join(wrong)}")' \
         'print(f"built for {'"'"', '"'"'.join(f'"'"'{name} {metadata[name]}'"'"' for name in frameworks)}, with {'"'"', '"'"'.join(operations)}")' \
         > /opt/toolkit/checks/horovod_build.py; \
     printf '%s\n' \
-        '"""Imports each module that is named, and says its version."""' \
+        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
         '' \
         'import importlib' \
+        'import re' \
         'import sys' \
         '' \
+        '# Directories that packages install beside their own module by mistake.' \
+        'BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools", "setup", "conftest")' \
+        '' \
+        '' \
+        'def modules_of(package: str) -> "tuple[list[str], str]":' \
+        '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
+        '    found = metadata.distribution(package)' \
+        '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
+        '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
+        '    known |= set((found.read_text("top_level.txt") or "").split())' \
+        '    names = sorted(name for name in known if name.isidentifier() and not name.startswith("_") and name not in BESIDE)' \
+        '    same = [name for name in names if re.sub("[-_.]+", "-", name).lower() == re.sub("[-_.]+", "-", package).lower()]' \
+        '    return same or names, found.version' \
+        '' \
+        '' \
+        'split = sys.argv.index("--of") if "--of" in sys.argv else len(sys.argv)' \
+        'wanted = dict.fromkeys(sys.argv[1:split], "")' \
+        'for package in sys.argv[split + 1 :]:' \
+        '    modules, number = modules_of(package)' \
+        '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
-        'for name in sys.argv[1:]:' \
-        '    module = importlib.import_module(name)' \
-        '    version = getattr(module, "__version__", None)' \
+        'for name, number in wanted.items():' \
+        '    try:' \
+        '        module = importlib.import_module(name)' \
+        '    except Exception as error:' \
+        '        print(f"toolkit-unimportable: {name}")' \
+        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
@@ -117,7 +152,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_22.03"
-LABEL toolkit.recipe-hash="b926075f74b2bf668d290ad84427da92bef610add0f3d8d021f67d01c40fa01f"
+LABEL toolkit.recipe-hash="d684b411ee033580bde668b2dd95ba127b319d2880ff0198943268da16501e22"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -27,7 +27,7 @@ PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
-_NOT_CONTENTS = ("name", "detail", "imports", "checks")  # of a piece
+_NOT_CONTENTS = ("name", "detail", "imports", "checks", "installed", "brings", "requirements", "replaces", "index")  # of a piece
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"

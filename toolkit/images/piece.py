@@ -42,6 +42,11 @@ class Piece(Model, frozen=True, kw_only=True):
         path: directories put before the image's PATH.
         keeps_temporary: what it leaves in /tmp and /var/tmp is there for later steps, as in a Dockerfile.
         imports: modules that a script can import.
+        installed: distributions whose modules, whatever they are called, a script can import.
+        brings: distributions that later steps must not replace.
+        requirements: what the lines have pip install; empty: they are no step of pip.
+        replaces: distributions that the step replaces on purpose.
+        index: a further package index that it asks.
         checks: what proves that it worked.
     """
 
@@ -57,6 +62,11 @@ class Piece(Model, frozen=True, kw_only=True):
     path: tuple[str, ...] = ()
     keeps_temporary: bool = False
     imports: tuple[str, ...] = ()
+    installed: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    index: str = ""
     checks: tuple[CheckCall, ...] = ()
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.bases import BASES, Base
+from toolkit.images.bases import BASES, Base, LocalImage
 from toolkit.images.blocks import BLOCKS
 from toolkit.images.names import is_image_name
 from toolkit.images.piece import Piece
+from toolkit.images.protection import protected, replaced, with_replacements
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 from toolkit.model.recipe import Feature, Recipe, Space
 
@@ -80,9 +81,15 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     for key, text in _strings({"summary": recipe.summary, "base": recipe.base, "steps": recipe.steps}):
         _require_printable(key, text)
     base = _variant(recipe.base, "base", "kind", BASES)
-    blocks = [_variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(recipe.steps)]
-    wanted = [(str(step["block"]), block) for step, block in zip(recipe.steps, blocks, strict=True)]
-    pieces = tuple(block.piece(base.holds) for kind, block in wanted if not block.is_held(kind, base.holds))
+    for number, step in enumerate(recipe.steps):
+        _variant(step, f"steps[{number}]", "block", BLOCKS)
+    steps = with_replacements(recipe.steps)
+    blocks = [_variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(steps)]
+    wanted = [(str(step["block"]), block) for step, block in zip(steps, blocks, strict=True)]
+    # The base's own Horovod was built for the framework that is replaced.
+    holds = base.holds - ({"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set())
+    kept = tuple(block.piece(holds) for kind, block in wanted if not block.is_held(kind, holds))
+    pieces = protected(kept, has_python="python" in holds or isinstance(base, LocalImage))
     _require_different_names(pieces)
     return Resolved(
         name=name,
@@ -91,7 +98,7 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
         pieces=pieces,
         space=recipe.space or Space(),
         seconds=recipe.seconds,
-        dropped=tuple(dict.fromkeys(kind for kind, block in wanted if block.is_held(kind, base.holds))),
+        dropped=tuple(dict.fromkeys(kind for kind, block in wanted if block.is_held(kind, holds))),
         whole=recipe,
     )
 

@@ -217,8 +217,10 @@ def _checks(pieces: Iterable[Piece]) -> tuple[CheckCall, ...]:
     """What proves the image: one check for all imports, then those of the steps."""
     known = tuple(pieces)
     modules = tuple(dict.fromkeys(chain.from_iterable(piece.imports for piece in known)))
-    imports = CheckCall(name="imports", command=f"python3 imports.py {' '.join(map(word, modules))}", scripts=("imports.py",))
-    return (*((imports,) if modules else ()), *chain.from_iterable(piece.checks for piece in known))
+    packages = tuple(dict.fromkeys(chain.from_iterable(piece.installed for piece in known)))
+    arguments = (*modules, *(("--of", *packages) if packages else ()))
+    imports = CheckCall(name="imports", command=f"python3 imports.py {' '.join(map(word, arguments))}", scripts=("imports.py",))
+    return (*((imports,) if arguments else ()), *chain.from_iterable(piece.checks for piece in known))
 
 
 def _files(calls: Iterable[CheckCall], scripts: Mapping[str, str]) -> dict[str, str]:

@@ -66,6 +66,7 @@ class Horovod(Block, frozen=True, kw_only=True):
             build_lines=(*self._source(own), *self._compile(needs)),
             lines=(f"pip install --no-compile {needs}", f"pip install --no-compile --no-deps --no-index {WHEELS}/horovod-*.whl"),
             imports=imports,
+            brings=("horovod",),
             checks=self._checks(),
         )
 

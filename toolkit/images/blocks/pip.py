@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolkit.images.piece import Block, Piece, require_requirements, require_step_name, spoken
+from toolkit.images.protection import names_of, normal
 from toolkit.images.words import word, words
 
 
@@ -11,7 +12,10 @@ class Pip(Block, frozen=True, kw_only=True):
 
     Attributes:
         packages: requirements as pip reads them.
-        imports: modules that a script can import afterwards; the image's checks import them and record their versions.
+        imports: modules that a script can import afterwards; the image's checks import them and record their versions. Where
+            it is left out, they are those that the packages bring; an empty list is for packages that bring none.
+        replaces: distributions among ``packages`` that take the place of those that are there: ``["torch"]``. What was built on
+            these is built again.
         brings: what a base may hold already, so that the step is not needed there: ``torch``.
         no_deps: install nothing that the packages ask for.
         index: a further index, asked only where what pip is configured to ask does not have the packages.
@@ -19,7 +23,8 @@ class Pip(Block, frozen=True, kw_only=True):
     """
 
     packages: tuple[str, ...]
-    imports: tuple[str, ...] = ()
+    imports: tuple[str, ...] | None = None
+    replaces: tuple[str, ...] = ()
     brings: str | None = None
     no_deps: bool = False
     index: str | None = None
@@ -31,7 +36,7 @@ class Pip(Block, frozen=True, kw_only=True):
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
         del kind
-        return self.brings is not None and self.brings in holds
+        return self.brings is not None and self.brings in holds and not self.replaces
 
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
@@ -39,4 +44,15 @@ class Pip(Block, frozen=True, kw_only=True):
         install = f"pip install {options} {words(self.packages)}"
         if self.index is not None:
             install += f" || pip install {options} --extra-index-url {word(self.index)} {words(self.packages)}"
-        return Piece(name=self.name, detail=", ".join(map(spoken, self.packages)), lines=(install,), imports=self.imports)
+        names = names_of(self.packages)
+        return Piece(
+            name=self.name,
+            detail=", ".join(map(spoken, self.packages)),
+            lines=(install,),
+            imports=self.imports or (),
+            installed=names if self.imports is None else (),
+            brings=names,
+            requirements=self.packages,
+            replaces=tuple(map(normal, self.replaces)),
+            index=self.index or "",
+        )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.builders.workspace import Workspace
-from toolkit.images.buildlog import Reader
+from toolkit.images.buildlog import Reader, pinned
 from toolkit.images.loan import without
+from toolkit.model.image import Check
 from toolkit.progress import Progress
 from toolkit.units import human_time
 
@@ -163,8 +165,54 @@ class Follower:
             failed = reader.results.failed
             details = [f"{check.name}: {check.detail}" for check in failed]
             cause = f"{name} was built but did not pass {len(failed)} of {len(reader.results.checks)} checks; it is not kept"
-            return BuildError(cause, place=", ".join(check.name for check in failed), details=details, next_step=f"the log: {self.log}")
+            step = f"{advice(failed, reader.index)}the log: {self.log}"
+            return BuildError(cause, place=", ".join(check.name for check in failed), details=details, next_step=step)
+        if reader.conflict and reader.reasons:
+            return self._conflict()
         place = f"step {reader.step}" + (f", command: {reader.command}" if reader.command else "")
         after = human_time(time.monotonic() - self._began)
         cause = f"{name} could not be built: the step {reader.step} failed after {after} (exit code {code})"
         return BuildError(cause, place=place, details=tuple(reader.tail), next_step=f"the log: {self.log}")
+
+    def _conflict(self) -> ToolkitError:
+        """Return the error about packages that do not fit what the image was verified for."""
+        reader = self.reader
+        held = [reason.rpartition(" ")[2] for reason in reader.reasons if "(constraint)" in reason]
+        cause = f"{reader.conflict} would replace what {self._name} is verified for: {', '.join(held) or 'see below'}"
+        fitting = pinned(reader.conflict, reader.fits)
+        steps = [f"packages = {json.dumps(list(fitting))} fits"] if fitting else []
+        names = [one.partition("==")[0] for one in held]
+        if names:
+            wanted = ", ".join(f"{name}==VERSION" for name in names)
+            steps.append(
+                f"to replace it on purpose, add {wanted} to packages and replaces = {json.dumps(names)} to the step: "
+                "what was built on it is built again"
+            )
+        return BuildError(
+            cause, place=f"step {reader.step}", details=tuple(reader.reasons), next_step="; ".join(steps) or f"the log: {self.log}"
+        )
+
+
+def advice(failed: Sequence[Check], index: str = "") -> str:
+    """Return what to do about checks that failed because of how a package was built; empty where nothing is known.
+
+    Args:
+        failed: the checks.
+        index: where the framework is from, if the build asked it.
+    """
+    texts = " ".join(check.detail for check in failed)
+    if "does not exist" in texts and "operator " in texts:
+        asked = (
+            f"the build that fits is at {index}, which did not give it to this machine"
+            if index
+            else "the build that fits is where torch is from"
+        )
+        return (
+            f"the package is a build for another torch, such as one with CUDA; {asked}: name an index that has it in `index` of the step, "
+            "or replace torch, too (replaces); "
+        )
+    if any(check.name == "horovod-build" and "was built for" in check.detail for check in failed):
+        return "a step has replaced the framework: pin its version, or replace it by a step of pip with `replaces`; "
+    if any(check.name == "imports" for check in failed):
+        return "`imports` of a step of pip says which modules are imported, imports = [] that none is; "
+    return ""

@@ -33,9 +33,6 @@ def verify(case: Case) -> Answer:
 
 def wanted(case: Case) -> tuple[str, ...]:
     """The modules of its manifest, of its own check, and what was found in it."""
-    own = [
-        word
-        for word in case.looked.own.get("imports", "").split()
-        if _MODULE.match(word) and word != "python3" and not word.endswith(".py")
-    ]
+    command, _, _ = case.looked.own.get("imports", "").partition(" --of ")  # packages, which are in the manifest as modules
+    own = [word for word in command.split() if _MODULE.match(word) and word != "python3" and not word.endswith(".py")]
     return tuple(dict.fromkeys((*own, *case.promised, *case.looked.modules)))

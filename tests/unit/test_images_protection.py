@@ -1,0 +1,278 @@
+"""A later step of pip keeps what the image was verified for, or replaces it on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.images import library
+from toolkit.images.builders.follow import Follower, advice
+from toolkit.images.buildlog import Reader, pinned
+from toolkit.images.chain import chain
+from toolkit.images.piece import Piece
+from toolkit.images.protection import name_of, names_of, protected, with_replacements
+from toolkit.images.recipes import resolve
+from toolkit.model.base import BadDataError
+from toolkit.model.image import Check
+from toolkit.model.recipe import Recipe
+from toolkit.resources import package_directory
+
+BASE = {"kind": "debootstrap", "release": "bookworm"}
+TORCH = {"block": "pip", "name": "torch", "packages": ["torch==2.13.0+cpu", "numpy==2.4.6"], "imports": ["torch"], "index": "https://x/cpu"}
+CHECKS = package_directory("images") / "checks"
+
+
+def pip(*packages: str, **more: Any) -> dict[str, Any]:
+    return {"block": "pip", "name": "extra", "packages": list(packages), **more}
+
+
+def pieces(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, Piece]:
+    """Return the steps of a recipe by name."""
+    recipe = Recipe(summary="x", base=base or BASE, steps=({"block": "python"}, *steps))
+    return {piece.name: piece for piece in resolve("x", recipe).pieces}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("torch==2.13.0+cpu", "torch"),
+        ("ray[default,train]==2.60.0", "ray"),
+        ("Scikit_Learn >= 1 ; python_version > '3.8'", "scikit-learn"),
+        ("name @ https://x/y.whl", "name"),
+        ("git+https://x/y.git", ""),
+        ("https://x/y.whl", ""),
+        ("./local", ""),
+        ("wheels/x.whl", ""),
+        ("x-1-py3-none-any.whl", ""),
+        ("C:x", ""),
+    ],
+)
+def test_the_name_of_a_requirement_is_read(requirement: str, name: str) -> None:
+    assert name_of(requirement) == name
+
+
+def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() -> None:
+    found = pieces(TORCH, pip("einops"), {"block": "run", "commands": ["pip install x"]})
+    assert "PIP_CONSTRAINT" not in "".join(found["torch"].lines)
+    lines = found["extra"].lines
+    assert "grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true" in lines[2]
+    assert lines[3] == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"'
+    assert found["run"].lines == ("pip install x",)
+
+
+def test_horovod_and_what_steps_brought_are_kept_too() -> None:
+    found = pieces(TORCH, {"block": "openmpi"}, {"block": "horovod"}, pip("scikit-learn", name="more"), pip("einops"))
+    assert "'^(torch|numpy|horovod)=='" in found["more"].lines[2]
+    assert "'^(torch|numpy|horovod|scikit[-_.]learn)=='" in found["extra"].lines[2]
+    assert found["horovod"].lines[0].startswith("pip install --no-compile cffi")
+
+
+@pytest.mark.parametrize("base", [{"kind": "docker", "image": "x/y:1", "has": ["python"]}, {"kind": "localimage", "path": "/a/b.sif"}])
+def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, Any]) -> None:
+    assert "(torch|torchvision|" in pieces(pip("einops"), base=base)["extra"].lines[2]
+
+
+@pytest.mark.parametrize("name", ["torchvision", "TorchVision==0.28.0", "timm"])
+def test_what_is_built_for_torch_is_asked_of_the_index_that_torch_is_from(name: str) -> None:
+    line = pieces(TORCH, pip(name))["extra"].lines[-1]
+    assert line.startswith(f"pip install --retries 2 --extra-index-url https://x/cpu --no-compile {name} ||")
+    assert "https://x/cpu" not in pieces(TORCH, pip("einops"))["extra"].lines[-1]
+    own = pieces(TORCH, pip(name, index="https://y"))["extra"].lines[-1]
+    assert "https://x/cpu" not in own
+
+
+def _environment(tmp_path: Path, said: str) -> dict[str, str]:
+    """Return an environment whose pip is a stand-in that notes how it was called."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/pip"
+    program.write_text(
+        f'#!/bin/sh\necho "$PIP_CONSTRAINT|$*" >> {tmp_path}/calls\n'
+        f"case \"$*\" in list*) printf '%s\\n' {said} ;; *dry-run*) echo 'Would install a-1 torchvision-0.28.0' ;; *) exit 1 ;; esac\n"
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PIP_CONSTRAINT": "/base.txt"}
+
+
+def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
+    """Run them: only what is installed becomes a constraint, that of the base stays, and a failure says what fits."""
+    environment = _environment(tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23")
+    found = pieces(TORCH, pip("scikit-learn", name="more"), pip("torchvision==0.29.2"))["extra"]
+    script = "\n".join(found.lines).replace("/opt/toolkit", str(tmp_path / "opt"))
+    done = subprocess.run(["sh", "-e", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (tmp_path / "opt/constraints.txt").read_text() == "Torch==2.13.0+cpu\nscikit_learn==1.9\n"
+    assert "toolkit-conflict: torchvision==0.29.2\ntoolkit-fits: a-1 torchvision-0.28.0\n" in done.stdout
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert all(call.startswith(f"{tmp_path}/opt/constraints.txt /base.txt|") for call in calls[1:])
+
+
+def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path: Path) -> None:
+    """The lines are those of pip 23.0.1, from a real build."""
+    from toolkit.progress import Silent
+
+    follower = Follower("tv", {}, tmp_path / "log", Silent())
+    for line in (
+        "The conflict is caused by:",
+        "    torchvision 0.29.2 depends on torch>=2.14.0",
+        "    The user requested (constraint) torch==2.13.0+cpu",
+        "toolkit-conflict: torchvision==0.29.2",
+        "toolkit-fits: pillow-13.0.0 torchvision-0.28.0",
+    ):
+        follower.reader.feed(line)
+    error = follower.error(1)
+    assert error.cause == "torchvision==0.29.2 would replace what tv is verified for: torch==2.13.0+cpu"
+    assert error.details == ("torchvision 0.29.2 depends on torch>=2.14.0", "The user requested (constraint) torch==2.13.0+cpu")
+    assert 'packages = ["torchvision==0.28.0"] fits' in (error.next_step or "")
+    assert 'replaces = ["torch"]' in (error.next_step or "")
+
+
+def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
+    from toolkit.progress import Silent
+
+    follower = Follower("tv", {}, tmp_path / "log", Silent())
+    follower.reader.feed("toolkit-conflict: nonsense")
+    assert "could not be built" in follower.error(1).cause
+
+
+def test_versions_that_fit_are_read_of_names_with_hyphens() -> None:
+    assert pinned("scikit-learn==9, x", ("scikit_learn-1.9.1", "y-1")) == ("scikit-learn==1.9.1",)
+    reader = Reader([])
+    reader.feed("toolkit-fits: " + "a-1 " * 3)
+    assert reader.fits == ("a-1",) * 3
+
+
+def test_the_advice_fits_the_check_that_failed() -> None:
+    vision = Check(name="imports", passed=False, detail="torchvision: RuntimeError: operator torchvision::nms does not exist")
+    assert "https://x/cpu" in advice([vision], "https://x/cpu")
+    horovod = Check(name="horovod-build", passed=False, detail="Horovod was built for pytorch 1, and 2 is in the image")
+    assert "replaces" in advice([horovod])
+    assert "imports = []" in advice([Check(name="imports", passed=False, detail="x cannot be imported")])
+    assert advice([Check(name="ranks-mpi", passed=False, detail="")]) == ""
+
+
+def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None:
+    horovod = {"block": "horovod"}
+    old = resolve("x", Recipe(summary="x", base=BASE, steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod)))
+    step = pip("torch==2.14.0+cpu", "torchvision", replaces=["torch"])
+    new = resolve("x", Recipe(summary="x", base=BASE, steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod, step)))
+    found = {piece.name: piece for piece in new.pieces}
+    assert found["torch"].requirements == ("torch==2.14.0+cpu", "numpy==2.4.6")
+    assert found["extra"].requirements == ("torchvision",)
+    assert list(found).index("torch") < list(found).index("horovod") < list(found).index("extra")
+    # What was compiled on it has another key, and so is compiled again.
+    assert chain(library.staged(old)).products_key != chain(library.staged(new)).products_key
+
+
+def test_a_step_of_which_all_is_replaced_is_no_step_any_more() -> None:
+    found = pieces(TORCH, pip("numpy==2.3.5", replaces=["NumPy"]))
+    assert "extra" not in found
+    assert found["torch"].requirements == ("torch==2.13.0+cpu", "numpy==2.3.5")
+
+
+def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> None:
+    base = {"kind": "docker", "image": "x/y:1", "has": ["python", "torch", "horovod", "compilers", "openmpi"]}
+    found = pieces({"block": "horovod"}, pip("torch==2.14", replaces=["torch"]), base=base)
+    assert list(found)[-2:] == ["extra", "horovod"]
+    assert "torch|" not in found["extra"].lines[2].partition("^(")[2].partition("torchvision")[0]
+    assert found["extra"].lines[3] == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt"'
+    assert found["horovod"].build_lines
+
+
+@pytest.mark.parametrize("names", [["numpy"], ["torch", "numpy"]])
+def test_a_step_replaces_only_what_it_brings(names: list[str]) -> None:
+    with pytest.raises(BadDataError) as caught:
+        pieces(TORCH, pip("torch==2.14", replaces=names))
+    assert caught.value.key == "steps[2].replaces"
+
+
+def test_recipes_that_replace_nothing_are_as_they_were() -> None:
+    steps = ({"block": "python"}, TORCH, pip("einops"))
+    assert with_replacements(steps) == steps
+
+
+def test_a_second_step_that_replaces_the_same_wins() -> None:
+    found = pieces(TORCH, pip("torch==2.14", replaces=["torch"]), {**pip("torch==2.15", replaces=["torch"]), "name": "more"})
+    assert found["torch"].requirements[0] == "torch==2.15"
+    assert "more" not in found
+
+
+def test_the_recipe_itself_is_not_changed() -> None:
+    steps = ({"block": "python"}, dict(TORCH), pip("torch==2.14", replaces=["torch"]))
+    before = json.dumps(steps)
+    with_replacements(steps)
+    assert json.dumps(steps) == before
+
+
+def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:
+    recipe = Recipe(summary="x", base=BASE, steps=({"block": "python"}, TORCH, pip("einops", "PyYAML==6", "git+https://x/y")))
+    (check, *_) = library.staged(resolve("x", recipe)).checks
+    assert check.command == "python3 imports.py torch --of einops pyyaml"
+    none = Recipe(summary="x", base=BASE, steps=({"block": "python"}, pip("ruff", imports=[])))
+    assert not [one for one in library.staged(resolve("x", none)).checks if one.name == "imports"]
+
+
+def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:
+    """Write a package as pip installs it."""
+    meta = site / f"{name.replace('-', '_')}-1.5.dist-info"
+    meta.mkdir(parents=True)
+    (meta / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+    for path, text in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+    (meta / "RECORD").write_text("".join(f"{path},,\n" for path in (*files, f"{meta.name}/METADATA", "../../bin/x.py")))
+    if top:
+        (meta / "top_level.txt").write_text(top)
+
+
+def _imported(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(CHECKS / "imports.py"), *arguments]
+    return subprocess.run(argv, env={"PYTHONPATH": str(site)}, capture_output=True, text=True)
+
+
+def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
+    _installed(tmp_path, "some-image-lib", {"cv9/__init__.py": "", "cv9/fast.so": "", "tests/__init__.py": "1/0"})
+    _installed(tmp_path, "Same_Name", {"same_name.py": "__version__ = '7'", "other.py": "1/0"})
+    _installed(tmp_path, "declared", {"one/x.py": ""}, top="one\n_private\n")
+    done = _imported(tmp_path, "json", "--of", "some-image-lib", "same-name", "declared")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("cv9 1.5, same_name 7, one 1.5")
+    assert "toolkit-fact: framework cv9 1.5" in done.stdout
+
+
+def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path: Path) -> None:
+    _installed(tmp_path, "broken", {"broken/__init__.py": "raise RuntimeError('operator x::nms does not exist')"})
+    done = _imported(tmp_path, "--of", "broken")
+    assert done.returncode == 1
+    assert "broken cannot be imported: RuntimeError: operator x::nms does not exist" in done.stderr
+    assert _imported(tmp_path, "--of", "no-such-package").returncode != 0
+
+
+@pytest.mark.parametrize(("there", "passes"), [("2.13.0+cpu", True), ("2.15.0+cu132", False), ("2.13.0", False)])
+def test_horovod_of_another_framework_does_not_pass(there: str, passes: bool, tmp_path: Path) -> None:
+    for name, text in {
+        "horovod/__init__.py": "",
+        "horovod/metadata.json": '{"pytorch": "2.13.0+cpu"}',
+        "torch/__init__.py": f"__version__ = {there!r}",
+        "bin/horovodrun": "#!/bin/sh\necho '    [X] PyTorch'; echo '    [X] MPI'\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "bin/horovodrun").chmod(0o755)
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    argv = [sys.executable, str(CHECKS / "horovod_build.py"), "pytorch", ",", "mpi"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert (done.returncode == 0) is passes, done.stderr
+    if not passes:
+        assert f"built for pytorch 2.13.0+cpu, and {there} is in the image" in done.stderr
+
+
+def test_names_of_requirements_are_listed_once() -> None:
+    assert names_of(("a==1", "A", "./x", "b")) == ("a", "b")
+    assert protected((), has_python=True) == ()
+    assert shutil.which("sh")
