@@ -37,7 +37,7 @@ from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
-from toolkit.target import Target, resolve
+from toolkit.target import Target, module_file, of_python, resolve
 
 _Found = TypeVar("_Found")
 # A home whose path is too long for a local cluster, or has a blank in it, has none that is up.
@@ -82,6 +82,8 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     """
     named = LAUNCHERS.get(str(flags.values.get("launcher")))
     is_live = flags.values.get("snapshot") is False
+    if named is None or not named.programs:
+        target_name, flags = _of_python(target_name, flags, here)
     target = resolve(target_name, here, program=named is not None and named.programs, is_live=is_live)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
     place = find_place(_merged(layers).job.site or "auto", dry_run=dry_run)
@@ -187,6 +189,23 @@ def _of_registry(image: str) -> inside.Inside:
     if found is None:
         return inside.Inside(image=str(foreign.path_of(image)))
     return inside.Inside(image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path))
+
+
+def _of_python(target_name: str, flags: Layer, here: Path) -> tuple[str, Layer]:
+    """Return a target and flags for what is run by ``-m``, or is written as a command of Python."""
+    module = flags.values.get("python_module")
+    if isinstance(module, str):
+        values = {**flags.values, "job_name": flags.values.get("job_name", module.rpartition(".")[2])}
+        return module_file(module, here), flags._replace(values=values)
+    words = (target_name, *tuple(flags.values.get("arguments", ())))
+    found = of_python(words, here)
+    if found is None:
+        return target_name, flags
+    script, module, arguments = found
+    values = {**flags.values, "arguments": arguments}
+    if module:
+        values |= {"python_module": module, "job_name": flags.values.get("job_name", module.rpartition(".")[2])}
+    return script, flags._replace(values=values)
 
 
 def _imports(

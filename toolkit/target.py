@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +97,41 @@ def _run_of(name: str, here: Path) -> Path | None:
         return find(name, here / "runs").directory
     except UnknownRunError:
         return None
+
+
+def of_python(words: Sequence[str], here: Path) -> tuple[str, str, tuple[str, ...]] | None:
+    """Return script, module and arguments of ``python [-u] -m pkg.train ...`` and of ``python train.py ...``.
+
+    None: the words are another command, or a file has the name of the program.
+    """
+    from toolkit.imports.entry import is_python
+
+    rest = [*words[1:]]
+    while rest[:1] == ["-u"]:
+        del rest[0]
+    if not words or "/" in words[0] or not is_python(words[0]) or (here / words[0]).exists() or not rest:
+        return None
+    if rest[0] == "-m" and len(rest) > 1:
+        return module_file(rest[1], here), rest[1], tuple(rest[2:])
+    return (rest[0], "", tuple(rest[1:])) if rest[0].endswith(".py") else None
+
+
+def module_file(name: str, here: Path) -> str:
+    """Return the file that ``python -m NAME`` runs, as the ranks are given it.
+
+    Raises:
+        ScriptMissingError: the working directory does not have the module.
+    """
+    from toolkit.imports.entry import of_module
+
+    found = of_module(name, here)
+    if found is None:
+        raise ScriptMissingError(
+            f"there is no module {name} in {here}",
+            place="-m",
+            next_step=f"change to the directory that holds {name.partition('.')[0]}; one of the image: --launcher none -- python -m {name}",
+        )
+    return _word(found.file, here)
 
 
 def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:

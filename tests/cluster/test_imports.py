@@ -91,6 +91,26 @@ def test_a_module_after_m_is_read_and_runs(toolkit: Any, shared_dir: Path, pytor
     assert refused.returncode == 97, refused.stderr
 
 
+def test_a_package_is_trained_by_torchrun_as_a_module(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
+    """Both ways to write it; the run can be repeated, and relative imports work as for `python -m`."""
+    work = project(shared_dir)
+    (work / "inner/__init__.py").write_text("")
+    (work / "inner/train.py").write_text(
+        "import sys\nimport torch.distributed as dist\nfrom .part import value\n"
+        "dist.init_process_group('gloo')\nprint('ranks', dist.get_world_size(), value, sys.argv[1:], flush=True)\n"
+        "dist.barrier()\ndist.destroy_process_group()\n"
+    )
+    options = ("--image", str(pytorch_image), "--nodes", "2")
+    for words in (("-m", "inner.train", "--lr", "1"), ("--", "python", "-m", "inner.train", "--lr", "1"), ("runs/train-0001",)):
+        done = toolkit("run", *options, *words, cwd=work, timeout=300)
+        assert done.returncode == 0, done.stderr
+    runs = sorted(work.glob("runs/train-*"))
+    assert len(runs) == 3
+    for run in runs:
+        logs = "".join(path.read_text() for path in run.glob("logs/*-*-*.log"))
+        assert logs.count("ranks 2 21 ['--lr', '1']") == 2
+
+
 def test_the_modules_of_an_image_are_recorded(pytorch_image: Path) -> None:
     manifest = json.loads(pytorch_image.with_suffix(".json").read_text())
     first = manifest["pythons"][0]

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.samples import MANIFEST, inputs
-from toolkit.errors import PlanError
+from toolkit import prepare
+from toolkit.errors import PlanError, ScriptMissingError
 from toolkit.imports import entry
 from toolkit.imports.distributions import distribution, standard_note, written
 from toolkit.imports.gather import gather, work_trees
@@ -27,6 +28,8 @@ from toolkit.plan import plan
 from toolkit.resources import package_directory, shipped
 from toolkit.rules import imports as rule
 from toolkit.rules.model import Case, Seen
+from toolkit.settings import Layer
+from toolkit.target import module_file, of_python
 
 HAS = ("torch", "numpy", "os", "sys", "json", "contextlib", "importlib", "typing", "warnings", "pathlib", "site", "platform", "argparse")
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
@@ -136,6 +139,11 @@ FORMS = [
     ("import site\nsite.addsitedir('x')\nimport gone", False),
     ("import subprocess\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', 'gone'])\nimport gone", False),
     ("import os\nos.system('pip install gone')\nimport gone", False),
+    ("import __main__", False),
+    ("subprocess.run(['python', 'setup.py', 'build_ext', '--inplace'])\nimport gone", False),
+    ("with open('gone.py', 'w') as stream:\n    stream.write('x = 1')\nimport gone", False),
+    ("subprocess.run(['nvidia-smi'])\nimport gone", True),
+    ("print(open('model.py').read())\nimport gone", True),
     ("import gone\ntype X = int\ndef broken(:", False),
     ("import gone\n\0", False),
 ]
@@ -562,3 +570,54 @@ def test_findings_name_only_some_of_many() -> None:
 def test_forms_are_many() -> None:
     assert len(FORMS) > 60
     assert len(set(itertools.chain(code for code, _ in FORMS))) == len(FORMS)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"])
+def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
+    decided = plan(inputs({"launcher": launcher, "python_module": "pkg.train"}, script="pkg/train.py", folder="/home/user/project/pkg"))
+    words = " ".join(decided.launch.program)
+    assert "-m pkg.train" in words
+    assert "pkg/train.py" not in words
+    assert words.endswith("--epochs 12")
+
+
+MODULES = [
+    (("python", "-m", "pkg.train", "--lr", "1"), ("pkg/train.py", "pkg.train", ("--lr", "1"))),
+    (("python3", "-u", "-m", "pkg"), ("pkg/__main__.py", "pkg", ())),
+    (("python", "train.py", "-m", "x"), ("train.py", "", ("-m", "x"))),
+    (("python", "-c", "1"), None),
+    (("python", "-m"), None),
+    (("python",), None),
+    (("/usr/bin/python3", "train.py"), None),
+    (("train.py", "-m", "x"), None),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), MODULES)
+def test_a_command_of_python_is_a_script_or_a_module(words: tuple[str, ...], expected: object, tmp_path: Path) -> None:
+    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/train.py": "", "train.py": ""})
+    assert of_python(words, root) == expected
+
+
+def test_a_file_called_python_is_run_as_it_is(tmp_path: Path) -> None:
+    root = write(tmp_path, {"python": "", "train.py": ""})
+    assert of_python(("python", "train.py"), root) is None
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])
+def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(name: str, tmp_path: Path) -> None:
+    root = write(tmp_path, {"pkg/__init__.py": ""})
+    with pytest.raises(ScriptMissingError) as caught:
+        module_file(name, root)
+    assert f"-- python -m {name}" in (caught.value.next_step or "")
+
+
+def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
+    root = write(tmp_path, {"pkg/train.py": ""})
+    target, flags = prepare._of_python("pkg.train", Layer("flag", {"python_module": "pkg.train"}), root)
+    assert (target, flags.values) == ("pkg/train.py", {"python_module": "pkg.train", "job_name": "train"})
+    layer = Layer("flag", {"arguments": ("-m", "pkg.train", "--lr", "1"), "job_name": "mine"})
+    target, flags = prepare._of_python("python", layer, root)
+    assert flags.values == {"python_module": "pkg.train", "job_name": "mine", "arguments": ("--lr", "1")}
+    untouched = Layer("flag", {"arguments": ("-m", "pkg.train")})
+    assert prepare._of_python("train.py", untouched, root) == ("train.py", untouched)

@@ -26,6 +26,7 @@ from toolkit.units import counted
 
 @click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @job_options
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is a module in this directory, such as pkg.train: python -m.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
 @click.option("--force", metavar="REASON", help="Submit although a rule of the site says no; the reason is kept with the run.")
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
@@ -55,6 +56,7 @@ def command(
     detach: bool,
     wait_for_slurm: int,
     as_json: bool,
+    as_module: bool,
     **options: Any,
 ) -> int:
     """Run SCRIPT on the nodes of a cluster, in an image or an environment; ends with the job's exit code.
@@ -66,6 +68,7 @@ def command(
       toolkit run --image pytorch_cpu --nodes 2 --ntasks-per-node 2 train.py --epochs 12
       toolkit run --image pytorch_22.03 --nodes 2 --gpus 4 --time 2:00:00 train.py
       toolkit run jobs/digits-horovod
+      toolkit run --image pytorch_cpu --nodes 2 -m pkg.train --epochs 3
       toolkit run runs/train-0007                   the same again
       toolkit run --nodes 1:4 jobs/digits-ddp-elastic
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
@@ -83,6 +86,8 @@ def command(
     """
     if failed:
         options |= _failed_points(script)
+    if as_module:
+        options["python_module"] = script
     wait = Wait(0 if dry_run else wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
 
     def look() -> Prepared:

@@ -48,6 +48,8 @@ def gather(
     """
     words = (program, *job.arguments)
     start = entry.of_script(script) if script else entry.of_command(words, directory)
+    if job.python_module:
+        start = entry.of_module(job.python_module, directory)
     if start is None:
         return Imports()
     named = program if program.startswith("/") and script is None else ""

@@ -66,6 +66,7 @@ _ASKING = ("find_spec", "available", "installed", "has_", "have_", "modulenotfou
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _CHANGING = ("site.addsitedir", "addsitedir", "pyximport.install")
 _STARTS = ("system", "popen", "Popen", "run", "call", "check_call", "check_output", "main")
+_MAKERS = ("install", "setup.py", "build_ext", "protoc", "cmake")
 _GROWS = ("append", "insert", "extend")
 
 
@@ -81,8 +82,8 @@ def scan(tree: ast.Module, context: Context) -> Scan:
     """
     reader = _Reader(context)
     reader.block(tree.body, Strength.CERTAIN)
-    if not reader.found.doubt and _installs(tree):
-        reader.found.doubt = "the script calls pip"
+    if not reader.found.doubt and _makes_modules(tree):
+        reader.found.doubt = "the script installs or writes modules when it runs"
     return reader.found
 
 
@@ -281,12 +282,15 @@ def _is_list(node: ast.BinOp) -> bool:
     return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in (node.left, node.right))
 
 
-def _installs(tree: ast.Module) -> bool:
-    """Return whether the module calls pip or conda to install packages when it runs."""
+def _makes_modules(tree: ast.Module) -> bool:
+    """Return whether the module seems to install or write modules when it runs."""
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2] in _STARTS:
-            words = " ".join(_texts(call))
-            if "install" in words and ("pip" in words or "conda" in words):
+        if isinstance(call, ast.Call):
+            name = dotted(call.func).rpartition(".")[2]
+            words = list(_texts(call)) if name in (*_STARTS, "open") else []
+            if name in _STARTS and any(maker in word for word in words for maker in _MAKERS):
+                return True
+            if name == "open" and len(words) > 1 and words[0].endswith(".py") and words[-1][:1] in ("w", "x", "a"):
                 return True
     return False
 

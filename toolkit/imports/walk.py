@@ -150,6 +150,8 @@ class _Walk:
     def absolute(self, file: Path, found: Found, strength: Strength) -> None:
         """Follow an import along the search path."""
         name, *parts = found.module.split(".")
+        if name == "__main__":
+            return
         place = search.find(name, self.roots, self.listings)
         if place is None:
             before = self.missing.get(name)

@@ -53,7 +53,7 @@ def _given(flag: str, arguments: Sequence[str]) -> bool:
 
 def command(request: Request, known: Sequence[Known]) -> tuple[str, ...]:
     """The script with what is filled in, and then the user's own arguments."""
-    words = python_command(request.script)
+    words = python_command(request)
     more = filled(request, known)
     if not more:
         return (*words, *request.arguments)

@@ -24,8 +24,11 @@ _SIGNALS = {
 }
 
 
-def python_command(script: str) -> tuple[str, ...]:
+def python_command(request: Request) -> tuple[str, ...]:
     """``train.py`` is run by the image's Python; anything else is a program of its own, which nobody looks for on PATH."""
+    script = request.script
+    if request.job.python_module:
+        return ("python3", "-m", request.job.python_module)
     return ("python3", script) if script.endswith(".py") else (script if "/" in script else f"./{script}",)
 
 

@@ -34,7 +34,7 @@ def launch(request: Request) -> Launch:
             **pmi.environment(interface),
             **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
         },
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
     )
 
 

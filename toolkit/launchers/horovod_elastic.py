@@ -45,7 +45,7 @@ def launch(request: Request) -> Launch:
         ntasks_per_node=1,
         cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
         environment={**environment(request), "HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_COOLDOWN": "10,120"},
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
         task_is_rank=False,
         labels_lines=True,
         options=(*ranks, "" if resets is None else str(resets)),

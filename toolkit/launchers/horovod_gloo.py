@@ -27,7 +27,7 @@ def launch(request: Request) -> Launch:
         ntasks_per_node=request.ranks_per_node,
         cpus_per_task=request.cpus_per_rank,
         environment={**environment(request), "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"},
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
     )
 
 

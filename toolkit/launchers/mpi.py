@@ -31,7 +31,7 @@ def launch(request: Request) -> Launch:
         mpi=pmi.chosen(request),
         exports=pmi.EXPORTS,
         environment={"OMP_NUM_THREADS": str(request.cpus_per_rank), **pmi.environment(request.site.interface)},
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
         template="horovod",
     )
 

@@ -66,7 +66,7 @@ def launch(request: Request) -> Launch:
             "OMP_NUM_THREADS": str(request.cpus_per_rank),
             **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
         },
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
         options=(*shape, *(word for name, value in parameters.items() for word in ("--mca", name, value))),
         warnings=_warnings(request),
     )

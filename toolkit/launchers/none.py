@@ -19,7 +19,7 @@ def check(request: Request) -> Sequence[ToolkitError]:
 
 def launch(request: Request) -> Launch:
     """One task on each node, or as many as were asked for."""
-    command = (request.script,) if request.program else python_command(request.script)
+    command = (request.script,) if request.program else python_command(request)
     return Launch(
         launcher="none",
         reason=request.reason,

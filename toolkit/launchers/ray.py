@@ -40,7 +40,7 @@ def launch(request: Request) -> Launch:
             **interface(request),
         },
         options=(str(cpus), str(request.job.most_gpus), request.site.interface or ""),
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
     )
 
 

@@ -20,7 +20,7 @@ def check(request: Request) -> Sequence[ToolkitError]:
 
 def launch(request: Request) -> Launch:
     """One task for the job's share of each node; only that of the first node is started."""
-    command = (request.script,) if request.program else python_command(request.script)
+    command = (request.script,) if request.program else python_command(request)
     return Launch(
         launcher="shell",
         reason=request.reason,

@@ -44,7 +44,7 @@ def launch(request: Request) -> Launch:
             "TF_NUM_INTEROP_THREADS": threads,
             **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
         },
-        program=(*python_command(request.script), *request.arguments),
+        program=(*python_command(request), *request.arguments),
         warnings=_warnings(request),
     )
 

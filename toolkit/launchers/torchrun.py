@@ -37,7 +37,9 @@ def launch(request: Request) -> Launch:
         *((f"--max-restarts={restarts}",) if restarts else ()),
         "--tee=3",
     )
-    arguments = () if request.script.endswith(".py") else ("--no-python",)
+    script = (request.script,) if request.script.endswith(".py") else ("--no-python", request.script)
+    if request.job.python_module:
+        script = ("-m", request.job.python_module)
     return Launch(
         launcher="torchrun",
         template="torchrun-elastic" if elastic else None,
@@ -57,7 +59,7 @@ def launch(request: Request) -> Launch:
             **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
             **interface(request),
         },
-        program=(*arguments, request.script, *request.arguments),
+        program=(*script, *request.arguments),
         task_is_rank=False,
         labels_lines=True,
     )

@@ -58,6 +58,7 @@ class Job(Model, frozen=True, kw_only=True):
         sweep: ``lr=0.1,0.01``: a job array with an element for each of these arguments, and for all of several such.
         after: runs that must have ended well before this one starts; ``afterany:train-0007``: in whatever way.
         rerun_of: the run whose failed points these are.
+        python_module: the script is run by this name, as by ``python -m``: ``pkg.train``.
         pty: each rank has a terminal, for programs that look for one; with ``interactive`` the first rank has the user's own.
     """
 
@@ -108,6 +109,7 @@ class Job(Model, frozen=True, kw_only=True):
     require_signed: bool | None = None
     signature_key: str | None = None
     snapshot: bool | None = None
+    python_module: str | None = None
 
     @property
     def node_range(self) -> tuple[int, int]:

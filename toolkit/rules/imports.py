@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -80,6 +79,8 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
 
 
 def _recipe_step(packages: Iterable[str]) -> tuple[str, ...]:
+    import json  # only where something is wrong
+
     return ("[[steps]]", 'block = "pip"', f"packages = {json.dumps(list(packages))}")
 
 

@@ -1,0 +1,81 @@
+"""An image on top of another keeps what that was verified for: real builds by pip, on the real image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Store(NamedTuple):
+    """A directory of images with the caches of another."""
+
+    directory: Path
+
+    def build(self, *lines: str) -> subprocess.CompletedProcess[str]:
+        """Build an image that has one step of pip more than pytorch_cpu."""
+        recipe = self.directory / "extended.toml"
+        head = 'summary = "a test"\nextends = "pytorch_cpu"\n\n[[steps]]\nblock = "pip"\nname = "extra"\n'
+        recipe.write_text(head + "\n".join(lines) + "\n")
+        argv = (sys.executable, "-m", "toolkit", "image", "build", str(recipe))
+        env = {**os.environ, "TOOLKIT_IMAGES": str(self.directory)}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def store(pytorch_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store of its own, in which what pytorch_cpu is made of need not be made again."""
+    directory = tmp_path_factory.mktemp("images")
+    shutil.copytree(pytorch_image.parent / ".cache", directory / ".cache")
+    yield Store(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store: Store) -> None:
+    done = store.build('packages = ["einops"]')
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((store.directory / "extended.json").read_text())
+    assert manifest["frameworks"]["torch"] == "2.13.0+cpu"
+    assert manifest["frameworks"]["einops"]
+    assert any(one["name"] == "imports" and "einops" in one["detail"] for one in manifest["verified"])
+    assert "einops" in manifest["pythons"][0]["modules"]
+
+
+def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
+    """The review's case: torchvision for another torch; pip alone would have replaced torch under Horovod."""
+    done = store.build('packages = ["torchvision==0.29.2"]')
+    assert done.returncode == 74, done.stderr
+    assert "torchvision==0.29.2 would replace what extended is verified for: torch==2.13.0+cpu" in done.stderr
+    assert 'packages = ["torchvision==0.28.0"] fits' in done.stderr
+    assert 'replaces = ["torch"]' in done.stderr
+
+
+def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovod(store: Store) -> None:
+    """A step of commands can do what it likes; here it gives torch another version, as another build would."""
+    recipe = store.directory / "sly.toml"
+    file = "/opt/venv/lib/python3.11/site-packages/torch/version.py"
+    recipe.write_text(
+        'summary = "a test"\nextends = "pytorch_cpu"\n\n[[steps]]\nblock = "run"\n'
+        f"commands = [\"sed -i 's/2.13.0+cpu/2.15.0+cu132/' {file}\"]\n"
+    )
+    argv = (sys.executable, "-m", "toolkit", "image", "build", str(recipe))
+    env = {**os.environ, "TOOLKIT_IMAGES": str(store.directory)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL)
+    assert done.returncode == 74, done.stderr
+    assert "built for pytorch 2.13.0+cpu, and 2.15.0+cu132 is in the image" in done.stderr
+    assert not (store.directory / "sly.sif").exists()
+
+
+def test_what_is_replaced_on_purpose_is_replaced_where_it_was(store: Store) -> None:
+    done = store.build('packages = ["scikit-learn==1.8.0"]', 'replaces = ["scikit-learn"]')
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((store.directory / "extended.json").read_text())
+    assert manifest["frameworks"]["sklearn"] == "1.8.0"
+    assert manifest["frameworks"]["numpy"] == "2.4.6"
