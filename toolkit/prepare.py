@@ -142,7 +142,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
         notes=(changed,) if changed else (),
         tree=_tree(target, job, here, findings),
         shown=shown,
-        seen=seen._replace(imports=needed),
+        seen=seen._replace(imports=needed) if place.is_here else seen,
     )
     if not place.is_here:
         warning = offline.warning(job, place.site, inner, settings.origins)

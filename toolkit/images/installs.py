@@ -11,7 +11,7 @@ from toolkit.quoting import shell_words
 # A name may be that of a virtual package, which another one provides.
 _APT_CHECK = (
     'for name in {names}; do dpkg-query -W "$name" 2>/dev/null || '
-    'dpkg-query -W -f \'${{Provides}}\n\' | grep -qw -- "$name" || {{ echo "$name is not installed"; exit 1; }}; done'
+    'dpkg-query -W -f \'${{Provides}}\\n\' | grep -qw -- "$name" || {{ echo "$name is not installed"; exit 1; }}; done'
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,80}")
 _DISTRIBUTION = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[A-Za-z0-9,._ -]{0,200}\])?(?:[=<>!~;@ ].{0,400})?\Z")
