@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import CommandFailedError, ConfigError, NeedsInstallError
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, newer
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, newer, parts
 from toolkit.hostsetup.install import announcement
 
 # From apt 2.6 on bookworm: apt-get --print-uris -y install slurmdbd
@@ -190,3 +190,9 @@ def test_a_policy_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None
     policy.write_text("#!/bin/sh\nexit 101\n")
     daemons.restore(policy)
     assert policy.exists()
+
+
+def test_the_client_of_docker_is_a_package_of_its_own_since_debian_13() -> None:
+    of = {name: [need.package for need in parts.TESTS.needs if need.is_of(name)] for name in ("bookworm", "trixie", "sid")}
+    assert "docker-cli" not in of["bookworm"]
+    assert {"docker-cli", "docker-buildx"} <= set(of["trixie"]) & set(of["sid"])

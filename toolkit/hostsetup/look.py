@@ -34,7 +34,7 @@ def look(wishes: Wishes) -> Facts:
         toolkit=toolkit_command(),
         runtime=runtime,
         runtime_offered=_offered() if runtime is None and has_apt else None,
-        missing=_missing(wishes, slurm),
+        missing=_missing(wishes, slurm, _codename()),
         slurm=slurm,
         interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse.state(),
@@ -94,10 +94,10 @@ def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
     return tuple(name for name in needed if not (slurm and name.startswith("slurm")))
 
 
-def _missing(wishes: Wishes, slurm: str | None) -> tuple[Missing, ...]:
+def _missing(wishes: Wishes, slurm: str | None, codename: str) -> tuple[Missing, ...]:
     found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=beside(packages.needed(wishes.accounting), slurm))]
     for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
-        lacking = tuple(need.package for need in part.needs if not _there(need.program))
+        lacking = tuple(need.package for need in part.needs if need.is_of(codename) and not _there(need.program))
         found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
     return tuple(missing for missing in found if missing.packages)
 

@@ -16,10 +16,21 @@ RUNTIMES = ("apptainer", "singularity")
 
 
 class Need(Model, frozen=True, kw_only=True):
-    """A program, or the absolute path of a file or directory with ``*`` in it for any characters, and the Debian package that has it."""
+    """A program, and the Debian package that has it.
+
+    Attributes:
+        program: its name, or the absolute path of a file or directory, with ``*`` in it for any characters.
+        package: that has it.
+        releases: of Debian in which there is such a package, by codename; empty: all.
+    """
 
     program: str
     package: str
+    releases: tuple[str, ...] = ()
+
+    def is_of(self, codename: str) -> bool:
+        """Return whether a release has the package."""
+        return not self.releases or codename in self.releases
 
 
 class Part(Model, frozen=True, kw_only=True):
@@ -29,6 +40,8 @@ class Part(Model, frozen=True, kw_only=True):
     purpose: str
     needs: tuple[Need, ...]
 
+
+_SINCE_TRIXIE = ("trixie", "forky", "duke", "sid")
 
 # Apptainer and what it looks for when it runs: without squashfuse and fusermount3 every start by a user unpacks the whole image.
 # Installed together with Apptainer only; elsewhere these are the business of whoever installed it (its own packages bundle them).
@@ -65,6 +78,9 @@ TESTS = Part(
     purpose="run the test-suite, with a Docker engine, a podman and a registry of its own",
     needs=(
         Need(program="dockerd", package="docker.io"),
+        # Until Debian 12 the client is in the package of the engine, and builds by itself.
+        Need(program="/usr/bin/docker", package="docker-cli", releases=_SINCE_TRIXIE),
+        Need(program="/usr/libexec/docker/cli-plugins/docker-buildx", package="docker-buildx", releases=_SINCE_TRIXIE),
         # podman takes the runtime that comes with the engine; for `--init` it needs a program of its own.
         Need(program="podman", package="podman"),
         Need(program="catatonit", package="catatonit"),
@@ -101,6 +117,8 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "catatonit": (),
     "debian-archive-keyring": ("debian-keyring",),
     "docker-registry": ("docker-distribution",),
+    "docker-buildx": ("docker-buildx-plugin",),
+    "docker-cli": ("docker-ce-cli",),
     "docker.io": ("docker-ce", "docker-buildx-plugin"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi-devel",),
@@ -122,6 +140,7 @@ RHEL_NAMES: dict[str, tuple[str, ...]] = {
 }
 SUSE_NAMES: dict[str, tuple[str, ...]] = {
     "docker-registry": ("distribution-registry",),
+    "docker-cli": ("docker",),
     "docker.io": ("docker", "docker-buildx"),
     "libc6-dev": ("glibc-devel",),
     "libopenmpi-dev": ("openmpi4-devel",),
