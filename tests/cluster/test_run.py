@@ -132,7 +132,8 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
     done = toolkit("run", "--image", str(pytorch_image), "--launcher", "horovod", "tell.py", env={**toolkit_env, **leaks}, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]
-    assert not {"PYTHONPATH", "CONDA_PREFIX", "LEAK"} & set(told["environment"])
+    assert not {"CONDA_PREFIX", "LEAK"} & set(told["environment"])
+    assert told["environment"]["PYTHONPATH"] == str(shared_dir / "runs/tell-0001/report")  # records why a rank fails
     assert "/leak" not in told["environment"].get("LD_LIBRARY_PATH", "")
     assert told["environment"]["HOME"] == "/home/toolkit"
     assert told["environment"]["PYTHONNOUSERSITE"] == "1"
@@ -203,7 +204,11 @@ def test_a_directory_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_im
 
 def test_no_slurm(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
     (shared_dir / "train.py").touch()
-    done = toolkit("run", "--image", "pytorch_cpu", "train.py", env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"}, cwd=shared_dir)
+    words = ("run", "--image", "pytorch_cpu", "train.py")
+    done = toolkit(*words, env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"}, cwd=shared_dir)
+    assert done.returncode == 69
+    assert "the cluster test is up: --cluster test" in done.stderr
+    done = toolkit(*words, env={**toolkit_env, "TOOLKIT_CLUSTER_DIR": str(shared_dir / "c")}, cwd=shared_dir)
     assert done.returncode == 69
     assert "toolkit cluster up" in done.stderr
 
