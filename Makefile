@@ -87,7 +87,7 @@ bench-logs: setup ## how much memory it takes to follow, list and explain a job 
 	@.venv/bin/python -m benchmarks.logs
 
 bench-failures: setup ## how often the first failing rank and its cause are named: 300 failing runs, drawn at random
-	@$(TOOLKIT) image build pytorch_cpu
+	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 	@.venv/bin/python -m benchmarks.failures
 
 bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another user in the queue

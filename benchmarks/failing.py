@@ -79,12 +79,18 @@ class Meeting(NamedTuple):
     add: str
     leave: str
     options: tuple[str, ...] = ()
+    image: str = "pytorch_cpu"
 
 
 _TORCH = "import torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\nvalues = torch.ones(64)"
 _HOROVOD = "import horovod.torch as hvd\nimport torch\nhvd.init()"
 _ADD = "hvd.allreduce(torch.ones(64), name='values')"
 _MPI = "from mpi4py import MPI\nworld = MPI.COMM_WORLD"
+_TENSORFLOW = (
+    "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+    "@tf.function\ndef total():\n    return strategy.reduce('SUM', strategy.run(lambda: tf.ones(8)), axis=None)"
+)
+_RAY = "import ray\nray.init(log_to_driver=False)\n@ray.remote\ndef work():\n    return 1"
 _LEAVE = "dist.barrier()\ndist.destroy_process_group()"
 MEETINGS: dict[str, Meeting] = {
     "torchrun": Meeting("int(os.environ['RANK'])", _TORCH, "dist.all_reduce(values)", _LEAVE),
@@ -95,6 +101,8 @@ MEETINGS: dict[str, Meeting] = {
     "horovod-elastic": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "pass", ("--max-restarts", "1")),
     "mpi": Meeting("int(os.environ['SLURM_PROCID'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
     "mpirun": Meeting("int(os.environ['OMPI_COMM_WORLD_RANK'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
+    "tensorflow": Meeting("int(os.environ['SLURM_PROCID'])", _TENSORFLOW, "total()", "pass", image="tensorflow_cpu"),
+    "ray": Meeting("0", _RAY, "ray.get(work.remote())", "pass", image="ray_cpu"),
     "none": Meeting("int(os.environ['SLURM_PROCID'])", "pass", "time.sleep(0.05)", "pass"),
 }
 
@@ -120,11 +128,14 @@ class Case(NamedTuple):
 def drawn(seed: int, number: int, launchers: tuple[str, ...] = tuple(MEETINGS), kinds: tuple[str, ...] = tuple(KINDS)) -> Case:
     """Draw a case: the same seed and number give the same one."""
     chance = random.Random(f"{seed}/{number}")
+    launcher, kind = chance.choice(launchers), chance.choice(kinds)
+    if launcher == "tensorflow" and kind == "data-loader":  # torch is not in its image
+        kind = "key-error"
     return Case(
         number,
-        chance.choice(launchers),
-        chance.choice(kinds),
-        chance.randrange(RANKS),
+        launcher,
+        kind,
+        0 if launcher == "ray" else chance.randrange(RANKS),  # its script runs once, on the first node
         chance.choice(MOMENTS),
         chance.choice(OTHERS),
         chance.choice(("functions", "class")),
@@ -153,7 +164,13 @@ def _trouble(case: Case, kind: Kind) -> str:
     body = textwrap.indent(kind.code, "    ")
     if case.style == "class":
         return "class Study:\n    def check(self):\n" + textwrap.indent(body, "    ") + "\n\n\ndef trouble():\n    Study().check()"
-    return "def look_up():\n" + body + "\n\n\ndef trouble():\n    look_up()"
+    call = "import ray\n    ray.get(ray.remote(look_up).remote())" if _is_remote(case) else "look_up()"
+    return "def look_up():\n" + body + f"\n\n\ndef trouble():\n    {call}"
+
+
+def _is_remote(case: Case) -> bool:
+    """Return whether a task of Ray fails, and not the script that waits for it."""
+    return case.launcher == "ray" and case.kind in ("key-error", "assertion", "memory-error") and case.moment in ("loop", "end")
 
 
 def _main(case: Case, meeting: Meeting) -> str:

@@ -31,20 +31,20 @@ def judge(case: Case, outcome: dict[str, Any], explained: dict[str, Any]) -> dic
     failure, match = outcome.get("failure") or {}, explained.get("match") or {}
     said = f"{explained.get('first', '')} {match.get('cause', '')}"
     cause = failing.KINDS[case.kind].expected in said
-    rank = failure.get("rank") == case.rank
+    rank = failure.get("rank") == case.rank or (case.launcher == "ray" and failure.get("rank") is None)
     if case.kind == "out-of-memory":  # Slurm may end all of a step that takes too much
         rank = rank or case.host in said
     return {"cause": cause, "rank": rank, "sure": match.get("sure", ""), "said": said[:400], "message": outcome.get("message", "")[:200]}
 
 
-def run(case: Case, directory: Path, image: str) -> dict[str, Any]:
+def run(case: Case, directory: Path) -> dict[str, Any]:
     """Run a case and return its result."""
     name = f"case{case.number:04}"
     (directory / f"{name}.py").write_text(failing.script(case))
     meeting, kind = failing.MEETINGS[case.launcher], failing.KINDS[case.kind]
     limit = "1" if case.launcher in ("mpi", "mpirun") else "3"  # of mpi4py a rank that fails keeps the others waiting until then
     shape = ("--nodes", str(failing.NODES), "--ntasks-per-node", str(failing.RANKS_PER_NODE), "--time", limit)
-    words = ("run", "--image", image, "--launcher", case.launcher, *shape, *meeting.options, *kind.options, f"{name}.py")
+    words = ("run", "--image", meeting.image, "--launcher", case.launcher, *shape, *meeting.options, *kind.options, f"{name}.py")
     began = time.monotonic()
     done = subprocess.run((*TOOLKIT, *words), cwd=directory, text=True, capture_output=True, timeout=_RUN_SECONDS, check=False)
     seconds = time.monotonic() - began
@@ -75,10 +75,11 @@ def wrongly_certain(results: Iterable[tuple[Case, dict[str, Any]]]) -> int:
     return sum(result["sure"] == "certain" and not (result["cause"] and result["rank"]) for _, result in results)
 
 
-def known(path: Path, seed: int) -> dict[int, dict[str, Any]]:
-    """Return the results that an earlier bench with the same seed has kept."""
+def known(path: Path, cases: Sequence[Case]) -> dict[int, dict[str, Any]]:
+    """Return the results of these cases that an earlier bench has kept."""
+    wanted = {case.number: case._asdict() for case in cases}
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {row["number"]: row["result"] for row in rows if row["seed"] == seed}
+    return {row["case"]["number"]: row["result"] for row in rows if row["case"] == wanted.get(row["case"]["number"])}
 
 
 def options() -> argparse.Namespace:
@@ -86,7 +87,6 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=300, help="cases (default: 300)")
     parser.add_argument("--seed", type=int, default=20261122, help="of the draw (default: 20261122)")
-    parser.add_argument("--image", default="pytorch_cpu", help="image of all cases (default: pytorch_cpu)")
     parser.add_argument("--launcher", action="append", choices=tuple(failing.MEETINGS), help="draw among these only")
     parser.add_argument("--kind", action="append", choices=tuple(failing.KINDS), help="draw among these only")
     parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 2) // 8), help="cases at a time")
@@ -105,16 +105,16 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     draw = (tuple(given.launcher or failing.MEETINGS), tuple(given.kind or failing.KINDS))
     cases = [failing.drawn(given.seed, number, *draw) for number in range(given.runs)]
-    done = known(kept, given.seed)
+    done = known(kept, cases)
     end = time.monotonic() + given.minutes * 60 if given.minutes else float("inf")
     print(f"seed {given.seed}, {len(cases)} cases, {len([case for case in cases if case.number in done])} of them done before")
 
     def one(case: Case) -> None:
         if case.number in done or time.monotonic() > end:
             return
-        result = done[case.number] = run(case, directory, given.image)
+        result = done[case.number] = run(case, directory)
         with kept.open("a") as file:
-            file.write(json.dumps({"seed": given.seed, "number": case.number, "case": case._asdict(), "result": result}) + "\n")
+            file.write(json.dumps({"seed": given.seed, "case": case._asdict(), "result": result}) + "\n")
         word = "right" if result["cause"] and result["rank"] else f"WRONG {result['sure']}"
         print(f"{word:14} {' '.join(map(str, case))}" + ("" if word == "right" else f": {result['said']}"), flush=True)
 
