@@ -46,5 +46,5 @@ def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(pytorch_image: P
     words = ("--launcher", "none", "--env", f"PYTHONPATH={shared_dir / 'mine'}", "study.py")
     done = toolkit("run", "--image", str(pytorch_image), *words, cwd=shared_dir, timeout=120)
     assert f"mine True ['{shared_dir / 'mine'}']" in done.stdout
-    assert "rank 0 on nid" in done.stderr
+    assert "task 0 on nid" in done.stderr
     assert "KeyError: 'shard' (study.py, line 3)" in done.stderr

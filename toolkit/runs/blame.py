@@ -199,8 +199,10 @@ class Candidate(NamedTuple):
     kind: Class
     error: ErrorRecord
     rank: int | None
+    noun: str = "rank"
 
 
+_TASKS = frozenset(("none", "ray", "submitit"))  # launchers whose tasks are no ranks to people
 _FATAL = frozenset(("exception", "exit", "child"))
 
 
@@ -228,7 +230,7 @@ def first(launcher: str, reports: Sequence[Report], reported: Sequence[Failure])
 
 def _candidate(report: Report, launcher: str) -> Candidate:
     verdict = judged(report)
-    return Candidate(report, verdict.kind, verdict.error, rank_of(report, launcher))
+    return Candidate(report, verdict.kind, verdict.error, rank_of(report, launcher), "task" if launcher in _TASKS else "rank")
 
 
 def _time(candidate: Candidate) -> int:
@@ -287,7 +289,7 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
     words = headline(found)
     place = place_of(error)
     told = next((one for one in reported if one.rank == found.rank and found.rank is not None), None)
-    who = f"rank {found.rank}" if found.rank is not None else "the script"
+    who = f"{found.noun} {found.rank}" if found.rank is not None else "the script"
     alike = {one.rank for one in candidates if one.rank is not None and headline(one) == words} - {found.rank}
     return Failure(
         exit_code=told.exit_code if told and told.exit_code != _TERMINATED else report.code or 1,
