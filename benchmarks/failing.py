@@ -98,7 +98,7 @@ MEETINGS: dict[str, Meeting] = {
     "spawn": Meeting("int(os.environ['NODE_RANK']) * 2 + index", _TORCH, "dist.all_reduce(values)", _LEAVE),
     "horovod": Meeting("int(os.environ['SLURM_PROCID'])", _HOROVOD, _ADD, "hvd.shutdown()"),
     "horovod-gloo": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "hvd.shutdown()"),
-    "horovod-elastic": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "pass", ("--max-restarts", "1")),
+    "horovod-elastic": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "pass", ("--max-restarts", "0")),
     "mpi": Meeting("int(os.environ['SLURM_PROCID'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
     "mpirun": Meeting("int(os.environ['OMPI_COMM_WORLD_RANK'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
     "tensorflow": Meeting("int(os.environ['SLURM_PROCID'])", _TENSORFLOW, "total()", "pass", image="tensorflow_cpu"),
