@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _MOST = 6  # jobs that are shown
 _UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)]*(?:\[[^\]]*\])?[^,\s)]*)")
-_UNFULFILLED = re.compile(r"(?P<kind>\w{1,40}):(?P<job>\d{1,12})[\w+*]{0,20}(?:\((?P<how>\w{1,40})\))?")
+_UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
 
 
 class Holder(NamedTuple):
