@@ -113,7 +113,7 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
     for rank in range(4):
         assert f"rank {rank} of 4 meets at tcp://nid001:6" in done.stdout
     assert "forked True" in done.stdout
-    assert "local rank 0 on nid002: exit code 3" in done.stderr
+    assert "rank 2 on nid002: exit code 3" in done.stderr
     none_left(shared_dir)
 
 

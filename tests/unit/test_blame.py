@@ -71,6 +71,8 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
         ((error("SignalException", "got signal: 15", module="torch.distributed.elastic.multiprocessing.api"),), Class.CONSEQUENCE),
         ((error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),), Class.CONSEQUENCE),
         ((error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),), Class.OWN),
+        ((error("DistNetworkError", "The server socket has failed to listen: EADDRINUSE", inner=TORCH),), Class.OWN),
+        ((error("RuntimeError", "[gloo/transport/tcp/device.cc:84] Unable to find interface for: ib7", inner="/x/train.py"),), Class.OWN),
         ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), Class.OWN),
         ((error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),), Class.OWN),
     ],
@@ -98,6 +100,18 @@ def test_an_error_of_a_worker_is_told_as_the_worker_raised_it() -> None:
         "scans.py, line 31, in __getitem__",
         "return self.labels[name]",
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "code"), [("exit code 3", "exit code 3", 3), ("signal SIGSEGV", "killed by signal 11 (SIGSEGV)", 139)]
+)
+def test_a_process_that_spawn_found_ended_is_told_with_its_rank(end: str, words: str, code: int) -> None:
+    env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
+    parent = report(None, 1.0, error("ProcessExitedException", f"process 0 terminated with {end}"), env=env, host="nid002")
+    found = blame.first("spawn", [parent], [])
+    assert found is not None
+    assert (found.rank, found.words, found.exit_code) == (2, words, code)
+    assert found.text == f"rank 2 on nid002: {words}"
 
 
 def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
@@ -204,6 +218,13 @@ def test_the_words_of_other_ranks_and_earlier_lines_are_no_cause() -> None:
     assert said.match.cause == "KeyError: 'label' (train.py, line 12, in step)"
     assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows the whole traceback",)
     assert (said.others, said.source) == ((), "x = table[key]")
+
+
+def test_what_a_rank_warned_of_early_is_the_cause_of_its_failed_check() -> None:
+    found = blame.first("srun", [report(3, 1.0, error("AssertionError", ""))], [])
+    said = explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid002", 3)])
+    assert said.match.rule == "alone"
+    assert explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid001", 1)]).match.rule == "python-exception"
 
 
 def test_a_rule_that_knows_the_words_of_the_first_rank_gives_the_fix() -> None:

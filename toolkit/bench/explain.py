@@ -1,32 +1,58 @@
-"""How many failures `toolkit explain` names rightly, and how many healthy logs it leaves alone."""
+"""Count how many failures `toolkit explain` names rightly, and how many healthy logs it leaves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.errors import ConfigError
 from toolkit.explain.gather import of_capture, of_file
 from toolkit.explain.matcher import explain, pasted
-from toolkit.explain.model import Evidence, Rule
+from toolkit.explain.model import Evidence, Explanation, Rule
 from toolkit.explain.rulebook import rules
 from toolkit.model.base import Model
 
+# Which part of a set must come out right; of logs that no rule was made from, and none may be wrong with certainty.
+BARS = {"known": 1.0, "later": 0.9, "healthy": 1.0}
+
 
 class Count(Model, frozen=True, kw_only=True):
-    """Of one kind of logs.
+    """The result for one set of logs.
 
     Attributes:
-        kind: ``captured``: from failures that were provoked on a real cluster; ``reported``: as published; ``healthy``: of runs that
-            ended well.
+        kind: ``known``: captured or composed logs that rules were made from; ``later``: captured afterwards, and used for no rule;
+            ``healthy``: of runs that succeeded, many with frightening words.
         right: how many came out as they should.
         wrong: the others, and what was said of them.
+        certain: how many of these were called certain.
     """
 
     kind: str
     right: int
     wrong: tuple[str, ...]
+    certain: int = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether the bar of the set is held."""
+        total = self.right + len(self.wrong)
+        return total > 0 and self.right >= BARS[self.kind] * total and not self.certain
+
+
+class _Log(NamedTuple):
+    """A log, its name, and what must be said of it: a rule's name, words of the cause, or nothing."""
+
+    name: str
+    evidence: Evidence
+    rule: str | None = None
+    words: str = ""
+
+    def is_right(self, found: Explanation) -> bool:
+        if self.words:
+            return self.words in f"{found.first} {found.match.cause if found.match else ''}"
+        return (found.match.rule if found.match else None) == self.rule
 
 
 def count(directory: Path) -> tuple[Count, ...]:
@@ -41,30 +67,46 @@ def count(directory: Path) -> tuple[Count, ...]:
     if not directory.is_dir():
         raise ConfigError("the captured logs are not here", place=str(directory), next_step="run it in a checkout, or name their directory")
     known = rules()
-    captured = ((path.name.split(".")[0], path.name, of_capture(path)) for path in sorted((directory / "captured").glob("*.json")))
-    kept = (("", path.name, of_capture(path)) for path in sorted((directory / "healthy").glob("*.json")))
-    frightening = (("", path.name, of_file(path)) for path in sorted((directory / "frightening").glob("*.log")))
-    healthy = chain(kept, frightening)
     return (
-        _counted("captured", captured, known),
-        _counted("reported", _reported(known), known),
-        _counted("healthy", healthy, known),
+        _counted("known", [*_captured(directory / "captured"), *_examples(known)], known),
+        _counted("later", _later(directory / "later"), known),
+        _counted("healthy", _healthy(directory), known),
     )
 
 
-def _reported(known: Mapping[str, Rule]) -> Iterator[tuple[str, str, Evidence]]:
+def _captured(directory: Path) -> Iterator[_Log]:
+    for path in sorted(directory.glob("*.json")):
+        yield _Log(path.name, of_capture(path), path.name.split(".")[0])
+
+
+def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
     for name, rule in known.items():
         for number, one in enumerate(rule.examples):
-            yield name, f"{name} {number + 1}", Evidence(pasted(one.log), one.state, one.exit_code, one.launcher, one.nodes_down)
+            yield _Log(f"{name} {number + 1}", Evidence(pasted(one.log), one.state, one.exit_code, one.launcher, one.nodes_down), name)
 
 
-def _counted(kind: str, logs: Iterator[tuple[str, str, Evidence]], known: Mapping[str, Rule]) -> Count:
-    right, wrong = 0, []
-    for wanted, name, evidence in logs:
-        found = explain(evidence, known).match
-        said = found.rule if found else ""
-        if said == wanted:
+def _later(directory: Path) -> Iterator[_Log]:
+    """Yield logs as users paste them; ``expected.json`` tells which words the cause of each must have."""
+    index = directory / "expected.json"
+    expected: dict[str, str] = json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
+    for name, words in sorted(expected.items()):
+        yield _Log(name, of_file(directory / name), words=words)
+
+
+def _healthy(directory: Path) -> Iterator[_Log]:
+    for path in sorted((directory / "healthy").glob("*.json")):
+        yield _Log(path.name, of_capture(path))
+    for path in sorted((directory / "frightening").glob("*.log")):
+        yield _Log(path.name, of_file(path))
+
+
+def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Count:
+    right, certain, wrong = 0, 0, []
+    for log in logs:
+        found = explain(log.evidence, known)
+        if log.is_right(found):
             right += 1
-        else:
-            wrong.append(f"{name}: {said or 'nothing'}")
-    return Count(kind=kind, right=right, wrong=tuple(wrong))
+            continue
+        certain += found.match is not None and found.match.sure == "certain"
+        wrong.append(f"{log.name}: {found.match.rule if found.match else 'nothing'}")
+    return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)

@@ -129,7 +129,7 @@ def lines_of(found: Explanation) -> list[str]:
     else:
         match = found.match
         lines += [subject("code", found.source)] if found.source else []
-        lines += [subject("cause", match.cause)] if match.cause not in found.first else []
+        lines.append(subject("cause", match.cause))
         if match.line and match.line not in found.first and match.line not in match.cause:
             lines.append(subject("line", f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}"))
         if len(match.ranks) > 1:

@@ -85,6 +85,9 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     if not failure.words:
         return found
     special = [match for match in found if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")]
+    if not special and failure.kind != "argparse":
+        early = {name: rule for name, rule in causes.items() if rule.early}
+        special = list(_matches(evidence._replace(entries=own_words.printed(evidence)), early))
     certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
     special = [replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special]
     return [*special, own_words.match(failure, _names(evidence), evidence)]

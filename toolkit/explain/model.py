@@ -16,7 +16,9 @@ class Example(Model, frozen=True, kw_only=True):
     """A log that a rule must recognise.
 
     Attributes:
-        origin: ``captured``: it happened on the local cluster, and this is its log; ``reported``: somebody published it.
+        origin: ``captured``: it happened on the local cluster, and this is its log; ``published``: it is quoted from ``url``; ``composed``:
+            it was written by hand, in the words that the rule's source documents.
+        url: where it was published.
         log: lines as `toolkit logs` prints them: ``3| text``, ``nid001| text``, ``batch| text``.
         state: Slurm's final state, where the rule asks for it.
         exit_code: of the run, where the rule asks for it.
@@ -24,12 +26,17 @@ class Example(Model, frozen=True, kw_only=True):
         nodes_down: what Slurm says of nodes that are not well.
     """
 
-    origin: Literal["captured", "reported"]
+    origin: Literal["captured", "published", "composed"]
+    url: str = ""
     log: str = ""
     state: str = "FAILED"
     exit_code: int = 1
     launcher: str = ""
     nodes_down: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if (self.origin == "published") != bool(self.url):
+            raise ValueError("a published example, and no other, says where: url")
 
 
 class Rule(Model, frozen=True, kw_only=True):
@@ -48,6 +55,7 @@ class Rule(Model, frozen=True, kw_only=True):
         exit_codes: of the run, that the rule is for; empty: any.
         launchers: that the rule is for; empty: any.
         nodes_down: the rule is for runs of which a node is down.
+        early: a rank warns of it, goes on, and fails of it later, in words of its own.
         weight: where several rules match, the one with most weight is the cause: 10 for what is general, 90 for what nothing else prints.
         role: a ``consequence`` is only named where no cause is found: what other ranks print when one has gone.
         sure: how sure the rule is when it matches.
@@ -66,6 +74,7 @@ class Rule(Model, frozen=True, kw_only=True):
     exit_codes: tuple[int, ...] = ()
     launchers: tuple[str, ...] = ()
     nodes_down: bool = False
+    early: bool = False
     weight: int = 50
     role: Literal["cause", "consequence"] = "cause"
     sure: Certainty = "likely"

@@ -22,9 +22,15 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
         return tuple(Entry(text, failure.host or "", failure.rank, number) for number, text in enumerate(lines))
     if failure.words:
         return ()
-    own = [entry for entry in evidence.entries if entry.rank is not None and entry.rank == failure.rank]
+    own = [entry for entry in printed(evidence) if entry.rank is not None]
     about = [entry for entry in evidence.entries if entry.rank is None and entry.host in ("", failure.host)]
     return (*own[-_LAST_LINES:], *about)
+
+
+def printed(evidence: Evidence) -> tuple[Entry, ...]:
+    """Return the lines of the first failing rank; where its lines have no number, those of its node."""
+    own = tuple(entry for entry in evidence.entries if entry.rank is not None and entry.rank == evidence.first_rank)
+    return own or tuple(entry for entry in evidence.entries if entry.host and entry.host == evidence.first_host)
 
 
 # A rank that an exception ends waits in MPI_Finalize for the others, which wait for it.

@@ -34,7 +34,8 @@ class Class(IntEnum):
 
 # What only the loss of another rank makes a communication library say.
 _PEER_LOST = re.compile(
-    r"gloo/transport|Connection closed by peer|remote process exited or there was a network error|ncclRemoteError"
+    r"gloo/transport/\w{1,20}/(?:pair|unbound_buffer|buffer|context)|Connection closed by peer"
+    r"|remote process exited or there was a network error|ncclRemoteError"
     r"|NCCL communicator was aborted|Watchdog caught collective operation timeout|failed to recv, got 0 bytes"
     r"|Horovod has been shut down|HorovodInternalError|MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"
     r"|Timed out waiting \d+ms for|[Ww]ait timeout after \d+ms|Timed out after .{0,200} waiting for clients"
@@ -55,8 +56,6 @@ _CONSEQUENCES = frozenset(
         "RendezvousGracefulExitError",
         "RendezvousTimeoutError",
         "RendezvousStateError",
-        "DistNetworkError",
-        "DistStoreError",
         "HorovodInternalError",
         "HorovodShutdownError",
         "HostsUpdatedInterrupt",
@@ -288,22 +287,36 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
     report, error = found.report, found.error
     words = headline(found)
     place = place_of(error)
+    ended = _ENDED.search(error.message) if error.type == "ProcessExitedException" else None
+    if ended:
+        place = ""  # where the parent waits for its processes
     told = next((one for one in reported if one.rank == found.rank and found.rank is not None), None)
     who = f"{found.noun} {found.rank}" if found.rank is not None else "the script"
     alike = {one.rank for one in candidates if one.rank is not None and headline(one) == words} - {found.rank}
     return Failure(
-        exit_code=told.exit_code if told and told.exit_code != _TERMINATED else report.code or 1,
+        exit_code=told.exit_code if told and told.exit_code != _TERMINATED else _code(ended) or report.code or 1,
         rank=found.rank,
         host=report.host,
         text=f"{who} on {report.host}: {words}" + (f" ({place})" if place else ""),
         kind="argparse" if report.argparse else report.kind,
         words=words,
         place=place,
-        source=redacted(error.source),
+        source="" if ended else redacted(error.source),
         details=_details(report),
         certainty=certainty,
         alike=tuple(sorted(rank for rank in alike if rank is not None)),
     )
+
+
+# What torch.multiprocessing.spawn says of a process that ended without an exception.
+_ENDED = re.compile(r"terminated with (?:exit code (?P<code>\d{1,3})|signal (?P<signal>SIG\w{1,10}))")
+
+
+def _code(ended: re.Match[str] | None) -> int:
+    """Return the exit code of a process as a shell reports it; 0 if it is not known."""
+    if ended is None:
+        return 0
+    return int(ended["code"]) if ended["code"] else 128 + getattr(signal.Signals, ended["signal"], signal.SIGKILL).value
 
 
 def headline(candidate: Candidate) -> str:
@@ -314,6 +327,8 @@ def headline(candidate: Candidate) -> str:
     if error.type == "SystemExit":
         code = report.code if report.code is not None else 1
         words = first_line or f"the script ended itself with exit code {code}"
+    elif error.type == "ProcessExitedException" and (ended := _ENDED.search(error.message)):
+        words = f"killed by signal {_code(ended) - 128} ({ended['signal']})" if ended["signal"] else f"exit code {ended['code']}"
     else:
         words = f"{error.type}: {first_line}" if first_line else error.type
     where = {"thread": f"in thread {report.thread}: ", "destructor": f"in {report.thread or 'a destructor'}: "}.get(report.kind, "")
@@ -334,6 +349,8 @@ def _details(report: Report) -> tuple[str, ...]:
     for error in map(described, report.errors):
         if error.file:
             lines.append(f'  File "{error.file}", line {error.line}, in {error.function or "<module>"}')
+        if error.inner != error.file:
+            lines.append(f'  File "{error.inner}", line ?')
         name = error.type if error.module in ("", "builtins", "__main__") else f"{error.module}.{error.type}"
         lines += [text for text in f"{name}: {error.message}".splitlines() if text.strip()] if error.message else [name]
     return tuple(redacted(text)[:1000] for text in lines[:_MOST_DETAILS])

@@ -16,10 +16,10 @@ _LOGS = Path(__file__).resolve().parents[3] / "tests" / "golden" / "explain"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, logs: Path, as_json: bool) -> None:
-    """Count how many failures are named rightly, and how many healthy logs are left alone. The bar is all; ends with 1 where one is missed.
+    """Count how many failures are named rightly, and how many healthy logs are left alone; end with 1 if a bar is missed.
 
-    The rules were written with these logs at hand: what is counted is that none of them gets in another's way, not how they do on logs that
-    nobody has seen yet.
+    Three sets, each with its bar: known (rules were made from these logs: all), later (captured afterwards, used for no rule: 90 %, and
+    nothing wrong called certain), healthy (of runs that succeeded, many with frightening words: all).
     """
     from toolkit.bench.explain import count
     from toolkit.cli import console
@@ -30,6 +30,9 @@ def command(context: click.Context, logs: Path, as_json: bool) -> None:
 
         console.out_json(msgspec.to_builtins(found))
     else:
-        rows = [(one.kind, one.right, one.right + len(one.wrong), "; ".join(one.wrong)) for one in found]
-        console.out(console.table(("LOGS", "RIGHT", "OF", "WRONG"), rows))
-    context.exit(1 if any(one.wrong for one in found) else 0)
+        rows = [
+            (one.kind, one.right, one.right + len(one.wrong), one.certain, "held" if one.held else "MISSED", "; ".join(one.wrong))
+            for one in found
+        ]
+        console.out(console.table(("LOGS", "RIGHT", "OF", "WRONGLY CERTAIN", "BAR", "WRONG"), rows))
+    context.exit(0 if all(one.held for one in found) else 1)

@@ -63,6 +63,8 @@ def _cut(text: str) -> str:
 
 
 def _text(error: "Any") -> str:
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return ""  # a code is no message
     try:
         return _cut(str(error))
     except Exception:
