@@ -227,6 +227,14 @@ def test_what_a_rank_warned_of_early_is_the_cause_of_its_failed_check() -> None:
     assert explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid001", 1)]).match.rule == "python-exception"
 
 
+def test_memory_that_slurm_took_away_is_the_cause_of_what_a_rank_says_of_it() -> None:
+    killed = report(1, 1.0, error("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed."))
+    found = blame.first("srun", [killed], [])
+    assert explained(found, NOISE).match.rule == "python-exception"
+    slurm = ("slurmstepd-nid001: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.", "nid001", 0)
+    assert explained(found, [*NOISE, slurm]).match.rule == "memory"
+
+
 def test_a_rule_that_knows_the_words_of_the_first_rank_gives_the_fix() -> None:
     found = blame.first("srun", [report(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'"))], [])
     said = explained(found, NOISE)

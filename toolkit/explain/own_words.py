@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -9,6 +10,8 @@ from toolkit.explain.model import Certainty, Entry, Evidence, Match
 from toolkit.model.run import Failure
 
 _LAST_LINES = 20  # of a rank that wrote no record: what it printed before belongs to what it survived
+# Slurm's own words, also about a process of a rank: a worker of a data loader that takes too much ends its rank.
+_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE)
 _RULES = {"exit": "exit-code", "argparse": "arguments"}
 
 
@@ -17,14 +20,15 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
     failure = evidence.failure
     if failure is None:
         return evidence.entries
+    over_memory = tuple(entry for entry in evidence.entries if _OVER_MEMORY.search(entry.text))
     if failure.words and failure.kind not in ("exit", "argparse"):
         lines = ("Traceback (most recent call last):", *failure.details)
-        return tuple(Entry(text, failure.host or "", failure.rank, number) for number, text in enumerate(lines))
+        return (*over_memory, *(Entry(text, failure.host or "", failure.rank, number) for number, text in enumerate(lines)))
     if failure.words:
-        return ()
+        return over_memory
     own = [entry for entry in printed(evidence) if entry.rank is not None]
     about = [entry for entry in evidence.entries if entry.rank is None and entry.host in ("", failure.host)]
-    return (*own[-_LAST_LINES:], *about)
+    return (*over_memory, *own[-_LAST_LINES:], *about)
 
 
 def printed(evidence: Evidence) -> tuple[Entry, ...]:
