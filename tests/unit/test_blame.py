@@ -253,6 +253,15 @@ def test_a_script_that_ends_itself_is_not_explained_by_what_it_printed_before() 
     assert said.match.cause.startswith("train.py: error: unrecognized arguments: --epoch 3")
 
 
+def test_what_a_rank_printed_before_it_crashed_is_found_above_the_stacks() -> None:
+    agent = report(None, 2.0, error("ChildFailedError", "x FAILED"), program="/opt/venv/bin/torchrun")
+    found = blame.first("torchrun", [agent], [failed(134, 2, "nid002")])
+    stacks: list[tuple[str, str, int | None]] = [("Fatal Python error: Aborted", "nid002", 2)]
+    stacks += [(f'  File "/opt/venv/lib/python3.11/site-packages/x.py", line {number} in f', "nid002", 2) for number in range(60)]
+    said = explained(found, [*NOISE, ("terminate called without an active exception", "nid002", 2), *stacks])
+    assert said.match.rule == "gloo-exit"
+
+
 def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
     lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0 (most recent call first):"]
     lines += ['  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f', '  File "/work/train.py", line 7 in step']

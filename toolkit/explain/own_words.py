@@ -28,7 +28,8 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
         return over_memory
     own = [entry for entry in printed(evidence) if entry.rank is not None]
     about = [entry for entry in evidence.entries if entry.rank is None and entry.host in ("", failure.host)]
-    return (*over_memory, *own[-_LAST_LINES:], *about)
+    crash = next((number for number, entry in enumerate(own) if entry.text.startswith("Fatal Python error")), len(own))
+    return (*over_memory, *own[max(0, crash - _LAST_LINES) :], *about)
 
 
 def printed(evidence: Evidence) -> tuple[Entry, ...]:
