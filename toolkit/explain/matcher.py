@@ -188,7 +188,7 @@ def _lines(rule: Rule, evidence: Evidence) -> Iterator[_Line]:
         found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
         if found:
             groups = {name: text or "" for name, text in found.groupdict().items()}
-            yield _Line(entry, position, {"where": _where(entry, evidence), **groups})
+            yield _Line(entry, position, {"where": _where(entry)} | groups | _known_where(entry, evidence))
 
 
 def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
@@ -204,9 +204,14 @@ def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
     return min(own or found, key=order)
 
 
-def _where(entry: Entry, evidence: Evidence) -> str:
+def _known_where(entry: Entry, evidence: Evidence) -> dict[str, str]:
+    """Return the rank of which Slurm or an agent speaks, if it is known."""
     if entry.rank is None and evidence.failure and evidence.failure.certainty and evidence.first_rank is not None:
-        return f"rank {evidence.first_rank} on {evidence.first_host}"  # of which Slurm or an agent speaks
+        return {"where": f"rank {evidence.first_rank} on {evidence.first_host}"}
+    return {}
+
+
+def _where(entry: Entry) -> str:
     who = f"rank {entry.rank}" if entry.rank is not None else "the batch script" if not entry.host else "a task"
     return f"{who} on {entry.host}" if entry.host else who
 
