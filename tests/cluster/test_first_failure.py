@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("cluster")
 CASES = [
     Case(1, "torchrun", "key-error", 3, "loop", "wait", "functions", 5),
     Case(2, "srun", "argparse", 2, "before-rendezvous", "wait", "class", 5),
-    Case(3, "spawn", "segfault", 1, "loop", "wait", "functions", 5),
+    Case(3, "spawn", "assertion", 1, "loop", "wait", "functions", 5),
     Case(4, "horovod", "exit", 2, "loop", "compute", "class", 5),
     Case(5, "horovod-gloo", "thread", 1, "end", "wait", "functions", 5),
-    Case(6, "mpi", "assertion", 3, "loop", "wait", "functions", 5),
+    Case(6, "mpi", "segfault", 3, "loop", "wait", "functions", 5),
     Case(7, "none", "killed", 1, "loop", "finish", "class", 5),
 ]
 
