@@ -64,7 +64,11 @@ FAILURES = {
     ),
     "a rank is killed": Failure("killed", "import signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)", rank=None),
     "a rank crashes": Failure("crashed", "import ctypes\nif rank == 0: ctypes.string_at(0)\ntime.sleep(60)"),
-    "a module is missing": Failure("module-missing", "import tensorflow", says="tensorflow is not in the image"),
+    "a module is missing": Failure(
+        "module-missing",
+        "import importlib\nimportlib.import_module('tensorflow')",  # an import statement is refused before the job queues
+        says="tensorflow is not in the image",
+    ),
     "a file is missing": Failure("file-missing", "open('/data/imagenet/train')", says="/data/imagenet/train"),
     "the image is read-only": Failure("read-only", "open('/opt/venv/cache', 'w')", says="/opt/venv/cache"),
     "a disk is full": Failure("disk-full", "with open('/dev/full', 'w') as file: file.write('x' * 100000)"),
@@ -74,7 +78,7 @@ FAILURES = {
     "no terminal": Failure("no-terminal", "os.get_terminal_size()"),
     "a package of the home": Failure(
         "user-site",
-        "import sklearn",
+        "import importlib\nimportlib.import_module('sklearn')",
         says=".local/lib/python3",
         options=("--env", "PYTHONPATH=.local/lib/python3.11/site-packages"),
     ),
