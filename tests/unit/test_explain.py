@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.explain_evidence import GOLDEN, captured
+from toolkit.bench.explain import Count, count
 from toolkit.cli.explain import lines_of
 from toolkit.explain.gather import of_capture
 from toolkit.explain.matcher import entries_of, explain, pasted
@@ -142,3 +143,15 @@ def test_names_of_secrets() -> None:
 def test_secrets_do_not_come_out_of_an_explanation() -> None:
     found = explain(Evidence(pasted("0| OSError: No space left on device: '/x'\n0| error at https://me:secret@host"), "FAILED", 1), RULES)
     assert "secret" not in str(found)
+
+
+def test_each_set_of_logs_holds_its_bar() -> None:
+    known, later, healthy = count(GOLDEN)
+    assert (known.held, later.held, healthy.held) == (True, True, True)
+    assert healthy.right >= 50
+
+
+def test_an_empty_set_and_one_wrong_with_certainty_hold_no_bar() -> None:
+    assert not Count(kind="later", right=0, wrong=()).held
+    assert not Count(kind="later", right=30, wrong=("x: memory",), certain=1).held
+    assert Count(kind="later", right=30, wrong=("x: memory",)).held
