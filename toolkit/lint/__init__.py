@@ -18,6 +18,7 @@ RULES: tuple[str, ...] = (
     "quotes",
     "hidden_directive",
     "late_directive",
+    "blank_equals",
     "stray_word",
     "unknown_option",
     "bad_value",
@@ -30,8 +31,14 @@ RULES: tuple[str, ...] = (
     "early_expansion",
     "slurm_variable",
     "rank_count",
+    "node_count",
+    "lone_launcher",
+    "local_rendezvous",
+    "world_size",
     "step_cpus",
     "gpu_binding",
+    "no_nv",
+    "conda_activate",
     "fixed_port",
     "background",
     "ssh",
@@ -65,15 +72,22 @@ def fixed(text: str, context: Context | None = None) -> tuple[str, tuple[Finding
     """The script with everything mended that is mechanical, and what was mended."""
     mended: list[Finding] = []
     for _ in range(_MOST_FIXES):
-        finding = next((one for one in lint(text, context) if one.fix), None)
-        if finding is None:
+        step = _next_fix(text, context)
+        if step is None:
             break
-        changed = applied(text, finding.fix)
-        if changed == text:
-            break
-        text = changed
-        mended.append(finding)
+        text = step[0]
+        mended.append(step[1])
     return text, tuple(mended)
+
+
+def _next_fix(text: str, context: Context | None) -> tuple[str, Finding] | None:
+    """Return the script with the first fault mended that can be; a fix that brings more faults than it mends is none."""
+    found = lint(text, context)
+    for finding in found:
+        changed = applied(text, finding.fix) if finding.fix else text
+        if changed != text and len(lint(changed, context)) <= len(found):
+            return changed, finding
+    return None
 
 
 def applied(text: str, edits: tuple[Edit, ...]) -> str:

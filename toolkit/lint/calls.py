@@ -49,10 +49,11 @@ def calls(script: Script, *programs: str) -> Iterator[Call]:
     )
     for command in script.commands:
         for match in pattern.finditer(command.plain):
-            yield _call(command, match.start("program"), match["program"].rsplit("/", 1)[-1])
+            yield call_at(command, match.start("program"), match["program"].rsplit("/", 1)[-1])
 
 
-def _call(command: Command, start: int, program: str) -> Call:
+def call_at(command: Command, start: int, program: str) -> Call:
+    """Return the call that begins at a place of a command."""
     end = start
     while True:
         found = _END.search(command.plain, end)

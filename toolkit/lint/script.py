@@ -93,8 +93,83 @@ def parse(text: str) -> Script:
     lines = lines_of(text)
     commands, open_quote = _commands(lines)
     first = commands[0].line if commands else len(lines) + 1
-    directives = tuple(_directive(number, line, effective=number < first) for number, line in enumerate(lines, 1) if line.startswith(_MARK))
+    text_lines = _text_lines(lines, commands)
+    directives = tuple(
+        _directive(number, line, effective=number < first)
+        for number, line in enumerate(lines, 1)
+        if line.startswith(_MARK) and number not in text_lines
+    )
     return Script(lines, directives, commands, open_quote)
+
+
+def _text_lines(lines: tuple[str, ...], commands: tuple[Command, ...]) -> set[int]:
+    """Return the lines that are text of a here-document or a string, such as a script that a script writes."""
+    found: set[int] = set()
+    for command in commands:
+        last = command.line + command.text.count("\n")
+        found |= set(range(command.line + 1, last + 1))
+        for heredoc in _HEREDOC.finditer(command.text):
+            while last < len(lines) and lines[last].strip() != heredoc[2]:
+                last += 1
+                found.add(last)
+            last += 1
+    return found
+
+
+def outside_quotes(text: str) -> str:
+    """Return a directive with everything that quotes or a backslash hide, and its comment, blanked out."""
+    result, quote, skip = "", "", False
+    for index, character in enumerate(text):
+        if skip:
+            result, skip = result + " ", False
+        elif character == "\\":
+            result, skip = result + " ", True
+        elif quote:
+            result, quote = result + " ", "" if character == quote else quote
+        elif character in "\"'":
+            result, quote = result + " ", character
+        elif character == "#" and index > 0:
+            return result + " " * (len(text) - index)
+        else:
+            result += character
+    return result
+
+
+# Not "--comment a = b": there the "=" belongs to the value.
+_BLANK_EQUALS = re.compile(r"(?<!\S)(?P<name>--[A-Za-z][\w-]*)(?:\s+=\s*|=\s+)(?=[^\s=-])")
+
+
+def blank_equals(text: str) -> re.Match[str] | None:
+    """Return where a directive has a blank beside the ``=`` of an option, if it has."""
+    found = _BLANK_EQUALS.search(outside_quotes(text))
+    quote = re.search(r"[\"']", text)
+    if found or not quote:
+        return found
+    return _BLANK_EQUALS.search(text[: quote.start()] + "x")  # the value itself is quoted
+
+
+def node_range(script: Script) -> tuple[int, int] | None:
+    """Return the least and the most nodes of a job; None if its directives do not tell."""
+    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", script.value("nodes") or "")
+    return (int(found[1]), int(found[2] or found[1])) if found else None
+
+
+def is_conditional(script: Script, command: Command) -> bool:
+    """Return whether a condition decides about a command, which may be about the number of nodes."""
+    depth = 0
+    for one in script.commands:
+        words = [word.rstrip(";") for word in one.plain.split()]
+        depth += sum(word in ("if", "case") for word in words)
+        if one.line >= command.line:
+            break
+        depth -= sum(word in ("fi", "esac") for word in words)
+    return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
+
+
+def least_nodes(script: Script) -> int:
+    """Return how many nodes a job has at least; 1 if its directives do not tell."""
+    nodes = node_range(script)
+    return nodes[0] if nodes else 1
 
 
 def lines_of(text: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.lint.model import Context, Finding, Rule
-from toolkit.lint.script import Script
+from toolkit.lint.script import Script, blank_equals
 
 RULE = Rule("bad-value", "error", "sbatch refuses the script", "tried with Slurm 22.05, 24.11 and 26.05")
 _TIME = r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)"
@@ -33,6 +33,8 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     del context
     for name, (form, example) in _FORMS.items():
         for directive, option in script.options(name):
+            if blank_equals(directive.text):
+                continue  # found by the rule for these
             if option.value is None:
                 yield RULE.at(directive.line, f"{option.written} needs a value", advice=example)
             elif not re.fullmatch(form, option.value, re.IGNORECASE) and option.value.isascii():

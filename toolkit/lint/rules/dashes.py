@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.lint.model import Context, Edit, Finding, Rule
-from toolkit.lint.script import Script
+from toolkit.lint.script import Script, outside_quotes
 
 RULE = Rule(
     "dash",
@@ -24,14 +24,24 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     del context
     quoted = {number for command in script.commands for number in _quoted_lines(command.line, command.text, command.plain)}
     commands = {number for command in script.commands for number in range(command.line, command.line + command.text.count("\n") + 1)}
+    directives = {directive.line for directive in script.directives}
     for number, line in enumerate(script.lines, 1):
-        if not line.startswith("#SBATCH") and (number not in commands or number in quoted):
+        if number not in directives and (number not in commands or number in quoted):
             continue
-        found = _OPTION.search(line)
+        plain = outside_quotes(line) if number in directives else line
+        found = _OPTION.search(plain)
         if found:
             kind = _NAMES.get(found["dash"].strip("-")[:1], "a character that looks like a dash")
-            mended = _OPTION.sub(lambda match: ("-" if _is_short(match) else "--") + match["name"], line)
+            mended = _mended(line, plain)
             yield RULE.at(number, f"{found[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
+
+
+def _mended(line: str, plain: str) -> str:
+    """Put hyphens in the place of the dashes of options; what quotes hide stays."""
+    for match in reversed(list(_OPTION.finditer(plain))):
+        hyphens = "-" if _is_short(match) else "--"
+        line = line[: match.start()] + hyphens + line[match.start("name") :]
+    return line
 
 
 def _is_short(match: re.Match[str]) -> bool:

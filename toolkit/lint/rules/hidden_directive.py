@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from toolkit.lint.model import Context, Edit, Finding, Rule
-from toolkit.lint.script import Script
+from toolkit.lint.options import LONG
+from toolkit.lint.script import Script, parse
 
 RULE = Rule(
     "hidden-directive",
@@ -26,4 +27,12 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
         found = _HIDDEN.match(line)
         if found:
             mended = f"#SBATCH {found['rest']}"
-            yield RULE.at(number, f"{line.strip()!r} is no directive", fix=[Edit(line=number, text=mended)], advice=mended)
+            fix = [Edit(line=number, text=mended)] if _is_meant(found, mended) else []
+            yield RULE.at(number, f"{line.strip()!r} is not a directive", fix=fix, advice=mended)
+
+
+def _is_meant(found: re.Match[str], mended: str) -> bool:
+    """Return whether the line can only be a directive; with a blank after # it may be one that was switched off, or a remark."""
+    (directive,) = parse(mended).directives
+    is_readable = not directive.problem and not directive.strays and all(option.name in LONG for option in directive.options)
+    return is_readable and not re.match(r"\s*#\s", found["before"])

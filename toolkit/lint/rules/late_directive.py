@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.lint.model import Context, Edit, Finding, Rule
-from toolkit.lint.script import Script
+from toolkit.lint.script import Directive, Script
 
 RULE = Rule(
     "late-directive",
@@ -25,8 +25,15 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     first = script.commands[0].line
     for directive in late:
         moved = Edit(line=first, text=f"{directive.text}\n{script.lines[first - 1]}")
+        fix = [moved, Edit(line=directive.line, text=None)]
         yield RULE.at(
             directive.line,
             f"{directive.text.strip()} comes after the first command (line {first})",
-            fix=[moved, Edit(line=directive.line, text=None)],
+            fix=[] if _contradicts(script, directive) else fix,
         )
+
+
+def _contradicts(script: Script, late: Directive) -> bool:
+    """Return whether another directive gives one of its options another value: only the author knows which is meant."""
+    others = [option for one in script.directives if one.line != late.line for option in one.options]
+    return any(other.name == option.name and other.value != option.value for option in late.options for other in others)

@@ -22,14 +22,15 @@ _COUNT = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
 def check(script: Script, context: Context) -> Iterator[Finding]:
     """``horovodrun -np`` and ``mpirun -np`` against the tasks of the job."""
     del context
-    tasks = _tasks(script)
+    tasks = tasks_of(script)
     for call in calls(script, "horovodrun", "mpirun", "mpiexec") if tasks else ():
         found = _COUNT.search(call.plain)
         if found and int(found[1]) != tasks:
             yield RULE.at(call.line, f"{call.program} starts {found[1]} ranks, the job has {tasks} tasks")
 
 
-def _tasks(script: Script) -> int | None:
+def tasks_of(script: Script) -> int | None:
+    """Return the number of tasks of a job; None if its directives do not tell."""
     total = script.value("ntasks")
     if total is not None:
         return int(total) if total.isdigit() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from toolkit.errors import nearest
@@ -35,5 +36,7 @@ def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Fin
     right = close if close and (dashed in (close, f"n{close}") or dashed.removeprefix("num-") == close) else None
     if dashed == "num-tasks-per-node":
         close = right = "ntasks-per-node"
-    fix = [Edit(line=line, text=text.replace(f"--{name}", f"--{right}"))] if right and f"--{name}" in text else []
+    written = re.compile(rf"(?<![^\s])--{re.escape(name)}(?![\w-])")
+    places = len(written.findall(text))  # more than one: the others may be the program's own
+    fix = [Edit(line=line, text=written.sub(f"--{right}", text))] if right and places == 1 else []
     yield RULE.at(line, f"{program} has no option --{name}", fix=fix, advice=f"close: --{close}" if close else "")

@@ -28,7 +28,8 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             if not found:
                 continue
             name = found[1] or found[2] or ""
-            pattern = _PATTERNS.get(name) if option.name in _PATHS else None
+            is_only = directive.text.count(found[0]) == (option.value or "").count(found[0])
+            pattern = _PATTERNS.get(name) if option.name in _PATHS and is_only else None
             if pattern:
                 mended = re.sub(r"\$(?:\{" + name + r"\}|" + name + r"\b)", pattern, directive.text)
                 yield RULE.at(
