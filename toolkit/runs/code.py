@@ -50,14 +50,14 @@ def record(paths: Paths, script: ScriptFile | None, folder: Path, secrets: Itera
         folder: the directory that it lies in.
         secrets: values that must not be in the diff.
     """
-    code, diff = _of_tree(script, folder)
+    code, diff = _of_tree(script, folder, paths.directory.parent.resolve())
     with suppress(OSError, ValueError):
         if diff:
             write_atomically(paths.diff, _without(diff, secrets), mode=0o600)
         write_atomically(paths.code, to_json(code))
 
 
-def _of_tree(script: ScriptFile | None, folder: Path) -> tuple[Code, str]:
+def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code, str]:
     tree = git.top(folder)
     if tree is None:
         return Code(script=script), ""
@@ -65,7 +65,8 @@ def _of_tree(script: ScriptFile | None, folder: Path) -> tuple[Code, str]:
     if state is None:
         return Code(script=script, tree=str(tree), note="git does not tell the state of the tree"), ""
     diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if state.is_changed and state.commit else ""
-    more = len(state.untracked) - _MOST_UNTRACKED
+    untracked = tuple(name for name in state.untracked if tree / name != runs)
+    more = len(untracked) - _MOST_UNTRACKED
     notes = [
         *(["git does not tell what differs from the commit"] if diff is None else []),
         *([f"{more} more untracked names are not kept"] if more > 0 else []),
@@ -77,7 +78,7 @@ def _of_tree(script: ScriptFile | None, folder: Path) -> tuple[Code, str]:
         branch=state.branch,
         is_changed=state.is_changed,
         is_cut=len(diff or "") >= _MOST_DIFF,
-        untracked=state.untracked[:_MOST_UNTRACKED],
+        untracked=untracked[:_MOST_UNTRACKED],
         note="; ".join(notes),
     )
     return code, diff or ""
