@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from toolkit.functionjobs import Job
 
 # Not those that are a script's, or another launcher's; going back into the queue is submitit's own work here.
-_NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues"}
+_NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues", "snapshot"}
 _OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
 _DAY = 24 * 60
 _LOG = logging.getLogger("toolkit")
@@ -128,7 +128,7 @@ def _layer(function: Callable[..., Any], options: dict[str, Any], here: Path) ->
     said["env"] = {"PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(here)), str(here)))), **said.get("env", {})}
     if isinstance(said.get("bind"), str):
         said["bind"] = (said["bind"],)
-    return Layer("toolkit.submit", {"job_name": _name(function), **said, "launcher": "submitit"})
+    return Layer("toolkit.submit", {"job_name": _name(function), **said, "launcher": "submitit", "snapshot": False})
 
 
 def _with_folder(inputs: Inputs, here: Path) -> Inputs:

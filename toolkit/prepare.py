@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import hostmpi, inside, offline, shell, sites
+from toolkit import git, hostmpi, inside, offline, shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
@@ -159,8 +159,11 @@ def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) ->
         return Tree(root=str(target.run / "code"), cwd=str(here), is_copy=True)
     if not job.snapshot:
         return None
+    from toolkit.resources import is_shipped
     from toolkit.runs.snapshot import tree_of
 
+    if is_shipped(Path(target.folder)) and git.top(Path(target.folder)) is None:
+        return None  # what was installed does not change
     return _collect(findings, lambda: tree_of(Path(target.folder), here))
 
 

@@ -11,14 +11,16 @@ import pytest
 
 from tests.unit.samples import inputs
 from tests.unit.test_runs_code import call
-from toolkit.errors import ConfigError, NoSpaceError, UsageError
+from toolkit import prepare
+from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
 from toolkit.model.job import Job
 from toolkit.plan import Inputs, plan
 from toolkit.runs import snapshot, store, submit
-from toolkit.target import resolve
+from toolkit.settings import Layer
+from toolkit.target import Target, resolve
 
 
 @pytest.fixture
@@ -243,3 +245,32 @@ def test_a_broken_record_is_told(tree: Path) -> None:
     write_atomically(first.snapshot, to_json(Job()))
     with pytest.raises(ConfigError):
         resolve(str(first.directory), tree)
+
+
+def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kill -9 does, in which nothing is tidied up."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(snapshot, "_write_all", killed)
+    monkeypatch.setattr("shutil.rmtree", lambda _: None)
+    with pytest.raises(Killed):
+        taken(tree)
+    assert [paths.name for paths in store.all_runs(tree / "runs")] == ["train-0001"]
+
+
+def test_what_was_installed_needs_no_copy(tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped = tmp_path / "site-packages" / "jobs" / "digits"
+    shipped.mkdir(parents=True)
+    target = Target(str(shipped / "train.py"), str(shipped), Layer("job.toml", {}))
+    findings: list[ToolkitError] = []
+    monkeypatch.setattr("toolkit.resources.is_shipped", lambda path: path == shipped)
+    assert prepare._tree(target, Job(snapshot=True), tree, findings) is None
+    assert findings == []
+    own = target._replace(folder=str(tmp_path))
+    assert prepare._tree(own, Job(snapshot=True), tree, findings) is None
+    assert "no git work tree" in findings[0].cause

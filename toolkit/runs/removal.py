@@ -20,7 +20,7 @@ from toolkit.runs.store import Paths
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
 _PATIENCE = 90.0  # seconds for a cancelled job to end; Slurm kills what does not after KillWait, 30 s
-_BEING_WRITTEN = 60.0  # seconds that a run may lie there before its submission begins
+_BEING_WRITTEN = 300.0  # seconds that a run may lie there before its submission begins
 _MARK = ".removed-"
 
 

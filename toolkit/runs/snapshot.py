@@ -51,7 +51,7 @@ def tree_of(folder: Path, cwd: Path) -> Tree:
         raise UsageError(
             f"{folder} is in no git work tree, and a snapshot has the files that git does not ignore",
             place="--snapshot",
-            next_step="git init, and a .gitignore for data and results",
+            next_step="git init, and a .gitignore for data and results; or --no-snapshot",
         )
     return Tree(root=str(root), cwd=str(cwd))
 

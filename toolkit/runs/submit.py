@@ -47,8 +47,9 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
             reports.place_hook(directory)
         if values:
             hidden.write(directory, decided.container.prefix, values)
-        snapshot.take(store.Paths(directory), inputs)
+        # The plan comes first: a run whose submission is killed is listed, and can be removed.
         paths = store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided))
+        snapshot.take(paths, inputs)
         if inputs.tree is not None and inputs.tree.is_copy:
             code.repeat(Path(inputs.tree.root).parent, paths)
         else:

@@ -66,7 +66,7 @@ def run(script: Path, options: Sequence[str], arguments: Sequence[str], *, withi
     with tempfile.TemporaryDirectory(prefix="verify-", dir=within) as name:
         directory = Path(name)
         shutil.copy(script, directory)
-        words = [sys.executable, "-m", "toolkit", "run", "--json", *options, script.name, *arguments]
+        words = [sys.executable, "-m", "toolkit", "run", "--json", "--no-snapshot", *options, script.name, *arguments]
         try:
             done = shell.run(words, cwd=directory, check=False, timeout=_PATIENCE)
         except CommandFailedError as error:
