@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import git, hostmpi, inside, offline, shell, sites
+from toolkit import hostmpi, inside, offline, shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
@@ -22,14 +22,13 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.looking import look
 from toolkit.model.base import BadDataError
-from toolkit.model.code import Tree
+from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.imports import Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.project import Project
 from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
 from toolkit.plan import Inputs
-from toolkit.runs import code
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, noun
 from toolkit.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
@@ -37,6 +36,7 @@ from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
 from toolkit.source import read as read_source
+from toolkit.source import script_file as read_script_file
 from toolkit.target import Target, module_file, of_python, resolve
 
 _Found = TypeVar("_Found")
@@ -112,8 +112,8 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
 
         origin = settings.origins.get("signature_key", "")
         findings += signature(job, found.path, here, Path(target.folder), origin)
-    script_file = code.script_file(script) if script is not None else None
-    changed = code.change_since(target.run, script_file) if target.run is not None and not target.snapshot_cwd else ""
+    script_file = read_script_file(script) if script is not None else None
+    changed = _change(target, script_file)
     waits_for: tuple[str, ...] = ()
     if job.after:
         from toolkit.runs.after import dependencies
@@ -153,12 +153,22 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     return Prepared(inputs, client)
 
 
+def _change(target: Target, script_file: ScriptFile | None) -> str:
+    """Return a warning if a run is repeated whose script has changed since."""
+    if target.run is None or target.snapshot_cwd:
+        return ""
+    from toolkit.runs.code import change_since
+
+    return change_since(target.run, script_file)
+
+
 def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) -> Tree | None:
     """Return the tree that a snapshot is taken of: that of an earlier run, or git's."""
     if target.run is not None and target.snapshot_cwd:
         return Tree(root=str(target.run / "code"), cwd=str(here), is_copy=True)
     if not job.snapshot:
         return None
+    from toolkit import git
     from toolkit.resources import is_shipped
     from toolkit.runs.snapshot import tree_of
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from toolkit.files import open_regular
+from toolkit.model.code import ScriptFile
 from toolkit.model.source import Option, Source
 
+_MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 _MOST_FILES = 50  # of one's own modules; a script that has more is not told apart better by the rest
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 
@@ -34,6 +38,18 @@ def read(path: Path) -> Source:
         calls=_sorted(name for part in parts for name in part.calls),
         options=tuple({option.flag: option for part in parts for option in part.options}.values()),
     )
+
+
+def script_file(path: Path) -> ScriptFile | None:
+    """Return a script's path and hash; None if it cannot be read or is too large to be a script."""
+    try:
+        with open_regular(path) as stream:
+            data = stream.read(_MOST_SCRIPT + 1)
+    except OSError:
+        return None
+    if len(data) > _MOST_SCRIPT:
+        return None
+    return ScriptFile(path=str(path), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _parsed(path: Path) -> ast.Module | None:

@@ -14,6 +14,7 @@ from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.plan import plan
 from toolkit.runs import code, store
+from toolkit.source import script_file
 
 KEY = "hf_" + "a1" * 12
 
@@ -39,7 +40,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recorded(tree: Path, secrets: tuple[str, ...] = ()) -> tuple[Code, str]:
     paths = store.Paths(tree.parent / "run")
     paths.directory.mkdir(exist_ok=True)
-    code.record(paths, code.script_file(tree / "train.py"), tree, secrets)
+    code.record(paths, script_file(tree / "train.py"), tree, secrets)
     diff = paths.diff.read_text() if paths.diff.exists() else ""
     return read_json(paths.code, Code), diff
 
@@ -138,7 +139,7 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
     """The lines of the script about it, run by bash as the job runs them."""
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
-    decided = plan(inputs(script_file=code.script_file(path)))
+    decided = plan(inputs(script_file=script_file(path)))
     text = scripts.script(decided)
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"
@@ -157,7 +158,7 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
 
 def test_repeating_a_run_tells_that_its_script_has_changed(tree: Path) -> None:
     recorded(tree)
-    script = code.script_file(tree / "train.py")
+    script = script_file(tree / "train.py")
     assert code.change_since(tree.parent / "run", script) == ""
     other = ScriptFile(path="/x/train.py", sha256="0")
     assert "train.py has changed since run" in code.change_since(tree.parent / "run", other)

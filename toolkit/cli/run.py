@@ -188,9 +188,12 @@ def _reason(force: str | None) -> str | None:
 
 def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
     from toolkit import scripts
-    from toolkit.runs.snapshot import frozen
 
-    decided = plan(frozen(inputs))
+    if inputs.tree is not None:
+        from toolkit.runs.snapshot import frozen
+
+        inputs = frozen(inputs)
+    decided = plan(inputs)
     text = scripts.script(decided)
     if explain:
         console.note(explanation(decided))
@@ -204,6 +207,8 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
 
 
 def _show_snapshot(paths: Paths) -> None:
+    if not paths.snapshot.is_file():
+        return
     from toolkit.runs.snapshot import of_run
     from toolkit.units import human_size
 

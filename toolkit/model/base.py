@@ -8,8 +8,6 @@ from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from toolkit.model.messages import format_toml_error, format_type_error
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -68,6 +66,8 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
             choices = field_names(_model_at(model, key))
             name = unknown["name"]
             raise BadDataError(f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name) from None
+        from toolkit.model.messages import format_type_error
+
         choices = _words_at(model, key)
         raise BadDataError(format_type_error(message, _value_at(data, key), choices), key) from None
 
@@ -133,6 +133,8 @@ def toml(text: str) -> dict[str, object]:
     try:
         data: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+        from toolkit.model.messages import format_toml_error
+
         message, line = format_toml_error(str(error))
         raise BadDataError(message, line=line) from None
     return data

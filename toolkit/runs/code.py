@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,13 +9,12 @@ from pathlib import Path
 
 from toolkit import git
 from toolkit.errors import ConfigError
-from toolkit.files import open_regular, read_json, write_atomically
+from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.redaction import HIDDEN, redacted
 from toolkit.runs.store import Paths
 
-_MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept
 _MOST_UNTRACKED = 1000  # names that are kept
 # Names of files that usually hold secrets: their content is kept nowhere.
@@ -27,18 +25,6 @@ SECRET_FILES = (
     *("credentials", "*token.txt", "kaggle.json"),
     *(f"{name}.{ending}" for name in ("credentials", "secret", "secrets") for ending in ("json", "toml", "yaml", "yml", "ini", "txt")),
 )
-
-
-def script_file(path: Path) -> ScriptFile | None:
-    """Return a script's path and hash; None if it cannot be read or is too large to be a script."""
-    try:
-        with open_regular(path) as stream:
-            data = stream.read(_MOST_SCRIPT + 1)
-    except OSError:
-        return None
-    if len(data) > _MOST_SCRIPT:
-        return None
-    return ScriptFile(path=str(path), sha256=hashlib.sha256(data).hexdigest())
 
 
 def record(paths: Paths, script: ScriptFile | None, folder: Path, secrets: Iterable[str]) -> None:

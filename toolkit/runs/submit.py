@@ -17,7 +17,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.plan import Inputs, plan
 from toolkit.redaction import shows
-from toolkit.runs import code, hidden, once, reports, snapshot, store
+from toolkit.runs import hidden, once, reports, store
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -29,6 +29,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         PlanError: it could not run; nothing was written.
         ImageMissingError: the image of a registry has not been fetched.
     """
+    from toolkit.runs import code, snapshot
+
     decided = plan(snapshot.frozen(inputs))
     if inputs.to_fetch:
         step = f"toolkit image pull {inputs.to_fetch} --name {Path(inputs.image).name.removesuffix('.sif')}"
