@@ -266,7 +266,7 @@ def holds_image(use: usage.Use) -> bool:
     try:
         if paths.plan.is_file():
             return _holds(_reason(paths), paths)
-        return bool(use.job_id) and _is_in_slurm(use)
+        return _is_in_slurm(use) if use.job_id else use.run.exists()
     except SlurmUnreachableError:
         return use.cluster is None
 
