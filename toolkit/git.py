@@ -35,9 +35,22 @@ class State(NamedTuple):
 
 
 def top(directory: Path) -> Path | None:
-    """Return the work tree that a directory is in, by looking for ``.git``; git is not asked."""
+    """Return the work tree that a directory is in, by looking for ``.git``; git is not asked.
+
+    A home directory that is a work tree, of settings files, is not one of everything below it: git
+    would look through all of the home directory at each submission.
+    """
     physical = directory.resolve()
-    return next((one for one in (physical, *physical.parents) if (one / ".git").exists()), None)
+    places = (one for one in (physical, *physical.parents) if (one / ".git").exists())
+    tree = next(places, None)
+    return None if tree is not None and tree == _home() else tree
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home().resolve()
+    except RuntimeError:
+        return None
 
 
 def state(tree: Path) -> State | None:

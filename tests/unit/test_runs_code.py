@@ -163,3 +163,9 @@ def test_repeating_a_run_tells_that_its_script_has_changed(tree: Path) -> None:
     other = ScriptFile(path="/x/train.py", sha256="0")
     assert "train.py has changed since run" in code.change_since(tree.parent / "run", other)
     assert code.change_since(tree.parent / "none", other) == ""
+
+
+def test_a_home_directory_under_git_is_not_a_work_tree_of_everything(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert git.top(tree) == tree
+    monkeypatch.setenv("HOME", str(tree))
+    assert git.top(tree / "src") is None

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -313,3 +314,36 @@ def test_notes_of_before_are_read(image: Path) -> None:
     note.write_text("/gone")
     assert usage.unfinished(image) == (Path("/gone"),), "within the first hour"
     assert usage.unfinished(image, removal.holds_image) == ()
+
+
+def test_two_removals_at_once_are_both_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one sweeps away what this one is removing."""
+    paths = new_run(7, ended=True)
+    real = shutil.rmtree
+
+    def swept(path: Path, **options: Any) -> None:
+        real(path, **options)
+        if not options:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", swept)
+    removal.remove([paths])
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (new_run(number, ended=True) for number in (1, 2, 3))
+    monkeypatch.setattr(removal, "_foreign", lambda paths: "it is another user's" if paths.name == first.name else "")
+    real = removal._remove
+
+    def fails(paths: store.Paths) -> int:
+        if paths.name == second.name:
+            raise ForbiddenError("it could not be removed as a whole")
+        return real(paths)
+
+    monkeypatch.setattr(removal, "_remove", fails)
+    done = CliRunner().invoke(prune, ["--keep", "0", "--yes"])
+    assert done.exit_code == 0
+    assert "stays: it is another user's" in done.stdout
+    assert "stays: it could not be removed" in done.stdout
+    assert [paths.directory.exists() for paths in (first, second, third)] == [True, True, False]

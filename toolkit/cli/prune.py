@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import UsageError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def command(older_than: str | None, keep: int | None, all_directories: bool, yes
     places = index.known().directories if all_directories else (runs,)
     found = [one for place in places for one in removal.candidates(all_runs(place), older_than=age, keep=keep)]
     if yes:
-        _remove([one for one in found if not one.kept])
+        found = [one if one.kept else _removed(one) for one in found]
     if as_json:
         import msgspec
 
@@ -53,12 +53,18 @@ def command(older_than: str | None, keep: int | None, all_directories: bool, yes
         _show(found, removed=yes)
 
 
-def _remove(found: list[Removal]) -> None:
+def _removed(one: Removal) -> Removal:
+    """Remove a run; return why it is still there, if it is."""
+    from msgspec.structs import replace
+
     from toolkit.runs import removal
     from toolkit.runs.store import Paths
 
-    for one in found:
+    try:
         removal.remove([Paths(Path(one.directory))])
+    except ToolkitError as error:
+        return replace(one, kept=error.cause)
+    return one
 
 
 def _show(found: list[Removal], *, removed: bool) -> None:

@@ -187,7 +187,7 @@ def _remove(paths: Paths) -> int:
     hidden = paths.directory.with_name(f".{paths.name}{_MARK}{secrets.token_hex(4)}")
     try:
         paths.directory.rename(hidden)
-        shutil.rmtree(hidden)
+        _remove_tree(hidden)
     except OSError as error:
         raise ForbiddenError(
             f"{paths.name} could not be removed as a whole: {error.strerror}",
@@ -198,6 +198,13 @@ def _remove(paths: Paths) -> int:
         usage.release(image, paths.directory)
     _sweep(paths.directory.parent)
     return size
+
+
+def _remove_tree(hidden: Path) -> None:
+    """Remove a directory, also while another process sweeps it away."""
+    while hidden.exists():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(hidden)
 
 
 def _sweep(runs: Path) -> None:
@@ -241,11 +248,19 @@ def candidates(runs: Sequence[Paths], *, older_than: float | None, keep: int | N
             directory=str(paths.directory.absolute()),
             size=size_of(paths.directory),
             age=age,
-            kept=reason_to_stay(paths, refresh),
+            kept=_foreign(paths) or reason_to_stay(paths, refresh),
         )
         for paths, age in found
         if older_than is None or age > older_than
     )
+
+
+def _foreign(paths: Paths) -> str:
+    """Return why a run is not this user's to prune; a directory of runs may be a group's."""
+    with suppress(OSError):
+        if paths.directory.lstat().st_uid not in (os.geteuid(), 0):
+            return "it is another user's"
+    return ""
 
 
 def _age(paths: Paths) -> float:
