@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 from tests.cluster.docked_fixtures import Docked, store_of
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, put_tiny
 from tests.cluster.image_fixtures import copy_program
-from tests.cluster.trees import docker_tree, environment_of, sif_tree
+from tests.cluster.trees import docker_tree, environment_of, programs_environment, sif_tree
+from toolkit.images import host
 
 _PROGRAMS = ("tar", "gzip", "base64", "mktemp", "dirname", "mv", "setpriv", "getent", "cut", "bash", "sort", "chmod", "ln", "pwd", "touch")
 BASE = "registry.example.org/stand-in/importing:1"
@@ -133,6 +136,57 @@ def test_a_dockerfile_and_its_recipe_give_the_same_image(
 
 def docker_environment(engine: TestEngine, image: str) -> dict[str, str]:
     """The environment that Docker gives the image's programs."""
-    lines = engine.client("run", "--rm", "--network", "none", "--entrypoint", "env", image).splitlines()
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
-    return {name: value for name, value in found.items() if name not in ("HOSTNAME", "HOME", "PWD", "SHLVL", "_")}
+    return programs_environment(engine.client("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "env", image))
+
+
+DOCKERFILES = Path(__file__).parent.parent / "dockerfiles"
+
+
+@pytest.fixture(scope="module")
+def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
+    """Debian with Python and pip, as an image in the registry and in the engine, able to reach what this machine reaches."""
+    root = Path(tempfile.mkdtemp(prefix="toolkit-test-debian-", dir="/var/tmp"))
+    packages = "python3,python3-pip,python3-venv,ca-certificates,tzdata"
+    words = ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", str(root), host.debian_mirror("bookworm")]
+    subprocess.run(words, check=True, capture_output=True)
+    authorities = host._certificates(host.pip_settings_here())
+    if authorities is not None:
+        shutil.copy(authorities, root / "etc/ssl/certs/of-the-host.crt")
+        (root / "etc/pip.conf").write_text("[global]\ncert = /etc/ssl/certs/of-the-host.crt\n")
+    (root / "etc/apt/apt.conf.d/99-host").write_text(host.loan().files.get("apt.conf", ""))
+    for empty in ("etc/resolv.conf", "etc/hostname"):
+        (root / empty).write_text("")
+    packed = subprocess.run(["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."], capture_output=True, check=True).stdout
+    subprocess.run(["rm", "-rf", root], check=True)
+    name = f"{registry.name}/library/debian:bookworm"
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    docker_engine.client("import", "--change", f"ENV PATH={path}", "-", name, input=packed)
+    docker_engine.client("push", name)
+    docker_engine.client("tag", name, "debian:bookworm")
+    return name
+
+
+@pytest.fixture(scope="module")
+def debian_store(docker_engine: TestEngine, registry: TestRegistry, debian: str) -> Iterator[Docked]:
+    """One store for all of them: the base is fetched once."""
+    with store_of(docker_engine.environment, registry, debian) as made:
+        made.extra["TOOLKIT_REGISTRIES"] = f"docker.io={registry.name}"
+        yield made
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCKERFILES.glob("*/Dockerfile")))
+def test_dockerfiles_as_people_write_them(debian_store: Docked, docker_engine: TestEngine, name: str) -> None:
+    """Ten Dockerfiles with what people do in them: Docker itself and our recipe make the same files and the same environment."""
+    store, recipe = debian_store, debian_store.place / f"{name}.toml"
+    imported = store.run("import", DOCKERFILES / name / "Dockerfile", "--name", name, "--directory", store.place)
+    assert imported.returncode == 0, imported.stderr
+    built = store.run("build", recipe, "--engine", "apptainer", seconds=600)
+    assert built.returncode == 0, built.stderr
+    sif = store.images / f"{name}.sif"
+    docker_engine.client("build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(DOCKERFILES / name))
+    ours, theirs = sif_tree(sif), docker_tree(docker_engine, f"by-docker:{name}")
+    assert {path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)} == {}
+    assert sorted(set(ours) - set(theirs)) == []
+    assert environment_of(sif) == docker_environment(docker_engine, f"by-docker:{name}")

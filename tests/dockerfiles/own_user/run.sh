@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "$(id -un) $(id -gn) $(pwd)"
