@@ -114,14 +114,14 @@ def context(store: Docked) -> Path:
 
 
 @pytest.mark.parametrize(("name", "text"), [("order", ORDER), ("odd", ODD)])
-@pytest.mark.parametrize("engine", ["apptainer", "flat"])
+@pytest.mark.parametrize("engine", ["apptainer", "flat", "docker"])
 def test_a_dockerfile_and_its_recipe_give_the_same_image(
     store: Docked, context: Path, docker_engine: TestEngine, name: str, text: str, engine: str
 ) -> None:
     (context / "Dockerfile").write_text(text)
     imported = store.run("import", context / "Dockerfile", "--name", "tiny", "--directory", store.place)
     assert imported.returncode == 0, imported.stderr
-    words = ("--flat",) if engine == "flat" else ("--engine", "apptainer")
+    words = ("--flat",) if engine == "flat" else ("--engine", engine)
     built = store.run("build", store.place / "tiny.toml", *words)
     assert built.returncode == 0, built.stderr
     docker_engine.client("build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(context))

@@ -312,3 +312,13 @@ def test_what_is_taken_away_again_is_not_checked(tmp_path: Path) -> None:
     text = "FROM debian:12\nRUN apt-get install -y gcc curl\nRUN apt-get purge -y --auto-remove gcc\nRUN pip install a\n"
     found = steps(text, tmp_path)
     assert ["checks" in step for step in found] == [False, False, True]
+
+
+def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:
+    from toolkit.images.builders.convert import definition
+
+    text = definition("x", "docker", {"A": "$X 'y'", "B": "plain"})
+    settings = [line.strip() for line in text.splitlines() if "export" in line]
+    assert subprocess.run(["sh", "-c", f'{settings[0]}; printf %s "$A"'], capture_output=True, text=True, check=True).stdout == "$X 'y'"
+    assert len(settings) == 1, "what comes along by itself is not written twice"
+    assert "%environment" not in definition("x", "docker", {"B": "plain"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
@@ -12,7 +13,10 @@ from toolkit.images.builders.docker_engine import Engine
 from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.workspace import Workspace
+from toolkit.images.expansion import exports
+from toolkit.images.library import staged
 from toolkit.images.piece import CHECKS
+from toolkit.images.recipes import Resolved
 
 _LAYOUT = "image"  # named in the SIF, so it is no path of this machine
 
@@ -27,29 +31,36 @@ class Layout(Base, frozen=True, kw_only=True):
         return "the image that the engine built"
 
 
-def convert(engine: Engine, image: str, name: str, place: Workspace, follower: Follower) -> str:
+def convert(engine: Engine, image: str, resolved: Resolved, place: Workspace, follower: Follower) -> str:
     """Make ``place.sif`` of an image in the engine, and let it run its checks; the program that did it.
 
     Args:
         image: the engine's id of it.
-        name: of the recipe that it was built from.
+        resolved: the recipe that it was built from.
 
     Raises:
         BuildError, NoSpaceError: it could not be written or packed, or did not pass a check.
         NeedsInstallError, ForbiddenError: there is no Apptainer, or this user cannot build by it.
     """
     save(engine, image, place.scratch / _LAYOUT)
+    text = definition(resolved.name, engine.name, staged(resolved).environment)
     try:
-        return apptainer.pack_archive(Layout(), definition(name, engine.name), place, follower, place.scratch)
+        return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
     finally:
         shutil.rmtree(place.scratch / _LAYOUT, ignore_errors=True)
 
 
-def definition(name: str, engine: str) -> str:
-    """By which the SIF gets what an image of Docker's has no place for. Environment and labels come along by themselves."""
+def definition(name: str, engine: str, environment: Mapping[str, str]) -> str:
+    r"""Return the definition by which the SIF gets what an image of Docker's has no place for.
+
+    Environment and labels come along by themselves, but for values with a dollar sign: Apptainer 1.4
+    writes them as ``"${A:-"\$X"}"``, which its shell takes for a backslash and the value of X.
+    """
+    dollars = {variable: value for variable, value in environment.items() if "$" in value}
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().header())
+        + ("\n\n%environment\n" + "\n".join(f"    export {setting}" for setting in exports(dollars, {})) if dollars else "")
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
 

@@ -84,7 +84,7 @@ def build(
         order = Order(_context(place, wheels), client.base(found, name), place.output / "image.id", lends, fresh=fresh)
         image = run.image(client.lent(definition), order)
     follower.begin("convert")
-    packer = convert(found, image, resolved.name, place, follower)
+    packer = convert(found, image, resolved, place, follower)
     follower.end()
     _name(found, image, resolved.name)
     return Outcome(follower.reader.results, f"{found}, {packer}", follower.seconds, tuple(run.kept))
