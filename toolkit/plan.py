@@ -149,6 +149,7 @@ def plan(inputs: Inputs) -> Plan:
             *_told_to_all(job),
             *judged.warnings,
             *sweep.warnings(job, inputs.source),
+            *requeue.warnings(job, inputs.script),
             *runtimes.get(container.runtime).warnings(asked),
         ),
         forced=judged.forced,

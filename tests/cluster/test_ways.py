@@ -111,6 +111,51 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(toolkit: Any, shared_dir: Path) -> None:
+    (shared_dir / "saving.py").write_text(
+        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\nprint('ready', flush=True)\ntime.sleep(300)\n"
+    )
+    options = ("--runtime", "none", "--launcher", "none", "--requeue", "--signal", "B:USR1@60")
+    assert toolkit("run", "--detach", *options, "saving.py", cwd=shared_dir).returncode == 0
+    wait_for(lambda: "ready" in logs(toolkit, shared_dir, "saving-0001"), "the script to run")
+    tell_to_stop(toolkit, shared_dir, "saving-0001")
+    followed = toolkit("logs", "-f", "saving-0001", cwd=shared_dir, timeout=120)
+    assert followed.returncode == 0, followed.stderr
+    assert "the ranks ended with 0 right after USR1" in followed.stderr
+    (log,) = (path for path in (shared_dir / "runs/saving-0001/logs").glob("*.log") if path.stem.isdecimal())
+    for words in ("Slurm sent USR1", "exit code 0 means that they have finished", "warning: the ranks ended with 0 after USR1"):
+        assert words in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(("--gpus", "4"), "2 on each of 2 nodes"), (("--gpus", "2"), "2 on each of 2 nodes, 4 in all"), (("--gpus-per-node", "1"), "")],
+)
+def test_gpus_are_given_as_it_was_said(toolkit: Any, shared_dir: Path, options: tuple[str, ...], says: str) -> None:
+    program(shared_dir / "count.sh", 'echo "gpus $SLURM_GPUS_ON_NODE"')
+    where = ("--runtime", "none", "--launcher", "none", "--nodes", "2", "--ntasks-per-node", "1")
+    done = toolkit("run", *where, *options, "count.sh", cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    assert ("note " in done.stderr, says in done.stderr) == (bool(says), True)
+    assert done.stdout.count(f"gpus {1 if 'per-node' in options[0] else 2}") == 2
+
+
+def test_memory_that_slurm_would_refuse_is_refused_before(toolkit: Any, shared_dir: Path) -> None:
+    program(shared_dir / "x.sh", "true")
+    where = ("--runtime", "none", "--launcher", "none")
+    refused = toolkit("run", *where, "--mem", "17G", "x.sh", cwd=shared_dir)
+    assert refused.returncode == 81, refused.stderr
+    assert "MB of memory per node, 17408 were asked for" in refused.stderr
+    own = toolkit("cluster", "exec", "--", "sbatch", "--mem=17G", "--wrap=true", cwd=shared_dir)
+    assert own.returncode != 0, "Slurm refuses it as well"
+    assert toolkit("run", *where, "--mem", "15G", "x.sh", cwd=shared_dir).returncode == 0
+
+
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
     toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:

@@ -170,6 +170,15 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     assert requeue.warning(found) is None
 
 
+@pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])
+def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(script: str, warned: bool) -> None:
+    """What the warning says is so: a shell that begins with a signal ignored cannot trap it."""
+    decided = plan(inputs({"requeue": True, "launcher": "none", "ntasks_per_node": 1, "nodes": 1}, script=script))
+    assert any("cannot trap the signal" in text for text in decided.warnings) == warned
+    shell = "trap '' USR1; exec bash -c 'trap \"echo trapped\" USR1; kill -USR1 $$; true'"
+    assert subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout == ""
+
+
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "scancel": 2})
     job.wait_for("started")

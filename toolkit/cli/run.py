@@ -66,7 +66,7 @@ def command(
     \b
     Examples:
       toolkit run --image pytorch_cpu --nodes 2 --ntasks-per-node 2 train.py --epochs 12
-      toolkit run --image pytorch_22.03 --nodes 2 --gpus 4 --time 2:00:00 train.py
+      toolkit run --image pytorch_22.03 --nodes 2 --gpus-per-node 4 --time 2:00:00 train.py
       toolkit run jobs/digits-horovod
       toolkit run --image pytorch_cpu --nodes 2 -m pkg.train --epochs 3
       toolkit run runs/train-0007                   the same again
@@ -74,8 +74,10 @@ def command(
       toolkit run --image pytorch_cpu --launcher none --array 0-9 -- hostname
       toolkit run --secret HF_TOKEN --wait-for-slurm 600 --image pytorch_cpu train.py
       toolkit run --dry-run --explain jobs/digits-ddp
-      toolkit run --runtime conda --env torch --module cuda/11.4 --nodes 2 --gpus 4 train.py
-      toolkit run --runtime docker --image pytorch/pytorch:2.7.1 --gpus 2 train.py
+      toolkit run --site neuron --dry-run --image pytorch_22.03 --nodes 2 --gpus-per-node 4 train.py
+      toolkit run --runtime conda --env torch --module cuda/11.4 --nodes 2 --gpus-per-node 4 train.py
+      toolkit run --runtime docker --image pytorch/pytorch:2.7.1 --gpus-per-node 2 train.py
+      toolkit run --image docker://python:3.11 --launcher none -- python3 --version
       toolkit run --sweep lr=0.1,0.01 --sweep batch-size=32,64 jobs/digits-ddp
       toolkit run --failed runs/digits-ddp-0007
       toolkit run --detach --after train-0007 evaluate.py

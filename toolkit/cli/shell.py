@@ -26,7 +26,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     \b
     Examples:
       toolkit shell --image pytorch_cpu
-      toolkit shell --image pytorch_22.03 --gpus 4 --time 2:00:00
+      toolkit shell --image pytorch_22.03 --gpus-per-node 4 --time 2:00:00
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
     from toolkit.cli.interactive import run_interactively

@@ -68,6 +68,17 @@ def findings(job: Job, minutes: int | None) -> list[ToolkitError]:
     return []
 
 
+def warnings(job: Job, script: str) -> tuple[str, ...]:
+    """Return a warning for a script that cannot notice the signal.
+
+    It is ignored where the ranks begin, so that it ends none that does not know it, and POSIX lets no
+    shell trap a signal that it was started to ignore.
+    """
+    if not job.requeue or not script.endswith(".sh"):
+        return ()
+    return (f"the shell that runs {script} cannot trap the signal of --requeue: handle it in a program that the script starts",)
+
+
 def _signal(job: Job, minutes: int | None) -> tuple[str, int]:
     """Which signal, and how many seconds before the end: at most a quarter of the time where nobody says."""
     match = _SIGNAL.match(job.signal or "B:USR1")
