@@ -89,6 +89,7 @@ def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
     assert found["env"] == {"block": "env", "variables": {"A": "1", "B": "two words", "PATH": "1/bin:${PATH}"}, "expand": ["PATH"]}
     assert found["line-7"]["checks"]["line-7-apt-1"].startswith("for name in gcc; do dpkg-query -W")
     assert found["line-10"]["checks"]["line-10-pip-1"].startswith("for name in torch numpy scikit-learn; do pip show -q")
+    assert found["line-7"]["directory"] == "/workspace", "where NVIDIA's images begin"
     assert (found["line-6"]["owner"], found["line-6"]["path"]) == ("a:b", "/y")
     stages = library.staged(library.load(str(tmp_path / "mine.toml")))
     assert stages.base.detail() == "NGC pytorch 22.03"

@@ -138,6 +138,9 @@ class _Import:
         if "platform" in one.flags and self._machine() not in one.flags["platform"]:
             raise self._refused(one, f"images are built for this machine, {self._machine()}")
         self.base = base_of(reference)
+        if self.base["kind"] == "ngc":
+            self.directory, self.is_plain = "/workspace", True  # where NVIDIA's images begin
+            return
         repository = reference.partition("@")[0].rpartition(":")[0] or reference
         self.is_plain = repository.removeprefix("docker.io/").removeprefix("library/") in _PLAIN_BASES
 
@@ -187,7 +190,7 @@ class _Import:
 
     def _say_where(self, one: Instruction) -> None:
         """Name what is taken for granted of a base that is not known."""
-        if not self.is_plain and self.base.get("kind") != "ngc":
+        if not self.is_plain:
             self.is_plain = True
             self._name(one, "the base image may begin in another directory than /, or as another user: then write WORKDIR and USER first")
 
