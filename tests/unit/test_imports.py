@@ -361,7 +361,8 @@ def test_pythonpath_of_the_shell_is_named_since_ranks_do_not_get_it(tmp_path: Pa
 def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
     root = write(tmp_path, {"home/.local/lib/python3.11/site-packages/einops/__init__.py": "", "job/train.py": "import einops\n"})
     (finding,) = rule.look(case(read(root / "job", home=root / "home")))
-    assert "the ranks do not see it" in finding.error.details[0]
+    assert any("the ranks do not see it" in text for text in finding.error.details)
+    assert any("if einops is your own code: --env PYTHONPATH=" in text for text in finding.error.details)
     assert "--pip einops" in (finding.error.next_step or "")
 
 

@@ -60,6 +60,11 @@ def distribution(module: str) -> str:
     return module.replace("_", "-")
 
 
+def is_known(module: str) -> bool:
+    """Return whether a name is surely that of a package, or of the standard library, and not of somebody's own code."""
+    return module in written().modules or module in written().standard or module in sys.stdlib_module_names
+
+
 def standard_note(module: str, version: str) -> str:
     """Return why a module of the standard library is not in a version of Python; empty where it could be."""
     known = written().standard.get(module)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from toolkit.errors import ImportsMissingError, ToolkitError
-from toolkit.imports.distributions import distribution, standard_note
+from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python
 from toolkit.model.imports import Import
 from toolkit.quoting import shell_words
@@ -70,9 +70,9 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
     notes = [note for one in missing if (note := standard_note(one.name, python.version))]
     notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in missing if one.elsewhere]
     packages = list(dict.fromkeys(package for one in missing if (package := distribution(one.name))))
-    own = [one.name for one in missing if not distribution(one.name) and not standard_note(one.name, python.version)]
-    if own:
-        notes.append(f"{_listed(own)}: if it is your own code, --env PYTHONPATH=DIRECTORY says where")
+    unsure = [one.name for one in missing if not is_known(one.name)]
+    if unsure:
+        notes.append(f"if {_listed(unsure)} is your own code: --env PYTHONPATH=DIRECTORY says where it is")
     cause = f"the {_noun(case)} has no {where}{more}"
     details = (*notes, *(_recipe_step(packages) if packages and _is_sif(case) else ()))
     return ImportsMissingError(cause, place="imports", next_step=_next(case, packages, python), details=details)
