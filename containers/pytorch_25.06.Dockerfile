@@ -112,8 +112,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -188,7 +190,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="5e19806b7cf2558886f553e449647265a83b17035e6f81f2b43f29e8b3cc44c7"
+LABEL toolkit.recipe-hash="5d2ef836c98e7a0c792425eea185c9e6187fcd72249a3e6e05e3fc0dd86e611e"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

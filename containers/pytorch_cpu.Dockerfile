@@ -191,8 +191,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -307,7 +309,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="55c0da1e13c237b0bb0977a2f83bf03fe8405b76b722e70bbfab483a5a698d64"
+LABEL toolkit.recipe-hash="443c42b514bb027fb4fa31f4a15cb3769dc0a862e37b94193049f6d15e3ba74c"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

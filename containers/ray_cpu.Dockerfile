@@ -109,8 +109,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -183,7 +185,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="889ec8720d7665aca0ee446e83b38c7eb510b216c5e7fbb0102a7560b9f039b4"
+LABEL toolkit.recipe-hash="5e669ec07cbdbeb00498dc3be9eb349ae4e54422be12ee8b9d0e691f1765e275"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

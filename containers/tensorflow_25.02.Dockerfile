@@ -76,8 +76,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -152,7 +154,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_25.02"
-LABEL toolkit.recipe-hash="d09002b871814cbf6e210fce630fd57e85576975b8221dfc477c24b53a62ff24"
+LABEL toolkit.recipe-hash="4d7fd7750cf5d3291559b5a8d3687fba9539e1f22e6ce88df08b46888ab066fd"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

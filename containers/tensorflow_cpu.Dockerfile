@@ -206,8 +206,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -324,7 +326,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="dbbbebfcdf633f3846f269353da0bc80e2602e3d638a8b339f45c594cf95a27f"
+LABEL toolkit.recipe-hash="e3dd35ed0c5715b4a100b0c130ea8b061cb36984bc734527eda9e039c7f85352"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

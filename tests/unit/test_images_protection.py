@@ -210,7 +210,11 @@ def test_the_recipe_itself_is_not_changed() -> None:
 
 
 def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:
-    recipe = Recipe(summary="x", base=BASE, steps=({"block": "python"}, TORCH, pip("einops", "PyYAML==6", "git+https://x/y")))
+    recipe = Recipe(
+        summary="x",
+        base=BASE,
+        steps=({"block": "python"}, TORCH, pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'")),
+    )
     (check, *_) = library.staged(resolve("x", recipe)).checks
     assert check.command == "python3 imports.py torch --of einops pyyaml"
     none = Recipe(summary="x", base=BASE, steps=({"block": "python"}, pip("ruff", imports=[])))

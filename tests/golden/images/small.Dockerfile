@@ -96,8 +96,10 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    from importlib import metadata  # since Python 3.8' \
-        '' \
+        '    try:' \
+        '        from importlib import metadata' \
+        '    except ImportError:  # before Python 3.8' \
+        '        return [], ""' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -171,7 +173,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="small"
-LABEL toolkit.recipe-hash="b121f9847a3351a4b4b21e2f51867c8afe0574292c15fa7f74f085d30d8f0d73"
+LABEL toolkit.recipe-hash="051b5f8c62e418f69670b72882109ec49efb1b8e39e7ce02c9750b5e0b6defe3"
 LABEL toolkit.version="VERSION"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -50,7 +50,8 @@ class Pip(Block, frozen=True, kw_only=True):
             detail=", ".join(map(spoken, self.packages)),
             lines=(install,),
             imports=self.imports or (),
-            installed=names if self.imports is None else (),
+            # One with a condition may not be installed at all.
+            installed=names_of(one for one in self.packages if ";" not in one) if self.imports is None else (),
             brings=names,
             requirements=self.packages,
             replaces=tuple(map(normal, self.replaces)),
