@@ -57,7 +57,9 @@ def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
     assert 'replaces = ["torch"]' in done.stderr
 
 
-def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovod(store: Store) -> None:
+def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovod(
+    store: Store,
+) -> None:
     """A step of commands can do what it likes; here it gives torch another version, as another build would."""
     recipe = store.directory / "sly.toml"
     file = "/opt/venv/lib/python3.11/site-packages/torch/version.py"

@@ -62,7 +62,17 @@ def test_code_beside_the_working_directory_reaches_the_ranks(is_tree: bool, tool
 def test_a_job_whose_imports_fail_does_not_queue(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
     work = project(shared_dir, TRAIN + "import cv2, einops\n")
     before = jobs(toolkit)
-    done = toolkit("run", "--image", str(pytorch_image), "--nodes", "2", "--launcher", "none", "train.py", cwd=work)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--nodes",
+        "2",
+        "--launcher",
+        "none",
+        "train.py",
+        cwd=work,
+    )
     assert done.returncode == 97, done.stderr
     assert "no cv2 (train.py, line 12), einops (train.py, line 12)" in done.stderr
     assert "--pip opencv-python-headless --pip einops" in done.stderr
@@ -73,7 +83,14 @@ def test_a_job_whose_imports_fail_does_not_queue(toolkit: Any, shared_dir: Path,
 def test_the_ranks_would_have_failed(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
     """What is refused fails indeed: with a reason it is submitted all the same."""
     work = project(shared_dir, "import gone\n")
-    options = ("--image", str(pytorch_image), "--launcher", "none", "--force", "see whether it is true")
+    options = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--force",
+        "see whether it is true",
+    )
     done = toolkit("run", *options, "train.py", cwd=work, timeout=300)
     assert done.returncode == 1
     logs = "".join(path.read_text() for path in work.glob("runs/*/logs/*.log"))
@@ -101,7 +118,11 @@ def test_a_package_is_trained_by_torchrun_as_a_module(toolkit: Any, shared_dir: 
         "dist.barrier()\ndist.destroy_process_group()\n"
     )
     options = ("--image", str(pytorch_image), "--nodes", "2")
-    for words in (("-m", "inner.train", "--lr", "1"), ("--", "python", "-m", "inner.train", "--lr", "1"), ("runs/train-0001",)):
+    for words in (
+        ("-m", "inner.train", "--lr", "1"),
+        ("--", "python", "-m", "inner.train", "--lr", "1"),
+        ("runs/train-0001",),
+    ):
         done = toolkit("run", *options, *words, cwd=work, timeout=300)
         assert done.returncode == 0, done.stderr
     runs = sorted(work.glob("runs/train-*"))

@@ -24,7 +24,13 @@ from toolkit.model.recipe import Recipe
 from toolkit.resources import package_directory
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
-TORCH = {"block": "pip", "name": "torch", "packages": ["torch==2.13.0+cpu", "numpy==2.4.6"], "imports": ["torch"], "index": "https://x/cpu"}
+TORCH = {
+    "block": "pip",
+    "name": "torch",
+    "packages": ["torch==2.13.0+cpu", "numpy==2.4.6"],
+    "imports": ["torch"],
+    "index": "https://x/cpu",
+}
 CHECKS = package_directory("images") / "checks"
 
 
@@ -67,13 +73,25 @@ def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() ->
 
 
 def test_horovod_and_what_steps_brought_are_kept_too() -> None:
-    found = pieces(TORCH, {"block": "openmpi"}, {"block": "horovod"}, pip("scikit-learn", name="more"), pip("einops"))
+    found = pieces(
+        TORCH,
+        {"block": "openmpi"},
+        {"block": "horovod"},
+        pip("scikit-learn", name="more"),
+        pip("einops"),
+    )
     assert "'^(torch|numpy|horovod)=='" in found["more"].lines[2]
     assert "'^(torch|numpy|horovod|scikit[-_.]learn)=='" in found["extra"].lines[2]
     assert found["horovod"].lines[0].startswith("pip install --no-compile cffi")
 
 
-@pytest.mark.parametrize("base", [{"kind": "docker", "image": "x/y:1", "has": ["python"]}, {"kind": "localimage", "path": "/a/b.sif"}])
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"kind": "docker", "image": "x/y:1", "has": ["python"]},
+        {"kind": "localimage", "path": "/a/b.sif"},
+    ],
+)
 def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, Any]) -> None:
     assert "(torch|torchvision|" in pieces(pip("einops"), base=base)["extra"].lines[2]
 
@@ -127,7 +145,10 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
         follower.reader.feed(line)
     error = follower.error(1)
     assert error.cause == "torchvision==0.29.2 would replace what tv is verified for: torch==2.13.0+cpu"
-    assert error.details == ("torchvision 0.29.2 depends on torch>=2.14.0", "The user requested (constraint) torch==2.13.0+cpu")
+    assert error.details == (
+        "torchvision 0.29.2 depends on torch>=2.14.0",
+        "The user requested (constraint) torch==2.13.0+cpu",
+    )
     assert 'packages = ["torchvision==0.28.0"] fits' in (error.next_step or "")
     assert 'replaces = ["torch"]' in (error.next_step or "")
 
@@ -148,9 +169,17 @@ def test_versions_that_fit_are_read_of_names_with_hyphens() -> None:
 
 
 def test_the_advice_fits_the_check_that_failed() -> None:
-    vision = Check(name="imports", passed=False, detail="torchvision: RuntimeError: operator torchvision::nms does not exist")
+    vision = Check(
+        name="imports",
+        passed=False,
+        detail="torchvision: RuntimeError: operator torchvision::nms does not exist",
+    )
     assert "https://x/cpu" in advice([vision], "https://x/cpu")
-    horovod = Check(name="horovod-build", passed=False, detail="Horovod was built for pytorch 1, and 2 is in the image")
+    horovod = Check(
+        name="horovod-build",
+        passed=False,
+        detail="Horovod was built for pytorch 1, and 2 is in the image",
+    )
     assert "replaces" in advice([horovod])
     assert "imports = []" in advice([Check(name="imports", passed=False, detail="x cannot be imported")])
     assert advice([Check(name="ranks-mpi", passed=False, detail="")]) == ""
@@ -158,9 +187,23 @@ def test_the_advice_fits_the_check_that_failed() -> None:
 
 def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None:
     horovod = {"block": "horovod"}
-    old = resolve("x", Recipe(summary="x", base=BASE, steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod)))
+    old = resolve(
+        "x",
+        Recipe(
+            summary="x",
+            base=BASE,
+            steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod),
+        ),
+    )
     step = pip("torch==2.14.0+cpu", "torchvision", replaces=["torch"])
-    new = resolve("x", Recipe(summary="x", base=BASE, steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod, step)))
+    new = resolve(
+        "x",
+        Recipe(
+            summary="x",
+            base=BASE,
+            steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod, step),
+        ),
+    )
     found = {piece.name: piece for piece in new.pieces}
     assert found["torch"].requirements == ("torch==2.14.0+cpu", "numpy==2.4.6")
     assert found["extra"].requirements == ("torchvision",)
@@ -176,7 +219,11 @@ def test_a_step_of_which_all_is_replaced_is_no_step_any_more() -> None:
 
 
 def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> None:
-    base = {"kind": "docker", "image": "x/y:1", "has": ["python", "torch", "horovod", "compilers", "openmpi"]}
+    base = {
+        "kind": "docker",
+        "image": "x/y:1",
+        "has": ["python", "torch", "horovod", "compilers", "openmpi"],
+    }
     found = pieces({"block": "horovod"}, pip("torch==2.14", replaces=["torch"]), base=base)
     assert list(found)[-2:] == ["extra", "horovod"]
     assert "torch|" not in found["extra"].lines[2].partition("^(")[2].partition("torchvision")[0]
@@ -197,7 +244,11 @@ def test_recipes_that_replace_nothing_are_as_they_were() -> None:
 
 
 def test_a_second_step_that_replaces_the_same_wins() -> None:
-    found = pieces(TORCH, pip("torch==2.14", replaces=["torch"]), {**pip("torch==2.15", replaces=["torch"]), "name": "more"})
+    found = pieces(
+        TORCH,
+        pip("torch==2.14", replaces=["torch"]),
+        {**pip("torch==2.15", replaces=["torch"]), "name": "more"},
+    )
     assert found["torch"].requirements[0] == "torch==2.15"
     assert "more" not in found
 
@@ -213,7 +264,11 @@ def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() 
     recipe = Recipe(
         summary="x",
         base=BASE,
-        steps=({"block": "python"}, TORCH, pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'")),
+        steps=(
+            {"block": "python"},
+            TORCH,
+            pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'"),
+        ),
     )
     (check, *_) = library.staged(resolve("x", recipe)).checks
     assert check.command == "python3 imports.py torch --of einops pyyaml"
@@ -240,7 +295,11 @@ def _imported(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
-    _installed(tmp_path, "some-image-lib", {"cv9/__init__.py": "", "cv9/fast.so": "", "tests/__init__.py": "1/0"})
+    _installed(
+        tmp_path,
+        "some-image-lib",
+        {"cv9/__init__.py": "", "cv9/fast.so": "", "tests/__init__.py": "1/0"},
+    )
     _installed(tmp_path, "Same_Name", {"same_name.py": "__version__ = '7'", "other.py": "1/0"})
     _installed(tmp_path, "declared", {"one/x.py": ""}, top="one\n_private\n")
     done = _imported(tmp_path, "json", "--of", "some-image-lib", "same-name", "declared")
@@ -250,7 +309,11 @@ def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
 
 
 def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path: Path) -> None:
-    _installed(tmp_path, "broken", {"broken/__init__.py": "raise RuntimeError('operator x::nms does not exist')"})
+    _installed(
+        tmp_path,
+        "broken",
+        {"broken/__init__.py": "raise RuntimeError('operator x::nms does not exist')"},
+    )
     done = _imported(tmp_path, "--of", "broken")
     assert done.returncode == 1
     assert "broken cannot be imported: RuntimeError: operator x::nms does not exist" in done.stderr

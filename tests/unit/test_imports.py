@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,26 @@ from toolkit.rules.model import Case, Seen
 from toolkit.settings import Layer
 from toolkit.target import module_file, of_python
 
-HAS = ("torch", "numpy", "os", "sys", "json", "contextlib", "importlib", "typing", "warnings", "pathlib", "site", "platform", "argparse")
+HAS = (
+    "torch",
+    "numpy",
+    "os",
+    "sys",
+    "json",
+    "contextlib",
+    "importlib",
+    "typing",
+    "warnings",
+    "pathlib",
+    "site",
+    "platform",
+    "argparse",
+)
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
-IMAGE = Manifest(**{name: getattr(MANIFEST, name) for name in ("name", "sif_id", "size", "recipe_hash", "built")}, pythons=(PYTHON,))
+IMAGE = Manifest(
+    **{name: getattr(MANIFEST, name) for name in ("name", "sif_id", "size", "recipe_hash", "built")},
+    pythons=(PYTHON,),
+)
 
 
 def write(directory: Path, files: dict[str, str]) -> Path:
@@ -45,16 +63,27 @@ def write(directory: Path, files: dict[str, str]) -> Path:
     return directory.resolve()
 
 
-def read(directory: Path, script: str = "train.py", **around: object) -> Imports:
+def read(directory: Path, script: str = "train.py", **around: Any) -> Imports:
     """Return the imports of a script that is run in a directory."""
     start = entry.of_script(directory / script)
     assert start
-    settings = {"directory": directory, "home": Path("/home/nobody"), "visible": (directory,), "known": HAS, "version": (3, 11, 2)}
-    return imports(start, Surroundings(**(settings | around)))  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "directory": directory,
+        "home": Path("/home/nobody"),
+        "visible": (directory,),
+        "known": HAS,
+        "version": (3, 11, 2),
+    }
+    return imports(start, Surroundings(**(settings | around)))
 
 
-def case(found: Imports, manifest: Manifest | None = IMAGE, **job: object) -> Case:
-    return Case(job=Job(**job), site=Site(name="local"), manifest=manifest, seen=Seen(imports=found, image="/i.sif"))  # type: ignore[arg-type]
+def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> Case:
+    return Case(
+        job=Job(**job),
+        site=Site(name="local"),
+        manifest=manifest,
+        seen=Seen(imports=found, image="/i.sif"),
+    )
 
 
 def refused(directory: Path, text: str) -> set[str]:
@@ -89,13 +118,19 @@ FORMS = [
     ("with contextlib.suppress(OSError):\n    import gone", True),
     ("import gone  # type: ignore\nimport gone", True),
     ("try:\n    import gone\nexcept ImportError:\n    gone = None", False),
-    ("try:\n    import gone\nexcept ModuleNotFoundError:\n    raise SystemExit('install gone')", False),
+    (
+        "try:\n    import gone\nexcept ModuleNotFoundError:\n    raise SystemExit('install gone')",
+        False,
+    ),
     ("try:\n    import torch\nexcept ImportError:\n    import gone", False),
     ("try:\n    import gone\nexcept (AttributeError, ImportError):\n    pass", False),
     ("try:\n    import gone\nexcept Exception as error:\n    pass", False),
     ("try:\n    import gone\nexcept:\n    pass", False),
     ("try:\n    import gone\nexcept OUR_ERRORS:\n    pass", False),
-    ("try:\n    try:\n        import gone\n    except OSError:\n        pass\nexcept ImportError:\n    pass", False),
+    (
+        "try:\n    try:\n        import gone\n    except OSError:\n        pass\nexcept ImportError:\n    pass",
+        False,
+    ),
     ("try:\n    pass\nexcept ImportError:\n    pass\nelse:\n    import gone", False),
     ("with contextlib.suppress(ImportError):\n    import gone", False),
     ("with suppress(ImportError, OSError):\n    import gone", False),
@@ -115,7 +150,10 @@ FORMS = [
     ("if sys.version_info.major < 3:\n    import gone", False),
     ('if importlib.util.find_spec("gone"):\n    import gone', False),
     ('has = importlib.util.find_spec("gone") is not None\nif has:\n    import gone', False),
-    ("try:\n    import torch\n    OK = True\nexcept ImportError:\n    OK = False\nif OK:\n    import gone", False),
+    (
+        "try:\n    import torch\n    OK = True\nexcept ImportError:\n    OK = False\nif OK:\n    import gone",
+        False,
+    ),
     ("if len(sys.argv) > 3:\n    import gone", False),
     ("def plot():\n    import gone", False),
     ("async def plot():\n    from gone import x", False),
@@ -137,7 +175,10 @@ FORMS = [
     ("from sys import path\npath.append(f())\nimport gone", False),
     ("import sys as s\ns.path.append(f())\nimport gone", False),
     ("import site\nsite.addsitedir('x')\nimport gone", False),
-    ("import subprocess\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', 'gone'])\nimport gone", False),
+    (
+        "import subprocess\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', 'gone'])\nimport gone",
+        False,
+    ),
     ("import os\nos.system('pip install gone')\nimport gone", False),
     ("import __main__", False),
     ("subprocess.run(['python', 'setup.py', 'build_ext', '--inplace'])\nimport gone", False),
@@ -242,7 +283,17 @@ def test_what_python_itself_imports_is_never_refused(seed: int, tmp_path: Path) 
 
 def test_the_shipped_jobs_import_only_what_is_known() -> None:
     """The exercises run in the images that they name, so that none may be refused."""
-    modules = (*sys.stdlib_module_names, "torch", "numpy", "sklearn", "horovod", "mpi4py", "submitit", "tensorflow", "ray")
+    modules = (
+        *sys.stdlib_module_names,
+        "torch",
+        "numpy",
+        "sklearn",
+        "horovod",
+        "mpi4py",
+        "submitit",
+        "tensorflow",
+        "ray",
+    )
     scripts = [path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"]  # that runs on the login node
     assert len(scripts) > 5
     for script in sorted(scripts):
@@ -263,7 +314,15 @@ def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(tmp_pa
 
 def test_the_step_belongs_to_the_recipe_that_the_image_was_built_from(tmp_path: Path) -> None:
     root = write(tmp_path, {"train.py": "import einops\n"})
-    own = Manifest(name="mine", sif_id="", size=0, recipe_hash="", built="", pythons=(PYTHON,), command="toolkit image build mine.toml")
+    own = Manifest(
+        name="mine",
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        pythons=(PYTHON,),
+        command="toolkit image build mine.toml",
+    )
     (finding,) = rule.look(case(read(root), own))
     assert finding.error.next_step == "add the step below to mine.toml, then toolkit image build mine.toml"
 
@@ -298,7 +357,10 @@ def test_imports_that_may_never_run_are_one_warning(tmp_path: Path) -> None:
 
 def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
     found = read(write(tmp_path, {"train.py": "import gone\n"}))
-    manifest = Manifest(**{name: getattr(MANIFEST, name) for name in MANIFEST.__struct_fields__ if name != "pythons"}, pythons=(PYTHON,))
+    manifest = Manifest(
+        **{name: getattr(MANIFEST, name) for name in MANIFEST.__struct_fields__ if name != "pythons"},
+        pythons=(PYTHON,),
+    )
     with pytest.raises(PlanError) as caught:
         plan(inputs(manifest=manifest, seen=Seen(imports=found)))
     assert caught.value.exit_code == 97
@@ -310,15 +372,30 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
 LIBRARY = {"lib/helper.py": "import json\n"}
 OUTSIDE = [
     ("import sys\nsys.path.insert(0, '../lib')\nimport helper", LIBRARY),
-    ("import sys\nfrom os.path import dirname\nsys.path.append(dirname(__file__) + '/../lib')\nimport helper", LIBRARY),
-    ("import sys, os\nsys.path[0:0] = [os.path.join(os.path.pardir, 'lib')]\nimport helper", LIBRARY),
-    ("import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\nimport helper", LIBRARY),
+    (
+        "import sys\nfrom os.path import dirname\nsys.path.append(dirname(__file__) + '/../lib')\nimport helper",
+        LIBRARY,
+    ),
+    (
+        "import sys, os\nsys.path[0:0] = [os.path.join(os.path.pardir, 'lib')]\nimport helper",
+        LIBRARY,
+    ),
+    (
+        "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\nimport helper",
+        LIBRARY,
+    ),
     (
         "import sys\nfrom pathlib import Path\nR = Path(__file__).resolve().parent.parent\nsys.path.insert(0, f'{R}/lib')\nimport helper",
         LIBRARY,
     ),
-    ("import settings\nimport helper", {**LIBRARY, "job/settings.py": "import sys\nsys.path.append('../lib')\n"}),
-    ("import helper\nimport settings", {**LIBRARY, "job/settings.py": "import sys\nsys.path.append('../lib')\n"}),
+    (
+        "import settings\nimport helper",
+        {**LIBRARY, "job/settings.py": "import sys\nsys.path.append('../lib')\n"},
+    ),
+    (
+        "import helper\nimport settings",
+        {**LIBRARY, "job/settings.py": "import sys\nsys.path.append('../lib')\n"},
+    ),
 ]
 
 
@@ -332,7 +409,10 @@ def test_a_directory_that_the_script_searches_is_bound(text: str, files: dict[st
 
 
 def test_a_directory_is_bound_and_the_plan_says_why() -> None:
-    shown = (Shown(path="/home/user/lib", reason="train.py imports helper"), Shown(path="/home/user", reason="the git work tree"))
+    shown = (
+        Shown(path="/home/user/lib", reason="train.py imports helper"),
+        Shown(path="/home/user", reason="the git work tree"),
+    )
     decided = plan(inputs(shown=shown[:1]))
     assert "/home/user/lib" in [bind.source for bind in decided.container.binds]
     assert decided.origins["bind /home/user/lib"] == "train.py imports helper"
@@ -342,7 +422,10 @@ def test_a_directory_is_bound_and_the_plan_says_why() -> None:
 
 
 def test_code_of_a_package_above_the_script_is_named(tmp_path: Path) -> None:
-    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/net.py": "", "jobs/train.py": "from pkg.net import Net\n"})
+    root = write(
+        tmp_path,
+        {"pkg/__init__.py": "", "pkg/net.py": "", "jobs/train.py": "from pkg.net import Net\n"},
+    )
     (finding,) = rule.look(case(read(root / "jobs")))
     assert finding.stops
     assert f"pkg (imported in train.py, line 1) is in {root}" in finding.error.cause
@@ -359,7 +442,13 @@ def test_pythonpath_of_the_shell_is_named_since_ranks_do_not_get_it(tmp_path: Pa
 
 
 def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
-    root = write(tmp_path, {"home/.local/lib/python3.11/site-packages/einops/__init__.py": "", "job/train.py": "import einops\n"})
+    root = write(
+        tmp_path,
+        {
+            "home/.local/lib/python3.11/site-packages/einops/__init__.py": "",
+            "job/train.py": "import einops\n",
+        },
+    )
     (finding,) = rule.look(case(read(root / "job", home=root / "home")))
     assert any("the ranks do not see it" in text for text in finding.error.details)
     assert any("if einops is your own code: --env PYTHONPATH=" in text for text in finding.error.details)
@@ -367,9 +456,23 @@ def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
 
 
 def test_binds_are_followed(tmp_path: Path) -> None:
-    root = write(tmp_path, {"lib/helper.py": "", "job/train.py": "import sys\nsys.path.append('/code')\nimport helper\n"})
+    root = write(
+        tmp_path,
+        {
+            "lib/helper.py": "",
+            "job/train.py": "import sys\nsys.path.append('/code')\nimport helper\n",
+        },
+    )
     job = Job(bind=(f"{root}/lib:/code:ro",))
-    found = gather(job, Site(name="x"), IMAGE, directory=root / "job", script=root / "job/train.py", program="", visible=(root / "job",))
+    found = gather(
+        job,
+        Site(name="x"),
+        IMAGE,
+        directory=root / "job",
+        script=root / "job/train.py",
+        program="",
+        visible=(root / "job",),
+    )
     assert not [one for one in found.names if one.name == "helper"]
     assert not found.directories
     assert not found.doubt
@@ -377,7 +480,14 @@ def test_binds_are_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["helper/__init__.py", "helper.so", "helper.cpython-311-x86_64-linux-gnu.so", "helper.pyc", "helper.pyx", "helper/part.py"],
+    [
+        "helper/__init__.py",
+        "helper.so",
+        "helper.cpython-311-x86_64-linux-gnu.so",
+        "helper.pyc",
+        "helper.pyx",
+        "helper/part.py",
+    ],
 )
 def test_every_kind_of_local_module_is_found(name: str, tmp_path: Path) -> None:
     write(tmp_path, {name: ""})
@@ -399,7 +509,14 @@ def test_a_local_package_that_is_a_link_is_bound_where_it_really_is(tmp_path: Pa
 
 
 def test_circles_of_modules_and_of_links_end(tmp_path: Path) -> None:
-    root = write(tmp_path, {"train.py": "import a, loop.loop.loop.b\n", "a.py": "import b\n", "b.py": "import a, train, gone\n"})
+    root = write(
+        tmp_path,
+        {
+            "train.py": "import a, loop.loop.loop.b\n",
+            "a.py": "import b\n",
+            "b.py": "import a, train, gone\n",
+        },
+    )
     (root / "loop").symlink_to(".")
     assert [one.name for one in read(root).names] == ["gone"]
 
@@ -447,7 +564,13 @@ def test_a_file_of_many_conditions_is_not_too_deep(tmp_path: Path) -> None:
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:
-    root = write(tmp_path, {"train.py": "import mine\n", "mine.py": f"open({str(tmp_path / 'ran')!r}, 'w')\nimport gone\n"})
+    root = write(
+        tmp_path,
+        {
+            "train.py": "import mine\n",
+            "mine.py": f"open({str(tmp_path / 'ran')!r}, 'w')\nimport gone\n",
+        },
+    )
     assert [one.name for one in read(root).names] == ["gone"]
     assert not (tmp_path / "ran").exists()
 
@@ -474,7 +597,13 @@ def test_the_program_of_a_command_is_found(words: tuple[str, ...], file: str | N
 
 
 def test_a_module_that_is_run_is_read_with_its_packages(tmp_path: Path) -> None:
-    root = write(tmp_path, {"pkg/__init__.py": "import gone1\n", "pkg/mod.py": "from . import other\nimport pkg.more\n"})
+    root = write(
+        tmp_path,
+        {
+            "pkg/__init__.py": "import gone1\n",
+            "pkg/mod.py": "from . import other\nimport pkg.more\n",
+        },
+    )
     write(root, {"pkg/other.py": "import gone2\n", "pkg/more.py": "import gone3\n"})
     start = entry.of_module("pkg.mod", root)
     assert start
@@ -499,7 +628,10 @@ def test_a_home_that_is_a_work_tree_is_not_shown(tmp_path: Path, monkeypatch: py
 
 
 def test_a_rank_sees_no_system_directory_of_the_host(tmp_path: Path) -> None:
-    root = write(tmp_path, {"train.py": "import sys\nsys.path.append('/usr/lib/python3/dist-packages')\nimport gone\n"})
+    root = write(
+        tmp_path,
+        {"train.py": "import sys\nsys.path.append('/usr/lib/python3/dist-packages')\nimport gone\n"},
+    )
     found = read(root)
     assert not found.directories
     assert found.doubt
@@ -528,7 +660,12 @@ def test_every_line_of_the_data_names_its_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "version", "text"), [("tomllib", "3.8.10", "since 3.11"), ("imp", "3.12.1", "no imp since 3.12"), ("imp", "3.11.2", "")]
+    ("module", "version", "text"),
+    [
+        ("tomllib", "3.8.10", "since 3.11"),
+        ("imp", "3.12.1", "no imp since 3.12"),
+        ("imp", "3.11.2", ""),
+    ],
 )
 def test_modules_of_other_versions_of_python_are_explained(module: str, version: str, text: str) -> None:
     assert text in standard_note(module, version)
@@ -538,7 +675,12 @@ def test_standard_modules_are_those_of_the_image(tmp_path: Path) -> None:
     """An image's Python decides, not that of this machine: 3.8 has no tomllib, and 3.12 no distutils."""
     root = write(tmp_path, {"train.py": "import tomllib\n"})
     old = Python(path="python3", version="3.8.10", modules=("json",))
-    (finding,) = rule.look(case(read(root), Manifest(name="old", sif_id="", size=0, recipe_hash="", built="", pythons=(old,))))
+    (finding,) = rule.look(
+        case(
+            read(root),
+            Manifest(name="old", sif_id="", size=0, recipe_hash="", built="", pythons=(old,)),
+        )
+    )
     assert finding.stops
     assert finding.error.details[0] == "Python has tomllib since 3.11"
     assert "--pip tomli" in (finding.error.next_step or "")
@@ -547,14 +689,40 @@ def test_standard_modules_are_those_of_the_image(tmp_path: Path) -> None:
 def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
     """Compare with what Python's own search finds, for every kind of package."""
     site = tmp_path / "site-packages"
-    write(site, {"bare/inner/x.py": "", "whole/__init__.py": "", "one.py": "", "fast.cpython-311-x86_64-linux-gnu.so": "", "note.txt": ""})
-    write(site, {"odd-1.0.dist-info/top_level.txt": "declared\n", "data.d/x": "", "more.pth": str(tmp_path / "other")})
+    write(
+        site,
+        {
+            "bare/inner/x.py": "",
+            "whole/__init__.py": "",
+            "one.py": "",
+            "fast.cpython-311-x86_64-linux-gnu.so": "",
+            "note.txt": "",
+        },
+    )
+    write(
+        site,
+        {
+            "odd-1.0.dist-info/top_level.txt": "declared\n",
+            "data.d/x": "",
+            "more.pth": str(tmp_path / "other"),
+        },
+    )
     write(tmp_path, {"other/linked.py": ""})
     program = (package_directory("inside") / "importable.py").read_text()
     start = f"import site; site.addsitedir({str(site)!r})\n"
     said = subprocess.run([sys.executable, "-s", "-c", start + program], capture_output=True, text=True, check=True).stdout
     modules = set(json.loads(said.removeprefix("toolkit-modules: "))["modules"])
-    assert {"bare", "whole", "one", "fast", "declared", "linked", "json", "sys", "pytest"} <= modules
+    assert {
+        "bare",
+        "whole",
+        "one",
+        "fast",
+        "declared",
+        "linked",
+        "json",
+        "sys",
+        "pytest",
+    } <= modules
     assert not {"note", "data", "more", "odd", "__pycache__"} & modules
     ask = "import pkgutil; print(' '.join(one.name for one in pkgutil.iter_modules()))"
     listed = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
@@ -575,7 +743,13 @@ def test_forms_are_many() -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"])
 def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
-    decided = plan(inputs({"launcher": launcher, "python_module": "pkg.train"}, script="pkg/train.py", folder="/home/user/project/pkg"))
+    decided = plan(
+        inputs(
+            {"launcher": launcher, "python_module": "pkg.train"},
+            script="pkg/train.py",
+            folder="/home/user/project/pkg",
+        )
+    )
     words = " ".join(decided.launch.program)
     assert "-m pkg.train" in words
     assert "pkg/train.py" not in words
@@ -616,9 +790,16 @@ def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_ima
 def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
     root = write(tmp_path, {"pkg/train.py": ""})
     target, flags = prepare._of_python("pkg.train", Layer("flag", {"python_module": "pkg.train"}), root)
-    assert (target, flags.values) == ("pkg/train.py", {"python_module": "pkg.train", "job_name": "train"})
+    assert (target, flags.values) == (
+        "pkg/train.py",
+        {"python_module": "pkg.train", "job_name": "train"},
+    )
     layer = Layer("flag", {"arguments": ("-m", "pkg.train", "--lr", "1"), "job_name": "mine"})
     target, flags = prepare._of_python("python", layer, root)
-    assert flags.values == {"python_module": "pkg.train", "job_name": "mine", "arguments": ("--lr", "1")}
+    assert flags.values == {
+        "python_module": "pkg.train",
+        "job_name": "mine",
+        "arguments": ("--lr", "1"),
+    }
     untouched = Layer("flag", {"arguments": ("-m", "pkg.train")})
     assert prepare._of_python("train.py", untouched, root) == ("train.py", untouched)

@@ -1,7 +1,7 @@
-"""Keep what an image was verified for: later steps of pip get it as constraints, and replace it only on purpose. Pure.
+"""Keep what an image was verified for: later steps of pip replace it only on purpose. Pure.
 
-The versions are those that are installed when a step begins, so that a base of any kind is kept, and
-that a definition means the same without us.
+It becomes their constraints, in the versions that are installed when a step begins: so a base of any
+kind is kept, and a definition means the same without us.
 """
 
 from __future__ import annotations
@@ -22,15 +22,50 @@ FITS = "toolkit-fits: "  # begins the line that names what would fit
 # Frameworks, and what is compiled against them, that a base may hold; only what is installed becomes
 # a constraint.
 FRAMEWORKS = (
-    *("torch", "torchvision", "torchaudio", "torchtext", "apex", "transformer-engine", "flash-attn", "torch-tensorrt"),
-    *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-keras", "jax", "jaxlib", "mxnet", "cupy"),
+    *(
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "torchtext",
+        "apex",
+        "transformer-engine",
+        "flash-attn",
+        "torch-tensorrt",
+    ),
+    *(
+        "tensorflow",
+        "tensorflow-cpu",
+        "tensorflow-gpu",
+        "tf-keras",
+        "jax",
+        "jaxlib",
+        "mxnet",
+        "cupy",
+    ),
     *("horovod", "ray", "mpi4py", "numpy"),
 )
 # Packages that come as builds for one build of torch, or bring such a package. They are taken from
 # where torch is from: elsewhere the build for another CUDA has the same name.
 COMPANIONS = (
-    *("torchvision", "torchaudio", "torchtext", "torchdata", "torchao", "torchcodec", "torchrec", "fbgemm-gpu"),
-    *("timm", "open-clip-torch", "segmentation-models-pytorch", "lpips", "ultralytics", "easyocr", "facexlib"),
+    *(
+        "torchvision",
+        "torchaudio",
+        "torchtext",
+        "torchdata",
+        "torchao",
+        "torchcodec",
+        "torchrec",
+        "fbgemm-gpu",
+    ),
+    *(
+        "timm",
+        "open-clip-torch",
+        "segmentation-models-pytorch",
+        "lpips",
+        "ultralytics",
+        "easyocr",
+        "facexlib",
+    ),
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".whl", ".zip", ".tar.gz")
@@ -78,7 +113,8 @@ def _guarded(piece: Piece, kept: Sequence[str], index: str) -> Piece:
         return piece
     pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in kept)
     others = "" if piece.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
-    from_index = bool(index and not piece.index and set(names_of(piece.requirements)) & set(COMPANIONS))
+    is_companion = not set(names_of(piece.requirements)).isdisjoint(COMPANIONS)
+    asked = index if is_companion and not piece.index else ""
     return replace(
         piece,
         lines=(
@@ -86,22 +122,24 @@ def _guarded(piece: Piece, kept: Sequence[str], index: str) -> Piece:
             f"mkdir -p {CONSTRAINTS.rpartition('/')[0]}",
             f"pip list --format=freeze | grep -iE {word(f'^({pattern})==')} > {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
-            *(("# From where torch is from: builds for another torch have the same names elsewhere.",) if from_index else ()),
-            *(f"{_from(line, index) if from_index else line} || {_explained(piece)}" for line in piece.lines),
+            *(("# From where torch is from: elsewhere are builds for another.",) if asked else ()),
+            *(f"{_from(line, asked)} || {_explained(piece)}" for line in piece.lines),
         ),
     )
 
 
 def _from(line: str, index: str) -> str:
-    """Return a command of pip that asks a further index; one that does not answer is asked briefly."""
-    return line.replace("pip install ", f"pip install --retries 2 --extra-index-url {word(index)} ", 1)
+    """Return a command of pip that asks a further index, if there is one; briefly if it is silent."""
+    options = f"--retries 2 --extra-index-url {word(index)} " if index else ""
+    return line.replace("pip install ", f"pip install {options}", 1)
 
 
 def _explained(piece: Piece) -> str:
     """Return what a step does when pip has failed: it says which versions would fit."""
     wanted = word(f"{CONFLICT}{', '.join(piece.requirements)}")
     free = words(name for one in piece.requirements if (name := name_of(one)))
-    fits = f"pip install --dry-run {free} | sed -n {word(f's/^Would install /{FITS}/p')}; " if free else ""
+    say = word(f"s/^Would install /{FITS}/p")
+    fits = f"pip install --dry-run {free} | sed -n {say}; " if free else ""
     return f"{{ echo {wanted}; {fits}exit 1; }}"
 
 
@@ -131,13 +169,16 @@ def _require_brought(step: Mapping[str, Any], number: int) -> None:
     brought = names_of(map(str, step.get("packages", ())))
     wrong = next((name for name in step["replaces"] if normal(str(name)) not in brought), None)
     if wrong is not None:
-        text = f"{wrong!r} is replaced by nothing: packages must name it, with the version that is wanted"
+        text = f"{wrong!r} is replaced by nothing: packages must name it, with its new version"
         raise BadDataError(text, f"steps[{number}].replaces", brought, str(wrong))
 
 
 def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> None:
     """Move a requirement to where an earlier step has the one that it replaces, if one does."""
-    old = next((one for one in done if one.get("block") == "pip" and name in names_of(map(str, one.get("packages", ())))), None)
+    old = next(
+        (one for one in done if one.get("block") == "pip" and name in names_of(map(str, one.get("packages", ())))),
+        None,
+    )
     if old is None:
         return
     new = next(one for one in step["packages"] if name_of(str(one)) == name)

@@ -49,7 +49,7 @@ def written() -> Written:
 
 
 def distribution(module: str) -> str:
-    """Return what pip is asked for; empty where the name is that of the user's own code, or of nothing that pip has."""
+    """Return what pip is asked for; empty for names of the user's own code, and of what pip lacks."""
     known = written()
     if module in known.standard:
         return known.standard[module].distribution
@@ -61,16 +61,18 @@ def distribution(module: str) -> str:
 
 
 def is_known(module: str) -> bool:
-    """Return whether a name is surely that of a package, or of the standard library, and not of somebody's own code."""
-    return module in written().modules or module in written().standard or module in sys.stdlib_module_names
+    """Return whether a name is surely that of a package or of the standard library."""
+    known = written()
+    return any(module in names for names in (known.modules, known.standard, sys.stdlib_module_names))
 
 
 def standard_note(module: str, version: str) -> str:
-    """Return why a module of the standard library is not in a version of Python; empty where it could be."""
+    """Return why a standard module is not in a version of Python; empty where it could be."""
     known = written().standard.get(module)
     if known is None:
         is_standard = module in sys.stdlib_module_names
-        return f"{module} is of the standard library, and this Python lacks it" if is_standard else ""
+        text = f"{module} is of the standard library, and this Python lacks it"
+        return text if is_standard else ""
     if known.since and numbers(version) < numbers(known.since):
         return f"Python has {module} since {known.since}"
     if known.until and numbers(version) >= numbers(known.until):

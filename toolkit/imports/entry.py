@@ -1,4 +1,4 @@
-"""Find the file that Python runs, from the words of a command: a script, or a module after ``-m``."""
+"""Find the file that Python runs: a script, a module after ``-m``, or that of a command."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def of_module(name: str, directory: Path) -> Entry | None:
     if place is None or not all(part.isidentifier() for part in (top, *parts)):
         return None
     files = [*place.files, *search.within(place, tuple(parts))]
-    if not files or files[-1].name == "__init__.py" or search.is_directory(place.path.joinpath(*parts)):
-        main = place.path.joinpath(*parts, "__main__.py")
+    package = place.path.joinpath(*parts)
+    if not files or files[-1].name == "__init__.py" or search.is_directory(package):
+        main = package / "__main__.py"
         return Entry(main, directory, tuple(files)) if search.is_file(main) else None
     return Entry(files[-1], directory, tuple(files[:-1]))
 
@@ -52,7 +53,7 @@ def of_command(words: Sequence[str], directory: Path) -> Entry | None:
 
 
 def is_python(word: str) -> bool:
-    """Return whether a word is the name of a Python interpreter: ``python``, ``/usr/bin/python3.11``."""
+    """Return whether a word names a Python interpreter: ``python``, ``/usr/bin/python3.11``."""
     name = word.rpartition("/")[2]
     version = name.removeprefix("python").replace(".", "")
     return name.startswith("python") and (not version or version.isdecimal())

@@ -1,4 +1,4 @@
-"""Compute the few expressions that decide what a module imports and from where, without running it. Pure.
+"""Compute the few expressions that decide what a module imports and from where. Pure.
 
 A value that cannot be known is None; callers take that for "anything".
 """
@@ -74,7 +74,13 @@ def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int
 
 
 def _attribute(node: ast.Attribute, values: Mapping[str, str], context: Context, depth: int) -> str | None:
-    named = {"os.pardir": "..", "os.curdir": ".", "os.sep": "/", "os.path.pardir": "..", "path.pardir": ".."}
+    named = {
+        "os.pardir": "..",
+        "os.curdir": ".",
+        "os.sep": "/",
+        "os.path.pardir": "..",
+        "path.pardir": "..",
+    }
     name = dotted(node)
     if name in named:
         return named[name]
@@ -227,7 +233,8 @@ def _platform(operator: ast.cmpop, right: ast.expr) -> bool | None:
 def _version(subject: str, operator: ast.cmpop, right: ast.expr, version: tuple[int, ...]) -> bool | None:
     numbers: tuple[int, ...] = ()
     if isinstance(right, ast.Tuple):
-        numbers = tuple(part.value for part in right.elts if isinstance(part, ast.Constant) and isinstance(part.value, int))
+        values = [part.value for part in right.elts if isinstance(part, ast.Constant)]
+        numbers = tuple(value for value in values if isinstance(value, int))
         if len(numbers) != len(right.elts) or not numbers:
             return None
     elif isinstance(right, ast.Constant) and isinstance(right.value, int):

@@ -22,7 +22,8 @@ def work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:
     home = Path.home()
     places = {"the script": folder, "the working directory": directory}
     found = {tree: name for name, place in places.items() if (tree := work_tree(place, home))}
-    return tuple(Shown(path=str(tree), reason=f"the git work tree of {name}") for tree, name in found.items())
+    reasons = {str(tree): f"the git work tree of {name}" for tree, name in found.items()}
+    return tuple(Shown(path=path, reason=reason) for path, reason in reasons.items())
 
 
 def gather(

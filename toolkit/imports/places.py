@@ -1,4 +1,4 @@
-"""Tell which directories of the host ranks see, and which may be bound for them. Pure but for links that are followed."""
+"""Tell which directories of the host ranks see, and which may be bound for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from typing import NamedTuple
 from toolkit.imports.search import is_directory, is_file
 
 # What an image has itself: nothing of the host is put over it.
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run", "/boot", "/var/lib")
+_SYSTEM = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/etc",
+    "/opt",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    "/boot",
+    "/var/lib",
+)
 _LEVELS = 4  # of directories above the script that are looked through outside of a git work tree
 _BESIDE = ("", "src", "lib", "python")
 
@@ -43,7 +57,7 @@ def is_broad(path: Path, home: Path) -> bool:
 
 
 def on_host(path: Path, binds: Sequence[Bound]) -> Path:
-    """Return what of the host the ranks see at a path; the path itself where nothing is bound there."""
+    """Return what of the host the ranks see at a path; the path itself if nothing is bound."""
     fitting = [bind for bind in binds if path.is_relative_to(bind.target)]
     if not fitting:
         return path

@@ -14,7 +14,7 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def parsed(path: Path) -> ast.Module | None:
-    """Return the syntax tree of a module; None where it cannot be read, which running it tells better."""
+    """Return the syntax tree of a module; None where it cannot be read: running it says why."""
     try:
         with open_regular(path) as stream:
             text = stream.read(LARGEST + 1)

@@ -1,4 +1,4 @@
-"""Read what one module imports, how surely, and which directories it adds to the search path. Pure."""
+"""Read what one module imports, how surely, and what it adds to the search path. Pure."""
 
 from __future__ import annotations
 
@@ -55,12 +55,47 @@ class Scan:
 _CATCHING = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 # Exceptions that people catch and that are none of these.
 _OTHERS = (
-    *("OSError", "IOError", "FileNotFoundError", "RuntimeError", "ValueError", "KeyError", "TypeError", "AttributeError", "IndexError"),
-    *("NameError", "KeyboardInterrupt", "SystemExit", "StopIteration", "AssertionError", "PermissionError", "ConnectionError"),
-    *("TimeoutError", "NotImplementedError", "EOFError", "ZeroDivisionError", "OverflowError", "MemoryError", "LookupError"),
+    *(
+        "OSError",
+        "IOError",
+        "FileNotFoundError",
+        "RuntimeError",
+        "ValueError",
+        "KeyError",
+        "TypeError",
+        "AttributeError",
+        "IndexError",
+    ),
+    *(
+        "NameError",
+        "KeyboardInterrupt",
+        "SystemExit",
+        "StopIteration",
+        "AssertionError",
+        "PermissionError",
+        "ConnectionError",
+    ),
+    *(
+        "TimeoutError",
+        "NotImplementedError",
+        "EOFError",
+        "ZeroDivisionError",
+        "OverflowError",
+        "MemoryError",
+        "LookupError",
+    ),
 )
 # Context managers that swallow no exception.
-_HARMLESS = ("open", "no_grad", "inference_mode", "catch_warnings", "redirect_stdout", "redirect_stderr", "nullcontext", "device")
+_HARMLESS = (
+    "open",
+    "no_grad",
+    "inference_mode",
+    "catch_warnings",
+    "redirect_stdout",
+    "redirect_stderr",
+    "nullcontext",
+    "device",
+)
 # Words of conditions that ask whether a module is there.
 _ASKING = ("find_spec", "available", "installed", "has_", "have_", "modulenotfound", "importerror")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
@@ -144,9 +179,13 @@ class _Reader:
         is_guarded = any(catch is not False for catch in catches)
         self.block(node.body, Strength.OPTIONAL if is_guarded else strength)
         if is_guarded:
-            self.asked |= {name for part in (node.body, *(one.body for one in node.handlers)) for name in _assigned(part)}
+            for part in (node.body, *(one.body for one in node.handlers)):
+                self.asked |= set(_assigned(part))
         for handler, catch in zip(node.handlers, catches, strict=True):
-            self.block(handler.body, min(strength, Strength.POSSIBLE if catch is False else Strength.OPTIONAL))
+            self.block(
+                handler.body,
+                min(strength, Strength.POSSIBLE if catch is False else Strength.OPTIONAL),
+            )
         self.block(node.orelse, min(strength, Strength.POSSIBLE) if is_guarded else strength)
         self.block(node.finalbody, strength)
 
@@ -160,10 +199,10 @@ class _Reader:
             self.call(node.value)
 
     def assign(self, target: ast.expr, value: ast.expr | None, *, is_added: bool) -> None:
-        """Note what a variable holds now; a path of ``sys.path``, or why nothing is known any more."""
+        """Note what a variable holds now, or what is done to the search path."""
         base = target.value if isinstance(target, ast.Subscript) else target
         name = dotted(base)
-        if name in ("sys.path", "path") and value is not None and (name == "sys.path" or base is not target):
+        if value is not None and (name == "sys.path" or (name == "path" and base is not target)):
             self.add(value)
         elif name in ("sys.modules", "sys.meta_path", "sys.path_hooks"):
             self.found.doubt = f"the script changes {name}"
@@ -200,7 +239,7 @@ class _Reader:
     def note(self, text: str | None) -> None:
         """Note a path that is added, or that it is not known."""
         if text is None:
-            self.found.doubt = "the script adds a directory to sys.path that is known only when it runs"
+            self.found.doubt = "the script adds to sys.path what is known only when it runs"
         else:
             self.found.paths.append(text)
 
@@ -216,7 +255,8 @@ def _imports(node: ast.Import | ast.ImportFrom, strength: Strength) -> Iterator[
 def _renames(node: ast.Import | ast.ImportFrom) -> bool:
     """Return whether ``sys`` or ``sys.path`` gets another name, under which it could be changed."""
     if isinstance(node, ast.ImportFrom):
-        return node.module == "sys" and any(alias.name in ("path", "modules", "meta_path") for alias in node.names)
+        taken = {alias.name for alias in node.names}
+        return node.module == "sys" and bool(taken & {"path", "modules", "meta_path"})
     return any(alias.name == "sys" and alias.asname not in (None, "sys") for alias in node.names)
 
 
@@ -243,10 +283,10 @@ def _catches(node: ast.expr | None) -> bool | None:
 def _within(node: ast.With | ast.AsyncWith) -> Strength:
     """Return how sure an import is in the block of a ``with``."""
     for item in node.items:
-        called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
-        name = dotted(called).rpartition(".")[2]
-        if name == "suppress" and isinstance(item.context_expr, ast.Call):
-            caught = [_catches(argument) for argument in item.context_expr.args]
+        used = item.context_expr
+        name = dotted(used.func if isinstance(used, ast.Call) else used).rpartition(".")[2]
+        if name == "suppress" and isinstance(used, ast.Call):
+            caught = [_catches(argument) for argument in used.args]
             if any(one is not False for one in caught):
                 return Strength.OPTIONAL
         elif name not in _HARMLESS:
@@ -279,7 +319,8 @@ def _is_exit(node: ast.stmt) -> bool:
 
 def _is_list(node: ast.BinOp) -> bool:
     """Return whether lists are joined, rather than texts."""
-    return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in (node.left, node.right))
+    sides = (node.left, node.right)
+    return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in sides)
 
 
 def _makes_modules(tree: ast.Module) -> bool:
@@ -290,7 +331,8 @@ def _makes_modules(tree: ast.Module) -> bool:
             words = list(_texts(call)) if name in (*_STARTS, "open") else []
             if name in _STARTS and any(maker in word for word in words for maker in _MAKERS):
                 return True
-            if name == "open" and len(words) > 1 and words[0].endswith(".py") and words[-1][:1] in ("w", "x", "a"):
+            is_written = len(words) > 1 and words[-1][:1] in ("w", "x", "a")
+            if name == "open" and is_written and words[0].endswith(".py"):
                 return True
     return False
 

@@ -52,7 +52,7 @@ def find(name: str, roots: Iterable[Path], listings: dict[Path, list[str]]) -> P
 
 
 def within(place: Place, parts: tuple[str, ...]) -> Iterator[Path]:
-    """Return the files of the submodules ``a.b.c`` of a package that Python runs, outermost first."""
+    """Return the files that Python runs for the submodules ``a.b.c`` of a package, in order."""
     directory = place.path
     for part in parts:
         if is_file(directory / f"{part}.py"):
@@ -64,7 +64,7 @@ def within(place: Place, parts: tuple[str, ...]) -> Iterator[Path]:
 
 
 def holds_python(directory: Path) -> bool:
-    """Return whether a directory has a module in it, and is not one of data that happens to have the name."""
+    """Return whether a directory has a module in it, and is no directory of data."""
     return any(name.endswith(".py") for name in _names(directory, _HOLDS))
 
 
@@ -85,7 +85,7 @@ def is_directory(path: Path) -> bool:
 
 
 def _compiled(name: str, root: Path, entries: Iterable[str]) -> Path | None:
-    """Return the file of a compiled module: ``name.cpython-311-x86_64-linux-gnu.so``, ``name.pyx``."""
+    """Return the file of a compiled module: ``name.cpython-311-x86_64-linux-gnu.so``."""
     plain = {f"{name}.{suffix}" for suffix in ("so", "abi3.so", "pyc", "pyx")}
     start = f"{name}.cpython-"
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Follow the imports of a script through its own modules, and collect what they need of the ranks' Python."""
+"""Follow the imports of a script through its own modules; collect what they need beyond these."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Walk:
     size: int = 0
 
     def run(self) -> None:
-        """Read files until all that can be found was read; a new directory may hold what was missing."""
+        """Read files until none is left; a new directory may hold what was missing."""
         known = len(self.roots)
         while self.queue:
             self.read(*self.queue.pop(0))
@@ -129,7 +129,8 @@ class _Walk:
             within = len(self.trees) < _MOST_FILES and self.size <= _MOST_BYTES
             self.trees[file] = reading.parsed(file) if within else None
         tree = self.trees[file]
-        context = Context(str(file), str(self.around.directory), file == self.entry.file, self.around.version)
+        around, is_main = self.around, file == self.entry.file
+        context = Context(str(file), str(around.directory), is_main, around.version)
         try:
             return scan(tree, context) if tree else Scan()
         except RecursionError:
@@ -210,7 +211,10 @@ class _Walk:
         if around.known is None or name in around.known:
             return ""
         others = [normal(text, around.directory) for text in around.others if text]
-        near = [*nearby(self.entry.file.parent, around.home), *nearby(around.directory, around.home)]
+        near = [
+            *nearby(self.entry.file.parent, around.home),
+            *nearby(around.directory, around.home),
+        ]
         places = [root for root in dict.fromkeys((*others, *near)) if root not in self.roots]
         for root in places:
             place = search.find(name, [root], self.listings)
@@ -221,7 +225,7 @@ class _Walk:
 
 
 def _submodules(place: Place, parts: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Path]:
-    """Return the files of a package that an import runs: what is taken from it may be submodules, too."""
+    """Return the files of a package that an import runs; names that it takes may be submodules."""
     yield from search.within(place, parts)
     for name in names:
         if name.isidentifier():

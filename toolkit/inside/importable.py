@@ -1,4 +1,4 @@
-"""Lists every top-level module that a Python can import, as one line of JSON, without importing any.
+"""Lists every top-level module that a Python can import, as one line of JSON; imports none.
 
 A program for other Pythons, from 3.6 on: it is given to them as text and knows nothing of our package.
 """
@@ -21,7 +21,7 @@ def of_name(place: str, entry: str) -> str:
 
 
 def listing(place: str) -> "list[str]":
-    """Return the names in a directory, or at the top of an archive; empty where it cannot be read."""
+    """Return the names in a directory or at the top of an archive; none if it cannot be read."""
     try:
         if os.path.isfile(place):
             with zipfile.ZipFile(place) as archive:

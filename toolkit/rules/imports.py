@@ -1,4 +1,4 @@
-"""Every module that the script imports is there for its ranks: a job whose imports fail does not queue."""
+"""The ranks have every module that the script imports; a job whose imports fail does not queue."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ def look(case: Case) -> list[Finding]:
     there = {*python.modules, *(case.manifest.frameworks if case.manifest else ())}
     missing = [one for one in names if one.name not in there]
     certain = [one for one in missing if one.is_certain]
-    return [*_certain(case, certain, python), *_possible(case, [one for one in missing if not one.is_certain])]
+    return [
+        *_certain(case, certain, python),
+        *_possible(case, [one for one in missing if not one.is_certain]),
+    ]
 
 
 def python_of(manifest: Manifest | None, path: str) -> Python | None:
-    """Return the Python that the ranks run: that of a path, else the first on PATH; None: none is known."""
+    """Return the Python of a path, else the first on PATH; None: none is known."""
     known = manifest.pythons if manifest else ()
     return next((one for one in known if one.path == path), known[0] if known else None)
 
@@ -41,9 +44,12 @@ def _unknown(case: Case, names: Sequence[Import]) -> list[Finding]:
     unsure = [one.name for one in names if one.is_certain and one.name not in known]
     if not unsure:
         return []
-    cause = f"it is not known whether the {_noun(case)} has {_listed(unsure)}: its modules were never recorded"
-    step = f"toolkit image verify {case.manifest.name} records them" if case.manifest and case.seen.image else None
-    return [Finding(ImportsMissingError(cause, place="imports", next_step=step), _SOURCE, stops=False)]
+    why = "its modules were never recorded"
+    cause = f"it is not known whether the {_noun(case)} has {_listed(unsure)}: {why}"
+    name = case.manifest.name if case.manifest and case.seen.image else ""
+    step = f"toolkit image verify {name} records them" if name else None
+    error = ImportsMissingError(cause, place="imports", next_step=step)
+    return [Finding(error, _SOURCE, stops=False)]
 
 
 def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Finding]:
@@ -54,13 +60,16 @@ def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Find
     other = [one for one in missing if one not in own]
     if other:
         errors.append(_lacking(case, other, python))
-    return [Finding(error, _SOURCE if stops else case.seen.imports.doubt, stops) for error in errors]
+    source = case.seen.imports.doubt or _SOURCE
+    return [Finding(error, source, stops) for error in errors]
 
 
 def _own(one: Import) -> ToolkitError:
     """Return the error about a module of the user's own that the ranks do not search for."""
-    cause = f"{one.name} (imported in {one.file}, line {one.line}) is in {one.elsewhere}, which the ranks do not search"
-    return ImportsMissingError(cause, place="imports", next_step=f"--env {shell_words([f'PYTHONPATH={one.elsewhere}'])}")
+    where = f"is in {one.elsewhere}, which the ranks do not search"
+    cause = f"{one.name} (imported in {one.file}, line {one.line}) {where}"
+    variable = shell_words([f"PYTHONPATH={one.elsewhere}"])
+    return ImportsMissingError(cause, place="imports", next_step=f"--env {variable}")
 
 
 def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
@@ -68,14 +77,17 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
     where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
     notes = [note for one in missing if (note := standard_note(one.name, python.version))]
-    notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in missing if one.elsewhere]
-    packages = list(dict.fromkeys(package for one in missing if (package := distribution(one.name))))
+    hidden = [one for one in missing if one.elsewhere]
+    notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in hidden]
+    packages = list(dict.fromkeys(filter(None, (distribution(one.name) for one in missing))))
     unsure = [one.name for one in missing if not is_known(one.name)]
     if unsure:
-        notes.append(f"if {_listed(unsure)} is your own code: --env PYTHONPATH=DIRECTORY says where it is")
+        advice = "--env PYTHONPATH=DIRECTORY says where it is"
+        notes.append(f"if {_listed(unsure)} is your own code: {advice}")
     cause = f"the {_noun(case)} has no {where}{more}"
     details = (*notes, *(_recipe_step(packages) if packages and _is_sif(case) else ()))
-    return ImportsMissingError(cause, place="imports", next_step=_next(case, packages, python), details=details)
+    step = _next(case, packages, python)
+    return ImportsMissingError(cause, place="imports", next_step=step, details=details)
 
 
 def _recipe_step(packages: Iterable[str]) -> tuple[str, ...]:
