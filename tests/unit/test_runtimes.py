@@ -406,3 +406,13 @@ def test_modules_of_all_layers_are_loaded() -> None:
     decided = plan(on("conda", {"modules": ("x $(y)",)}, site=SITE))
     assert decided.modules == ("gcc/10.2.0", "cuda/11.4", "x $(y)")
     assert "module load gcc/10.2.0 cuda/11.4 'x $(y)' || exit 1" in scripts.script(decided)
+
+
+def test_what_an_environment_can_import_is_known(tmp_path: Path) -> None:
+    """A virtual environment is asked; PYTHONPATH of the caller, which ranks do not get, adds nothing."""
+    (tmp_path / "planted.py").touch()
+    said = environments.ask((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
+    (python,) = environments.contents("host", said).pythons
+    assert python.version == said.version
+    assert {"json", "sys", "_ctypes"} <= set(python.modules)
+    assert "planted" not in python.modules
