@@ -16,8 +16,8 @@ from toolkit.imports.scan import Found, Scan, Strength, scan
 from toolkit.imports.search import Place
 from toolkit.model.imports import Import, Imports, Shown
 
-_MOST_FILES = 300
-_MOST_BYTES = 4 << 20
+_MOST_FILES = 200
+_MOST_BYTES = 2 << 20  # a second of parsing
 
 
 class Entry(NamedTuple):
