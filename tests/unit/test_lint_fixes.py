@@ -13,6 +13,8 @@ from toolkit.lint.script import Script, parse
 from toolkit.quoting import sbatch
 
 WORD = st.text(st.sampled_from("abcXYZ019_.:/%,+@-–—“”‘’$=# \"'\\\\"), min_size=1, max_size=12)
+# "--name =x" is read as "--name=x": a value that begins with "=" cannot be told from it.
+TOLD = WORD.filter(lambda value: not value.startswith("="))
 PLAIN = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 NUMBER = st.integers(1, 64).map(str)
 TEXT = ("job-name", "comment", "output", "chdir", "account", "constraint")
@@ -71,7 +73,7 @@ def options_of(script: Script) -> set[Meant]:
 def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
     """A script, and the options that its author meant, each once."""
     names = draw(st.lists(st.sampled_from((*TEXT, *COUNT)), unique=True, max_size=5))
-    meant = [(name, draw(NUMBER if name in COUNT else st.one_of(WORD, PLAIN))) for name in names]
+    meant = [(name, draw(NUMBER if name in COUNT else st.one_of(TOLD, PLAIN))) for name in names]
     before: list[str] = []
     after: list[str] = []
     for option in meant:
@@ -87,6 +89,9 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
 @example(("#!/bin/bash\n#SBATCH --job-name = resnet\nsrun true\n", {("job-name", "resnet")}))
 @example(('#!/bin/bash\n#SBATCH --comment="a –b"\nsrun true\n', {("comment", "a –b")}))
 @example(('#!/bin/bash\n#SBATCH --comment="it’s"\nsrun true\n', {("comment", "it’s")}))
+@example(("#!/bin/bash\n#SBATCH --job-name=“''–X”\nsrun true\n", {("job-name", "''–X")}))
+@example(("#!/bin/bash\n#SBATCH --job-name=“‘ 0#”\nsrun true\n", {("job-name", "‘ 0#")}))
+@example(("#!/bin/bash\n#SBATCH --job-name=“ –X”\nsrun true\n", {("job-name", " –X")}))
 def test_what_is_fixed_is_what_was_meant(written: tuple[str, set[Meant]]) -> None:
     """Each option that sbatch reads after --fix was meant, or it stood there so before."""
     text, meant = written

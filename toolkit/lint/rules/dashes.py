@@ -15,7 +15,8 @@ RULE = Rule(
     "12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive found in batch script",
 )
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
-_OPTION = re.compile(rf"(?<![^\s=])(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
+_OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
+_BENT = re.compile("[\u2018\u2019\u201c-\u201e]")
 _NAMES = {"–": "an en dash", "—": "an em dash", "−": "a minus sign", "‐": "a typographic hyphen", "‑": "a no-break hyphen"}
 
 
@@ -29,16 +30,29 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
         if number not in directives and (number not in commands or number in quoted):
             continue
         plain = outside_quotes(line) if number in directives else line
-        found = _OPTION.search(plain)
-        if found:
-            kind = _NAMES.get(found["dash"].strip("-")[:1], "a character that looks like a dash")
-            mended = _mended(line, plain)
-            yield RULE.at(number, f"{found[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
+        options = _options(line, plain)
+        if options:
+            first = options[0]
+            kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
+            mended = _mended(line, options)
+            yield RULE.at(number, f"{first[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
 
 
-def _mended(line: str, plain: str) -> str:
+def _options(line: str, plain: str) -> list[re.Match[str]]:
+    """Return the options of ``plain``, in which quoted text is blank.
+
+    A dash right after a quote is part of that word, and one after a bent quote may be text.
+    """
+    return [
+        match
+        for match in _OPTION.finditer(plain)
+        if line[max(match.start() - 1, 0)] not in "\"'" and not _BENT.search(line, 0, match.start())
+    ]
+
+
+def _mended(line: str, options: list[re.Match[str]]) -> str:
     """Put hyphens in the place of the dashes of options; what quotes hide stays."""
-    for match in reversed(list(_OPTION.finditer(plain))):
+    for match in reversed(options):
         hyphens = "-" if _is_short(match) else "--"
         line = line[: match.start()] + hyphens + line[match.start("name") :]
     return line

@@ -10,6 +10,8 @@ from toolkit.lint.script import Directive, Script, blank_equals
 
 RULE = Rule("stray-word", "error", "sbatch refuses the script: Invalid directive found in batch script", "tried with Slurm 22.05")
 _SPLIT = re.compile(r"#SBATCH\s+--\s+(?=[a-z])")
+# Where the value ends is not known among quotes, straight or bent, and before a comment.
+_UNCLEAR = re.compile(r"[\\\"'#\u2018\u2019\u201c-\u201e]")
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:
@@ -33,7 +35,7 @@ def _finding(directive: Directive) -> Finding:
     if option is not None and option.value and not option.value.startswith("=") and option.name in ("job-name", "comment"):
         value = f"{option.value} {stray}"
         mended = f'#SBATCH {option.written}{"=" if option.written.startswith("--") else " "}"{value}"'
-        if len(directive.options) == 1 and '"' not in value and "\\" not in value:
+        if len(directive.options) == 1 and not _UNCLEAR.search(directive.text, 1):
             return RULE.at(
                 directive.line, f"{stray!r} is not part of the value", fix=[Edit(line=directive.line, text=mended)], advice=mended
             )
