@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_DIRECTORY = os.environ.get("TOOLKIT_REPORT", "")
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 # What tells which rank of which job this process is, as it was when the process started: scripts change some of it later.
 _NAMES = (
@@ -187,7 +186,7 @@ def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
     for number in range(count, count + 100):  # containers may count their processes alike
         try:
             name = "%s-%d-%d.json" % (host.replace(os.sep, "_"), pid, number)
-            file = os.open(os.path.join(_DIRECTORY, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(os.path.join(_HERE, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
         try:
@@ -363,8 +362,7 @@ def _import_next() -> None:
         sys.modules.setdefault(__name__, ours)
 
 
-if _DIRECTORY:
-    for _watch in (_watch_errors, _watch_exits, _watch_threads, _watch_destructors, _watch_children, _watch_crashes):
-        _quiet(_watch)()
+for _watch in (_watch_errors, _watch_exits, _watch_threads, _watch_destructors, _watch_children, _watch_crashes):
+    _quiet(_watch)()
 if __name__ == "sitecustomize":
     _import_next()
