@@ -159,10 +159,10 @@ def test_an_imported_definition_builds_what_it_built(built: Tiny) -> None:
         "    echo one \\",
         "        two > /data/file",
     )
-    definition.write_text("\n".join((*lines, "", "%environment", '    export GREETING="hello there"', "", "%files", "    x /y", "")))
+    definition.write_text("\n".join((*lines, "", "%environment", '    export GREETING="hello there"', "", "%setup", "    touch /made", "")))
     taken = built.run("import", definition, "--directory", built.place)
     assert taken.returncode == 0, taken.stderr
-    assert "old.def:12: %files" in taken.stderr
+    assert "old.def:12: %setup" in taken.stderr
     done = built.run("build", taken.stdout.strip())
     assert done.returncode == 0, done.stderr
     built.images.joinpath("tiny.sif").unlink()

@@ -108,14 +108,13 @@ def fetch(image: str, progress: Progress) -> FoundImage:
     return kept(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
 
 
-def describe(sif: Path, origin: str, digest: str, config: Path) -> Manifest:
+def describe(sif: Path, origin: str, digest: str) -> Manifest:
     """Return the manifest of an image that others built, from what is in it.
 
     Args:
         sif: the image.
         origin: as ``origin_of``.
         digest: of the image in its registry; empty: not known.
-        config: a directory for what Apptainer writes down of itself.
 
     An image that cannot be asked, for lack of a shell, is described by its origin alone.
     """
@@ -124,7 +123,7 @@ def describe(sif: Path, origin: str, digest: str, config: Path) -> Manifest:
     from toolkit.images.collect import Contents
 
     try:
-        found = contents(str(sif), config)
+        found = contents(str(sif))
     except BuildError:
         found = Contents()
     names = {_FRAMEWORKS[one.name.lower()]: one.version for one in found.pip if one.name.lower() in _FRAMEWORKS}

@@ -127,7 +127,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         image_name(chosen, str(place))
         if manifest is None:
             progress.begin("look", "what is in it")
-            manifest = foreign.describe(sif, origin, place.digest, scratch)
+            manifest = foreign.describe(sif, origin, place.digest)
             progress.end()
         manifest = msgspec.structs.replace(manifest, origin=origin)
         return _appear(sif, chosen, manifest, beside, directory, force=force)

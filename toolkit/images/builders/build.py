@@ -288,7 +288,7 @@ def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Prog
 def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Built:
     """What was built becomes the image, with what is known of it."""
     name, lock = task.resolved.name, task.lock
-    found = outcome.contents or contents(str(place.sif), place.output / "config")
+    found = outcome.contents or contents(str(place.sif))
     if lock and (wrong := differences(lock, found)):
         raise BuildError(f"what was built of {name} is not what is locked; it is not kept", details=wrong, next_step=f"the log: {task.log}")
     manifest = Manifest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from toolkit import shell
@@ -12,11 +13,8 @@ from toolkit.images.collect import SCRIPT, Contents, parse
 _PATIENCE = 300.0  # seconds
 
 
-def contents(path: str, config: Path | None = None) -> Contents:
+def contents(path: str) -> Contents:
     """What is in the image at ``path``.
-
-    Args:
-        config: a directory for what Apptainer writes down of itself, instead of one in the home.
 
     Raises:
         BuildError: it does not run, or says something else.
@@ -27,10 +25,10 @@ def contents(path: str, config: Path | None = None) -> Contents:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     # Nothing of this machine may get into the answer: no home, no variables, no /tmp.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
-    if config:
-        environment |= {f"{name}_CONFIGDIR": str(config) for name in ("APPTAINER", "SINGULARITY")}
     argv = [program, "--silent", "exec", "--cleanenv", "--containall", path, "/bin/sh", "-c", SCRIPT]
-    said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as config:  # else Apptainer makes a directory in the home
+        environment |= {f"{name}_CONFIGDIR": config for name in ("APPTAINER", "SINGULARITY")}
+        said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
     try:
         found = parse(said.stdout)
     except ValueError as error:

@@ -290,7 +290,7 @@ class _Layered:
 
     def _ask(self) -> None:
         with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
-            self.contents = contents(str(self.place.sif), self.place.output / "config")
+            self.contents = contents(str(self.place.sif))
 
     def _tidy(self) -> None:
         """What the steps wrote is in the image now."""
