@@ -20,10 +20,10 @@ import pytest
 from tests.cluster.ordinary_user import becoming
 
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
-_PROGRAMS = ("sh", "cat", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
-# Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given.
+_PROGRAMS = ("sh", "cat", "grep", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
+# Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given to install.
 _FAKES = {
-    "pip": 'printf "%s\\0" "$@" >> /said',
+    "pip": '[ "$1" = list ] || printf "%s\\0" "$@" >> /said',
     "python3": 'echo "stand-in for python3"',
     "apt-get": "true",
     "apt-mark": 'echo "$1"',

@@ -119,7 +119,8 @@ def _framework(root: Path, framework: str, constraints: str) -> None:
     _modules(_HERE / "site", site)
     (site / f"{'torch' if framework == 'tensorflow' else 'tensorflow'}.py").unlink()
     if framework == "tensorflow":
-        for name, text in wheel.files(["tensorflow"], ["mpi", "gloo", "nccl"]).items():
+        version = re.findall(r'^__version__ = "(.*)"', (site / "tensorflow.py").read_text(), re.MULTILINE)[0]
+        for name, text in wheel.files({"tensorflow": version}, ["mpi", "gloo", "nccl"]).items():
             target = root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)

@@ -69,7 +69,7 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
     for said in (dry, done, logs, known):
         assert TOKEN not in said.stdout + said.stderr
     assert "the token is ****" in logs.stdout
-    holding = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and TOKEN in path.read_text()}
+    holding = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()}
     assert {name for name in holding if not name.startswith("logs/")} == {"secrets"}, "a rank's own log is as the rank wrote it"
     subprocess.run(["shellcheck", str(directory / "job.sbatch")], check=True)
 

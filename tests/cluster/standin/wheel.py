@@ -7,8 +7,10 @@ import json
 import os
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
+MODULES = {"pytorch": "torch", "tensorflow": "tensorflow"}
 HOROVODRUN = """#!/bin/sh
 # A stand-in for horovodrun.
 if [ "$1" = --check-build ]; then
@@ -21,14 +23,13 @@ STAND_IN_CONTROLLER=gloo exec "$@"
 """
 
 
-def files(frameworks: list[str], operations: list[str]) -> dict[str, str]:
-    """What the wheel holds."""
-    modules = {"pytorch": "torch", "tensorflow": "tensorflow"}
+def files(frameworks: dict[str, str], operations: list[str]) -> dict[str, str]:
+    """What the wheel holds, built against frameworks in some versions."""
     said = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
     return {
         "horovod/__init__.py": '"""A stand-in for Horovod."""\n__version__ = "0.28.1+standin"\n',
-        **{f"horovod/{modules[name]}/__init__.py": "from standin import *\n" for name in frameworks},
-        "horovod/metadata.json": json.dumps(dict.fromkeys(frameworks, "stand-in")),
+        **{f"horovod/{MODULES[name]}/__init__.py": "from standin import *\n" for name in frameworks},
+        "horovod/metadata.json": json.dumps(frameworks),
         "horovod-0.28.1.data/scripts/horovodrun": HOROVODRUN.replace(
             "{found}", " ".join(said[name] for name in (*frameworks, *operations))
         ),
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> None:
     operations = [name for name in wanted if name in ("mpi", "gloo")]
     if os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL" and Path(os.environ["HOROVOD_CUDA_HOME"]).is_dir():
         operations.append("nccl")
-    held = files([name for name in wanted if name not in operations], operations)
+    held = files({name: import_module(MODULES[name]).__version__ for name in wanted if name not in operations}, operations)
     held["horovod-0.28.1.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*held, "horovod-0.28.1.dist-info/RECORD"])
     with zipfile.ZipFile(target / "horovod-0.28.1-py3-none-any.whl", "w") as wheel:
         for name, text in held.items():
