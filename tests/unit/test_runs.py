@@ -166,6 +166,16 @@ def test_a_job_over_its_memory_says_so_and_where() -> None:
     assert "more memory on nid001" in came_out.message
 
 
+def test_a_job_that_slurmd_ended_for_its_memory_names_no_node() -> None:
+    """The batch host's slurmstepd says it, whichever node had too much; at some point in the past is no reason to fail."""
+    state = JobState(job_id=7, state="FAILED", exit_code=205, nodes="nid[001-002]")
+    lines = log_lines("", "slurmstepd-nid001: error: Exceeded job memory limit", task=None)
+    came_out = outcome(DECIDED, state, lines, {})
+    assert (came_out.exit_code, came_out.message.partition(";")[0]) == (137, "the job used more memory than it was given")
+    earlier = log_lines("", "slurmstepd-nid001: error: Exceeded job memory limit at some point.", task=None)
+    assert outcome(DECIDED, state, earlier, {}).exit_code == 205
+
+
 def test_a_lost_node_is_named() -> None:
     state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
     came_out = outcome(DECIDED, state, [], {"nid002": "down*: Not responding"})

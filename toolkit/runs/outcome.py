@@ -25,6 +25,8 @@ from toolkit.slurm.hostlist import expand
 
 # What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
 _OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
+# What slurmstepd says on every node when slurmd ends a whole job: the node that says it need not be the one with too much.
+_JOB_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}: Exceeded job memory limit\s*$")
 # What srun and slurmstepd write into the batch shell's log when the controller tells them that a node of the job is gone.
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)|CANCELLED AT \S+ DUE TO NODE FAILURE")
 # As the shell's `timeout` and a shell's report of Ctrl-C have it.
@@ -72,7 +74,7 @@ def outcome(plan: Plan, state: JobState, lines: Sequence[Line], unhealthy: Mappi
     failure = None if state.state == "COMPLETED" else first_failure(plan.launch.launcher, lines, reports)
     survives = "no-kill" in dict(plan.directives)  # of an elastic job a failed rank is the cause, not a node that it survived
     lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
-    code, kind, message = _verdict(state, failure, lost, _over_memory(lines))
+    code, kind, message = _verdict(state, failure, lost, _over_memory(state, lines))
     return Outcome(
         state=state.state,
         exit_code=code,
@@ -137,12 +139,14 @@ def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def _over_memory(lines: Iterable[Line]) -> str:
+def _over_memory(state: JobState, lines: Sequence[Line]) -> str | None:
+    """Return the hosts on which the job took too much memory, empty if they are not known; None if it did not."""
     hosts = sorted({entry.host for entry in lines if entry.host and _OVER_MEMORY.search(entry.text)})
-    return ", ".join(hosts)
+    is_over = hosts or state.state == "OUT_OF_MEMORY" or any(_JOB_OVER_MEMORY.search(entry.text) for entry in lines)
+    return ", ".join(hosts) if is_over else None
 
 
-def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], over_memory: str) -> tuple[int, Any, str]:
+def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], over_memory: str | None) -> tuple[int, Any, str]:
     if state.state == "COMPLETED":
         return 0, "ok", ""
     if state.state in ("TIMEOUT", "DEADLINE"):
@@ -154,7 +158,7 @@ def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], 
         return CANCELLED, "cancelled", "the job was cancelled"
     if lost:
         return JobLostError.exit_code, "lost", "; ".join(_node_words(name, text) for name, text in sorted(lost.items()))
-    if state.state == "OUT_OF_MEMORY" or over_memory:
+    if over_memory is not None:
         where = f" on {over_memory}" if over_memory else ""
         return KILLED, "failed", f"the job used more memory{where} than it was given; more --cpus-per-task brings more memory"
     if failure is not None:
