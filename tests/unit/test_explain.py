@@ -100,6 +100,19 @@ def test_what_slurm_says_of_the_first_rank_has_weight() -> None:
     assert found.match.ranks == (1, 5)
 
 
+def test_the_message_of_an_exception_comes_before_the_code_that_raised_it() -> None:
+    text = """Traceback (most recent call last):
+  File "/scratch/u/train.py", line 9, in <module>
+    net = Net().to("cuda")
+  File "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", line 486, in _lazy_init
+    raise AssertionError("Torch not compiled with CUDA enabled")
+AssertionError: Torch not compiled with CUDA enabled"""
+    found = explain(Evidence(pasted(text), "FAILED", 1), RULES)
+    assert found.match is not None
+    assert found.match.rule == "no-gpu"
+    assert found.match.line == "AssertionError: Torch not compiled with CUDA enabled"
+
+
 def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
     text = (
         "".join(f"{rank}| step {step}\n" for step in range(50) for rank in range(3))

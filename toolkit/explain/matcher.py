@@ -14,6 +14,7 @@ from toolkit.redaction import redacted
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_FRAME_LINE = re.compile(r'\s+File "[^"]+", line \d+')
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed|failure|denied|refused|"
@@ -106,6 +107,7 @@ def _rank_of(match: Match, evidence: Evidence) -> tuple[bool, int]:
 def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
     echoes = _echoes(evidence.entries, rules)
     past = frozenset[int]() if evidence.state else ending.survived(evidence.entries)
+    quoted = _quoted_code(evidence.entries)
     for name, rule in rules.items():
         if not _applies(rule, evidence):
             continue
@@ -115,6 +117,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         if rule.signatures and not found:
             continue
         found, is_past = _present(found, past)
+        found = [line for line in found if line.position not in quoted] or found
         best = _best_line(found, evidence.first_rank) if found else None
         entry = best.entry if best else None
         groups = {"place": _place(evidence.entries, best.position), **best.groups} if best else {}
@@ -140,6 +143,17 @@ def _present(found: list[_Line], past: Collection[int]) -> tuple[list[_Line], bo
     """Return the lines that were not survived; where all were, all of them, and that they were."""
     present = [line for line in found if line.position not in past]
     return (present, False) if present else (found, bool(found))
+
+
+def _quoted_code(entries: Sequence[Entry]) -> frozenset[int]:
+    """Return the positions of the lines of code in tracebacks, each below its frame in its log."""
+    below_frame: dict[str, bool] = {}
+    found = []
+    for position, entry in enumerate(entries):
+        if below_frame.get(entry.label) and entry.text[:1].isspace():
+            found.append(position)
+        below_frame[entry.label] = bool(_FRAME_LINE.match(entry.text))
+    return frozenset(found)
 
 
 def _names(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
