@@ -113,6 +113,17 @@ AssertionError: Torch not compiled with CUDA enabled"""
     assert found.match.line == "AssertionError: Torch not compiled with CUDA enabled"
 
 
+def test_what_slurm_writes_into_the_log_of_a_task_blames_no_task() -> None:
+    text = """2| loaded 256 MB
+2| slurmstepd-nid002: error: StepId=15.0 exceeded memory limit (1576 > 1572), being killed
+3| loaded 640 MB"""
+    found = explain(Evidence(pasted(text), "FAILED", 1), RULES)
+    assert found.match is not None
+    assert found.match.rank is None
+    assert found.match.cause == "the step on nid002 used more memory than the job was given"
+    assert found.match.ranks == ()
+
+
 def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
     text = (
         "".join(f"{rank}| step {step}\n" for step in range(50) for rank in range(3))

@@ -15,6 +15,9 @@ from toolkit.redaction import redacted
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _FRAME_LINE = re.compile(r'\s+File "[^"]+", line \d+')
+# slurmstepd speaks of a step on its node. In which task's log it does so says nothing about the
+# task.
+_DAEMON = re.compile(r"slurmstepd-(?P<host>[\w.-]+): error: ")
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed|failure|denied|refused|"
@@ -120,6 +123,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         found = [line for line in found if line.position not in quoted] or found
         best = _best_line(found, evidence.first_rank) if found else None
         entry = best.entry if best else None
+        daemon = _DAEMON.match(entry.text) if entry else None
         groups = {"place": _place(evidence.entries, best.position), **best.groups} if best else {}
         groups |= {"node": groups.get("node") or ",".join(sorted(evidence.nodes_down))}
         groups = {**_names(evidence, entry), **groups}
@@ -132,10 +136,10 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             sure="possible" if is_past else rule.sure,
             role=rule.role,
             weight=rule.weight - (_SURVIVED if is_past else 0),
-            rank=entry.rank if entry else None,
-            host=entry.host if entry else "",
+            rank=entry.rank if entry and not daemon else None,
+            host=daemon["host"] if daemon else entry.host if entry else "",
             line=redacted(entry.text.strip()) if entry else "",
-            ranks=tuple(sorted({line.entry.rank for line in found if line.entry.rank is not None})),
+            ranks=_ranks(found),
         )
 
 
@@ -143,6 +147,12 @@ def _present(found: list[_Line], past: Collection[int]) -> tuple[list[_Line], bo
     """Return the lines that were not survived; where all were, all of them, and that they were."""
     present = [line for line in found if line.position not in past]
     return (present, False) if present else (found, bool(found))
+
+
+def _ranks(found: Iterable[_Line]) -> tuple[int, ...]:
+    """Return the ranks whose own lines show the cause."""
+    entries = (line.entry for line in found if not _DAEMON.match(line.entry.text))
+    return tuple(sorted({entry.rank for entry in entries if entry.rank is not None}))
 
 
 def _quoted_code(entries: Sequence[Entry]) -> frozenset[int]:
@@ -226,6 +236,9 @@ def _known_where(entry: Entry, evidence: Evidence) -> dict[str, str]:
 
 
 def _where(entry: Entry) -> str:
+    daemon = _DAEMON.match(entry.text)
+    if daemon:
+        return f"the step on {daemon['host']}"
     who = f"rank {entry.rank}" if entry.rank is not None else "the batch script" if not entry.host else "a task"
     return f"{who} on {entry.host}" if entry.host else who
 
