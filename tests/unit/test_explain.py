@@ -124,6 +124,13 @@ def test_what_slurm_writes_into_the_log_of_a_task_blames_no_task() -> None:
     assert found.match.ranks == ()
 
 
+def test_the_exception_below_in_user_code_is_named_with_the_users_own_line() -> None:
+    found = explain(evidence(RULES["keras-user-code"].examples[0]), RULES)
+    assert found.match is not None
+    assert found.match.cause.startswith('ValueError: Input 0 of layer "sequential" is incompatible')
+    assert found.match.cause.endswith("(/scratch/user/main.py, line 18)")
+
+
 def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
     text = (
         "".join(f"{rank}| step {step}\n" for step in range(50) for rank in range(3))

@@ -18,7 +18,7 @@ _FRAME_LINE = re.compile(r'\s+File "[^"]+", line \d+')
 # slurmstepd speaks of a step on its node. In which task's log it does so says nothing about the
 # task.
 _DAEMON = re.compile(r"slurmstepd-(?P<host>[\w.-]+): error: ")
-_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
+_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/__autograph_generated_file")
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed|failure|denied|refused|"
     r"no such|not found|panic",
