@@ -179,6 +179,7 @@ def test_secrets_do_not_come_out_of_an_explanation() -> None:
 def test_each_set_of_logs_holds_its_bar() -> None:
     known, later, healthy = count(GOLDEN)
     assert (known.held, later.held, healthy.held) == (True, True, True)
+    assert later.right + len(later.wrong) >= 30
     assert healthy.right >= 50
 
 
