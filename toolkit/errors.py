@@ -20,9 +20,10 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     known = {plain(choice): choice for choice in sorted(choices, reverse=True)}
     same = next((known[word] for word in meant(name) if word in known), None)
     found = get_close_matches(plain(name), known, n=1, cutoff=0.5)
-    # Dashes say nothing, so that --output is not like --pty; letters that are nearly all alike are a slip.
-    is_slip = bool(get_close_matches(plain(name), known, n=1, cutoff=0.85))
-    return same if same and not is_slip else known[found[0]] if found else same
+    # Dashes say nothing, so that --output is not like --pty. The same word in other letters is the
+    # choice itself, but of one letter another case is another option: sbatch's -n and -N.
+    is_spelling = len(plain(name)) > 1 and plain(name) in known
+    return same if same and not is_spelling else known[found[0]] if found else same
 
 
 class ToolkitError(Exception):
