@@ -82,7 +82,8 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     """
     named = LAUNCHERS.get(str(flags.values.get("launcher")))
     is_live = flags.values.get("snapshot") is False
-    if named is None or not named.programs:
+    # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
+    if named is None or not named.programs or flags.values.get("python_module"):
         target_name, flags = _of_python(target_name, flags, here)
     target = resolve(target_name, here, program=named is not None and named.programs, is_live=is_live)
     layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]

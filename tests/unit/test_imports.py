@@ -756,6 +756,26 @@ def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
     assert words.endswith("--epochs 12")
 
 
+def test_a_module_is_run_as_one_by_the_launcher_of_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name would be taken for that of a program of the image."""
+    root = write(tmp_path, {"pkg/train.py": ""})
+    seen: list[tuple[str, bool]] = []
+
+    class StopError(Exception):
+        pass
+
+    def resolve(name: str, _: Path, *, program: bool, **__: bool) -> object:
+        seen.append((name, program))
+        raise StopError
+
+    monkeypatch.setattr(prepare, "resolve", resolve)
+    values = {"python_module": "pkg.train", "launcher": "none"}
+    for flags, name in ((values, "pkg.train"), ({"launcher": "none"}, "hostname")):
+        with pytest.raises(StopError):
+            prepare.prepare(name, Layer("flag", flags), root)
+    assert seen == [("pkg/train.py", True), ("hostname", True)]
+
+
 MODULES = [
     (("python", "-m", "pkg.train", "--lr", "1"), ("pkg/train.py", "pkg.train", ("--lr", "1"))),
     (("python3", "-u", "-m", "pkg"), ("pkg/__main__.py", "pkg", ())),
