@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.samples import inputs
 from tests.unit.test_runs_code import call
@@ -70,6 +71,19 @@ def test_what_git_does_not_ignore_is_copied(tree: Path) -> None:
     assert (paths.code_tree / "new.py").read_text() == "x = 1\n"
     assert stat.S_IMODE((paths.code_tree / "run.sh").stat().st_mode) == 0o555
     assert not os.access(paths.code_tree / "new.py", os.W_OK) or os.geteuid() == 0
+
+
+def test_what_python_compiles_is_neither_copied_nor_compared(tree: Path) -> None:
+    """Without a .gitignore for it, the run itself writes it again, and could not be repeated."""
+    compiled = tree / "src" / "__pycache__" / "helper.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"1")
+    paths, found = taken(tree)
+    assert "src/train.py" in found.files
+    assert str(compiled.relative_to(tree)) not in found.files
+    assert not (paths.code_tree / "src" / "__pycache__").exists()
+    of_older = replace(found, files={"__pycache__/a.pyc": "0"})
+    snapshot._require_same(of_older, {"__pycache__/a.pyc": "1"})
 
 
 def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:

@@ -125,7 +125,11 @@ def _within(root: Path, path: str) -> str:
 
 
 def _names(root: Path, runs: Path) -> Sequence[str]:
-    """Return the names of what git does not ignore, but never runs: they would hold each other."""
+    """Return the names of what git does not ignore, but never runs: they would hold each other.
+
+    What Python compiles is left out, too: without a .gitignore for it, the first run would write it
+    again in the copy, which could not be repeated then.
+    """
     names = git.files(root)
     if names is None:
         raise UsageError(
@@ -134,7 +138,13 @@ def _names(root: Path, runs: Path) -> Sequence[str]:
             next_step=f"git -C {root} status says why",
         )
     own = os.path.relpath(runs.resolve(), root.resolve())
-    return [name for name in names if not PurePosixPath(name).is_relative_to(own)]
+    kept = (name for name in names if not _is_compiled(name))
+    return [name for name in kept if not PurePosixPath(name).is_relative_to(own)]
+
+
+def _is_compiled(name: str) -> bool:
+    """Return whether Python writes a file by itself, beside the sources that it imports."""
+    return "__pycache__" in PurePosixPath(name).parts
 
 
 def is_secret_file(name: str) -> bool:
@@ -222,7 +232,8 @@ def _link(root: Path, source: Path) -> str:
 
 
 def _require_same(before: Snapshot, digests: dict[str, str]) -> None:
-    changed = [name for name, digest in before.files.items() if digests.get(name) != digest]
+    files = {name: digest for name, digest in before.files.items() if not _is_compiled(name)}
+    changed = [name for name, digest in files.items() if digests.get(name) != digest]
     if changed:
         raise ConfigError(
             f"{len(changed)} of {len(before.files)} files of the snapshot are not as they were",
