@@ -11,6 +11,7 @@ from toolkit.explain.model import Evidence
 from toolkit.explain.rulebook import rules
 from toolkit.launchers.common import failed
 from toolkit.model.report import ErrorRecord, Report
+from toolkit.model.run import Failure
 from toolkit.runs import blame
 from toolkit.runs.blame import Class
 
@@ -208,6 +209,23 @@ NOISE: list[tuple[str, str, int | None]] = [
     ("ModuleNotFoundError: No module named 'torch._dynamo'", "nid001", 0),
     ("Horovod has been shut down", "nid001", 0),
 ]
+
+
+def test_a_rank_that_ended_without_a_word_is_not_explained_by_the_others() -> None:
+    """os._exit, or a library that calls exit(): the first rank is known, and the others' loss is a consequence."""
+    lost = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
+    silent = Failure(exit_code=9, rank=3, host="nid002", text="rank 3 on nid002: exit code 9")
+    found = blame.first("srun", [report(2, 1.0, error("RuntimeError", lost))], [silent])
+    lines: list[tuple[str, str, int | None]] = [
+        ("Traceback (most recent call last):", "nid002", 2),
+        ('  File "/home/user/train.py", line 23, in main', "nid002", 2),
+        (f"RuntimeError: [/x/{lost}", "nid002", 2),
+        ("srun: error: nid002: task 3: Exited with exit code 9", "", None),
+    ]
+    said = explained(found, lines)
+    assert said.match.cause.startswith("rank 3 on nid002 ended with exit code 9, without an error of Python")
+    assert said.match.sure == "likely"
+    assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows what it printed last",)
 
 
 def test_the_words_of_other_ranks_and_earlier_lines_are_no_cause() -> None:

@@ -87,7 +87,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     own = evidence._replace(entries=own_words.entries(evidence), nodes_down={})
     found = sorted(_matches(own, causes), key=lambda match: -match.weight)
     if not failure.words:
-        return found
+        return found or [own_words.silent(failure, _names(evidence))]
     special = [match for match in found if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")]
     if not special and failure.kind != "argparse":
         early = {name: rule for name, rule in causes.items() if rule.early}

@@ -33,9 +33,11 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
 
 
 def printed(evidence: Evidence) -> tuple[Entry, ...]:
-    """Return the lines of the first failing rank; where its lines have no number, those of its node."""
+    """Return the lines of the first failing rank; without numbers, those of its node."""
     own = tuple(entry for entry in evidence.entries if entry.rank is not None and entry.rank == evidence.first_rank)
-    return own or tuple(entry for entry in evidence.entries if entry.host and entry.host == evidence.first_host)
+    host = evidence.first_host
+    without = (entry for entry in evidence.entries if entry.rank is None and entry.host == host)
+    return own or (tuple(without) if host else ())
 
 
 # A rank that an exception ends waits in MPI_Finalize for the others, which wait for it.
@@ -65,4 +67,29 @@ def match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Mat
         host=failure.host or "",
         line=failure.words,
         ranks=tuple(sorted({*failure.alike, *(() if failure.rank is None else (failure.rank,))})),
+    )
+
+
+def silent(failure: Failure, names: Mapping[str, str]) -> Match:
+    """Return a cause for a rank that failed without a word: the others tell consequences."""
+    rank = "" if failure.rank is None else f"--rank {failure.rank} "
+    signal = failure.exit_code - 128
+    how = f"ended with exit code {failure.exit_code}"
+    by = "os._exit(), native code, or a program that is not Python"
+    if signal > 0:
+        how, by = f"was killed by signal {signal}", "another process, or the system"
+    who = failure.text.partition(":")[0] or "a rank"
+    return Match(
+        rule="exit-code",
+        summary="a rank ended without an error of Python",
+        cause=f"{who} {how}, without an error of Python: {by}",
+        fix=(f"toolkit logs {rank}{names['run']} shows what it printed last",),
+        source="the ranks' records: the others failed because of it",
+        sure=cast(Certainty, failure.certainty or "likely"),
+        role="cause",
+        weight=0,
+        rank=failure.rank,
+        host=failure.host or "",
+        line="",
+        ranks=(),
     )
