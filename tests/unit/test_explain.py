@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.explain_evidence import GOLDEN, captured
+from tests.unit.samples import inputs
 from toolkit.bench.explain import Count, count
 from toolkit.cli.explain import lines_of
+from toolkit.explain import gather
 from toolkit.explain.gather import of_capture
 from toolkit.explain.matcher import entries_of, explain, pasted
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.explain.rulebook import rules
+from toolkit.plan import plan
 from toolkit.redaction import is_secret_name, redacted
+from toolkit.runs.store import Paths
 
 RULES = rules()
 EXAMPLES = [(name, number, example) for name, rule in RULES.items() for number, example in enumerate(rule.examples)]
@@ -187,3 +191,41 @@ def test_an_empty_set_and_one_wrong_with_certainty_hold_no_bar() -> None:
     assert not Count(kind="later", right=0, wrong=()).held
     assert not Count(kind="later", right=30, wrong=("x: memory",), certain=1).held
     assert Count(kind="later", right=30, wrong=("x: memory",)).held
+
+
+PLAIN = """epoch 3
+slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks have been OOM Killed.
+srun: error: gpu07: task 5: Out Of Memory
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "wrong"),
+    [
+        (PLAIN, "a process of the job used more memory", "batch script"),
+        ("sbatch: error: invalid account", "sbatch: error: invalid account", "batch|"),
+        (
+            "Traceback (most recent call last):\n  File \"a.py\", line 2, in f\nKeyError: 'x'",
+            "the log shows the whole traceback",
+            "RUN",
+        ),
+        ("srun: error: nid1: task 2: Segmentation fault", "the log shows where", "RUN"),
+    ],
+)
+def test_a_pasted_log_is_told_without_a_run(text: str, expected: str, wrong: str) -> None:
+    """Nothing is known of who printed its lines, and no command can name its run."""
+    said = "\n".join(lines_of(explain(Evidence(pasted(text)), rules())))
+    assert expected in said
+    assert wrong not in said
+
+
+def test_a_fix_names_a_run_as_the_current_directory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job id is found from everywhere, but the run's bare name is not."""
+    run = tmp_path / "project" / "runs" / "train-0001"
+    run.mkdir(parents=True)
+    decided = plan(inputs({}))
+    for directory, word in ((tmp_path / "project", "train-0001"), (tmp_path, "project/runs/train-0001")):
+        monkeypatch.chdir(directory)
+        names = gather._names(Paths(run), decided, 7)
+        assert names["run"] == word
+        assert Path(names["run_path"]).resolve() == run

@@ -125,7 +125,8 @@ def lines_of(found: Explanation) -> list[str]:
     elif found.match is None:
         lines.append(subject("cause", "not known: none of the rules fits. The earliest lines that look like errors:"))
         lines += [subject("", line) for line in found.suspicious] or [subject("", "there are none")]
-        lines.append(subject("next", "toolkit logs --raw RUN shows everything"))
+        if found.every_line:
+            lines.append(subject("next", f"{found.every_line} shows everything"))
     else:
         match = found.match
         lines += [subject("code", found.source)] if found.source else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,6 +11,7 @@ from toolkit.explain.matcher import entries_of, labelled
 from toolkit.explain.model import Evidence
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
+from toolkit.quoting import shell
 from toolkit.runs import excerpt, follow, logs, status
 from toolkit.runs.lines import ends
 from toolkit.runs.store import Paths
@@ -58,7 +60,8 @@ def _first_text(outcome: Outcome) -> str:
 def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
     """Return what placeholders of fixes stand for."""
     image = {"image": plan.container.name} if plan.container.image else {}
-    return {"run": paths.name, "run_path": f"{paths.directory.parent.name}/{paths.name}", "job": str(job_id), **image}
+    run_path = shell(os.path.relpath(paths.directory))
+    return {"run": paths.word, "run_path": run_path, "job": str(job_id), **image}
 
 
 def _forced(plan: Plan) -> tuple[str, ...]:

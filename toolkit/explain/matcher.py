@@ -59,6 +59,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         others=others,
         suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
         looked_at=_looked_at(evidence, len(rules), long),
+        every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
     )
 
 
@@ -131,7 +132,7 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             rule=name,
             summary=rule.summary,
             cause=redacted(_filled(rule.cause, groups)),
-            fix=tuple(redacted(_filled(text, groups)) for text in rule.fix),
+            fix=tuple(redacted(_filled(_of_log(text, evidence), groups)) for text in rule.fix),
             source=rule.source,
             sure="possible" if is_past else rule.sure,
             role=rule.role,
@@ -141,6 +142,24 @@ def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             line=redacted(entry.text.strip()) if entry else "",
             ranks=_ranks(found),
         )
+
+
+# What fixes say of the logs of a run, which a pasted log is not.
+_LOGS_SHOW = re.compile(r"toolkit logs (?:--rank \{rank\} )?\{run\} shows")
+_SEE_LOGS = re.compile(r": toolkit logs (?:--rank \{rank\} )?\{run\}$")
+_RUN_AGAIN = "toolkit run {run_path} starts it again"
+
+
+def _of_log(text: str, evidence: Evidence) -> str:
+    """Return a fix as it reads for a log whose run is not known: no command can name the run."""
+    if "run" in evidence.names:
+        return text
+    return "submit it again" if text == _RUN_AGAIN else _SEE_LOGS.sub("", _LOGS_SHOW.sub("the log shows", text))
+
+
+def _is_plain(evidence: Evidence) -> bool:
+    """Return whether nothing tells which process printed a line: a log that people have kept."""
+    return not (evidence.names or evidence.launcher) and all(entry.rank is None and not entry.host for entry in evidence.entries)
 
 
 def _present(found: list[_Line], past: Collection[int]) -> tuple[list[_Line], bool]:
@@ -208,11 +227,13 @@ class _Line(NamedTuple):
 def _lines(rule: Rule, evidence: Evidence) -> Iterator[_Line]:
     """Yield every line that shows the cause."""
     patterns = [compiled(pattern) for pattern in rule.signatures]
+    is_plain = _is_plain(evidence)
     for position, entry in enumerate(evidence.entries):
         found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
         if found:
             groups = {name: text or "" for name, text in found.groupdict().items()}
-            yield _Line(entry, position, {"where": _where(entry)} | groups | _known_where(entry, evidence))
+            where = "a process of the job" if is_plain else _where(entry)
+            yield _Line(entry, position, {"where": where} | groups | _known_where(entry, evidence))
 
 
 def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
@@ -281,6 +302,8 @@ def _first(evidence: Evidence, best: Match | None) -> str:
     if evidence.nodes_down:
         return "; ".join(f"node {name} is {text}" for name, text in sorted(evidence.nodes_down.items()))
     if best and best.line:
+        if _is_plain(evidence):
+            return best.line
         where = f" on {best.host}" if best.host else ""
         who = f"rank {best.rank}" if best.rank is not None else "the batch script" if not best.host else "a task"
         return f"{who}{where}: {best.line}"
@@ -297,8 +320,9 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
                 kept.append(redacted(entry.text.rstrip()))
     first = str(evidence.first_rank)
     labels = sorted(streams, key=lambda label: (label != first, not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    is_plain = _is_plain(evidence)
     for label in labels[:_MOST_RANKS]:
-        yield from (f"{label}| {text}" for text in streams[label])
+        yield from (text if is_plain else f"{label}| {text}" for text in streams[label])
     if len(labels) > _MOST_RANKS:
         yield f"... and {len(labels) - _MOST_RANKS} more"
 

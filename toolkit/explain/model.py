@@ -174,6 +174,7 @@ class Explanation(Model, frozen=True, kw_only=True):
         others: what else fits, less likely.
         suspicious: where the cause is not known: the earliest lines of each rank that look like errors.
         looked_at: what was read.
+        every_line: the command that shows every line; empty for a pasted log.
     """
 
     first: str
@@ -182,3 +183,4 @@ class Explanation(Model, frozen=True, kw_only=True):
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
+    every_line: str = ""
