@@ -219,6 +219,43 @@ def test_a_pasted_log_is_told_without_a_run(text: str, expected: str, wrong: str
     assert wrong not in said
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tests/test_errors.py::test_segfault XFAIL (Segmentation fault expected)",
+        "tests/test_errors.py::test_oom[Out of memory handler] PASSED",
+        "test_raises (tests.Errors) ... ok",
+    ],
+)
+def test_a_test_that_ends_as_expected_is_no_failure(line: str) -> None:
+    healthy = f"collected 2 items\n{line}\n===== 1 passed, 1 xfailed in 0.33s =====\n"
+    assert explain(Evidence(pasted(healthy)), rules()).first == "no failure found"
+    failed = f"collected 2 items\n{line}\nSegmentation fault (core dumped)\n"
+    assert explain(Evidence(pasted(failed)), rules()).first != "no failure found"
+
+
+def test_what_opencv_lacks_is_no_matter_of_nvidias_image() -> None:
+    text = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
+    found = explain(Evidence(pasted(text)), rules()).match
+    assert found
+    assert found.rule == "library-display"
+    assert "opencv-python-headless" in found.fix[0]
+
+
+def test_the_code_that_raises_an_error_is_not_the_error() -> None:
+    text = """Traceback (most recent call last):
+  File "main.py", line 61, in main
+    model.load_state_dict(torch.load(path))
+  File "/opt/lib/python3.10/site-packages/torch/nn/modules/module.py", line 2041, in load_state_dict
+    raise RuntimeError('Error(s) in loading state_dict for {}:\\n\\t{}'.format(
+RuntimeError: Error(s) in loading state_dict for ResNet:
+\tsize mismatch for fc.weight"""
+    found = explain(Evidence(pasted(text)), rules())
+    assert found.match
+    assert found.match.rule == "checkpoint"
+    assert found.match.line.startswith("RuntimeError: Error(s) in loading state_dict for ResNet")
+
+
 def test_a_fix_names_a_run_as_the_current_directory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job id is found from everywhere, but the run's bare name is not."""
     run = tmp_path / "project" / "runs" / "train-0001"

@@ -24,7 +24,12 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 _WARNING = re.compile(r"^\W{0,3}(?:\w{1,10}\]:)?\W?W\d{4} |^\[W |\bWARN|[Ww]arning|\(ignored\)|NCCL INFO|^Exception ignored in")
-_INFORMATION = re.compile(r"NCCL INFO|\(ignored\)")
+# A test that passed, or failed as its author expects, may be named after any failure.
+_EXPECTED = (
+    r"\.py::.{1,300} (?:PASSED|XFAIL|XPASS|SKIPPED)\b"
+    r"|\.\.\. (?:ok|expected failure|skipped)\b"
+)
+_INFORMATION = re.compile(rf"NCCL INFO|\(ignored\)|{_EXPECTED}")
 _NORMAL = re.compile(r"^\S.*\w")
 _ALARMING = re.compile(
     r"error|exception|traceback|fatal|abort|kill|cannot|can't|could not|fail|denied|refused|signal|-----|=====", re.IGNORECASE
