@@ -646,10 +646,31 @@ def test_a_rank_sees_no_system_directory_of_the_host(tmp_path: Path) -> None:
         ("einops", "einops"),
         ("a_b", "a-b"),
         ("utils", ""),
+        ("google", ""),
     ],
 )
 def test_the_distribution_of_a_module_is_named(module: str, package: str) -> None:
     assert distribution(module) == package
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("from google.protobuf import text_format", "protobuf"),
+        ("import google.protobuf.text_format as t", "protobuf"),
+        ("from google import protobuf", "protobuf"),
+        ("from google.cloud import storage", "google-cloud-storage"),
+        ("import google.unheard_of", ""),
+    ],
+)
+def test_a_package_that_shares_its_first_name_is_named_by_the_rest(
+    line: str,
+    package: str,
+    tmp_path: Path,
+) -> None:
+    """The package google of the index is another one."""
+    [one] = read(write(tmp_path, {"train.py": line})).names
+    assert (one.name, distribution(one.name, one.within)) == ("google", package)
 
 
 def test_every_line_of_the_data_names_its_source() -> None:
@@ -756,7 +777,10 @@ def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
     assert words.endswith("--epochs 12")
 
 
-def test_a_module_is_run_as_one_by_the_launcher_of_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_run_as_one_by_the_launcher_of_programs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its name would be taken for that of a program of the image."""
     root = write(tmp_path, {"pkg/train.py": ""})
     seen: list[tuple[str, bool]] = []

@@ -48,9 +48,18 @@ def written() -> Written:
     return read_toml(package_directory("imports") / "distributions.toml", Written)
 
 
-def distribution(module: str) -> str:
-    """Return what pip is asked for; empty for names of the user's own code, and of what pip lacks."""
+def distribution(module: str, within: str = "") -> str:
+    """Return what pip is asked for; empty for names of the user's own code, and of what pip lacks.
+
+    Args:
+        module: top-level module.
+        within: the import in full: ``google.protobuf.text_format``.
+    """
     known = written()
+    parts = within.split(".")
+    for count in range(len(parts), 1, -1):
+        if found := known.modules.get(".".join(parts[:count])):
+            return found.distribution
     if module in known.standard:
         return known.standard[module].distribution
     if module in known.modules:

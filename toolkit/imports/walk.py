@@ -198,6 +198,7 @@ class _Walk:
                 line=found.line,
                 is_certain=strength is Strength.CERTAIN,
                 elsewhere=self.elsewhere(name),
+                within=".".join((found.module, *found.names[:1])),
             )
             for name, (file, found, strength) in self.missing.items()
             if strength is not Strength.OPTIONAL and name.isidentifier()

@@ -15,6 +15,7 @@ class Import(Model, frozen=True, kw_only=True):
         is_certain: the import is executed in every run; else it may never be.
         elsewhere: a directory that the ranks do not search and that holds such a module; empty: none
             was found.
+        within: the import in full, since several packages share ``google``: ``google.protobuf``.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Import(Model, frozen=True, kw_only=True):
     line: int
     is_certain: bool = True
     elsewhere: str = ""
+    within: str = ""
 
 
 class Shown(Model, frozen=True, kw_only=True):

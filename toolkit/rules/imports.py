@@ -79,11 +79,13 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
     notes = [note for one in missing if (note := standard_note(one.name, python.version))]
     hidden = [one for one in missing if one.elsewhere]
     notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in hidden]
-    packages = list(dict.fromkeys(filter(None, (distribution(one.name) for one in missing))))
+    named = (distribution(one.name, one.within) for one in missing)
+    packages = list(dict.fromkeys(filter(None, named)))
     unsure = [one.name for one in missing if not is_known(one.name)]
     if unsure:
         advice = "--env PYTHONPATH=DIRECTORY says where it is"
-        notes.append(f"if {_listed(unsure)} is your own code: {advice}")
+        verb = "is" if len(unsure) == 1 else "are"
+        notes.append(f"if {_listed(unsure)} {verb} your own code: {advice}")
     cause = f"the {_noun(case)} has no {where}{more}"
     details = (*notes, *(_recipe_step(packages) if packages and _is_sif(case) else ()))
     step = _next(case, packages, python)
