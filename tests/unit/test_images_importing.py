@@ -103,6 +103,28 @@ def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
     assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [["11:", "USER"], ["12:", "CMD"]]
 
 
+@pytest.mark.parametrize(
+    ("word", "is_named"),
+    [
+        ("$HOME/x", True),
+        ("${HOME}", True),
+        ("${USER:-me}", True),
+        ("\\$HOME", False),
+        ("'$HOME'", False),
+        ("$HOMEDIR", False),
+        ("$PWDX", False),
+    ],
+)
+def test_an_empty_variable_is_named_where_it_is_expanded(
+    word: str,
+    is_named: bool,
+    tmp_path: Path,
+) -> None:
+    done = taken(f"FROM debian:bookworm\nENV A={word}\n", tmp_path)
+    assert done.exit_code == 0, done.exception
+    assert ("are empty in a Dockerfile" in done.output) == is_named
+
+
 def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
     done = taken(DEFINITION, tmp_path, "x.def")
     assert done.exit_code == 0, done.exception

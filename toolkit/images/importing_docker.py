@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,18 @@ def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any
         UsageError: the file has several stages.
     """
     return _Import(path).run(dockerfile.instructions(text, path.name))
+
+
+class _Asked:
+    """Unset variables, and which of them a word expands: not those in single quotes."""
+
+    def __init__(self, unset: Container[str]) -> None:
+        self.unset = unset
+        self.names: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        self.names |= {name} if isinstance(name, str) else set()
+        return name in self.unset
 
 
 class _Everything:
@@ -107,15 +119,18 @@ class _Import:
         Raises:
             ConfigError: it cannot be read, or depends on the base image in a way that no shell has.
         """
-        if any(f"${name}" in word or f"${{{name}" in word for name in _UNSET):
-            self._name(one, "$HOME and its like are empty in a Dockerfile, unless the base image sets them: write the path")
         values = {**self.arguments, **self.environment} if known is None else known
+        unset = _Asked(self.unset if known is None else _Everything())
         try:
-            return dockerfile.expanded(word, values, unset=self.unset if known is None else _Everything())
+            text = dockerfile.expanded(word, values, unset=unset)
         except UnknownValueError as error:
             raise self._refused(one, f"its value depends on whether the base image sets {error}") from None
         except ValueError as error:
             raise self._refused(one, str(error)) from None
+        if not unset.names.isdisjoint(_UNSET):
+            empty = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
+            self._name(one, f"{empty}: write the path")
+        return text
 
     def _plain(self, one: Instruction, word: str) -> str:
         """A word that depends on nothing in the base image."""
