@@ -210,3 +210,13 @@ def test_settling_gives_a_manifest_its_name_and_clears_what_was_half_written(ima
     store.settle(images / "x.sif", manifest("x"))
     assert (images / "x.json").read_text() == to_json(manifest("x"))
     assert sorted(path.name for path in images.glob(".*")) == [others.name]
+
+
+@pytest.mark.parametrize(
+    ("image", "is_offered"),
+    [("python:3.11", True), ("dockr://python:3.11", False), ("pytorch_cp", False)],
+)
+def test_the_way_to_a_registry_is_shown_for_what_may_be_there(image: str, is_offered: bool) -> None:
+    with pytest.raises(UnknownImageError) as caught:
+        store.find(image)
+    assert (f"docker://{image}" in (caught.value.next_step or "")) == is_offered

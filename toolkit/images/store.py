@@ -77,12 +77,18 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
     if image in recipe_names():
         raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
     known = {name for directory in places for name in image_names(directory)}
+    registry = f"; docker://{image} is fetched from a registry" if _is_reference(image) else ""
     raise UnknownImageError(
         f"no recipe, image or file is called {image}",
         choices={*known, *recipe_names()},
         value=image,
-        next_step="toolkit image list" + (f"; docker://{image} is fetched from a registry" if ":" in image and " " not in image else ""),
+        next_step=f"toolkit image list{registry}",
     )
+
+
+def _is_reference(image: str) -> bool:
+    """Return whether a word may be an image of a registry, without its scheme: ``python:3.11``."""
+    return ":" in image and " " not in image and "://" not in image
 
 
 def _expanded(path: str) -> Path:
