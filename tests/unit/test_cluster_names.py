@@ -83,3 +83,10 @@ def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(here: Path,
     with pytest.raises(SlurmUnreachableError, match="'nu' is not up"):
         prepare.find_place("auto")
     assert os.environ["TOOLKIT_CLUSTER"] == "nu"
+
+
+def test_gpus_of_nodes_are_called_so_everywhere() -> None:
+    """Slurm's --gpus are those of a job."""
+    for name, one in all_commands(cli, click.Context(cli), ""):
+        options = [parameter.opts for parameter in one.params]
+        assert ["--gpus"] not in options or any("--gpus-per-node" in opts for opts in options), name

@@ -22,7 +22,13 @@ _OUTCOME = len("not checked")
 @click.option("--site", default="auto", shell_complete=complete_sites, metavar="NAME", help="The cluster; default: as toolkit run has it.")
 @click.option("--image", shell_complete=_images, metavar="NAME|PATH", help="That your jobs use; what runs on nodes runs in it.")
 @click.option("--nodes", "-N", type=click.IntRange(min=1), help="Look at so many nodes, too: up to four short jobs, through Slurm.")
-@click.option("--gpus", type=click.IntRange(min=1), help="GPUs on each of these nodes.")
+@click.option(
+    "--gpus-per-node",
+    "--gpus",
+    "gpus",
+    type=click.IntRange(min=1),
+    help="GPUs on each of these nodes.",
+)
 @click.option("--partition", "-p", help="Of the cluster, for these jobs.")
 @click.option("--time", "limit", default="5", show_default=True, help="Time limit of these jobs.")
 @click.option("--comment", help="Slurm's comment, where the site wants one.")
@@ -51,7 +57,7 @@ def command(
     Examples:
       toolkit doctor
       toolkit doctor --nodes 2 --image pytorch_cpu
-      toolkit doctor --site neuron --image pytorch_22.03 --nodes 2 --gpus 4 --partition cas_v100_4 --comment "field=misc;appl=pytorch"
+      toolkit doctor --site neuron --image pytorch_22.03 --nodes 2 --gpus-per-node 4
     """
     from pathlib import Path
 
@@ -61,7 +67,8 @@ def command(
     from toolkit.errors import PreflightError, UsageError
 
     if gpus and not nodes:
-        raise UsageError("--gpus are of nodes", place="--gpus", next_step=f"--nodes 1 --gpus {gpus}")
+        step = f"--nodes 1 --gpus-per-node {gpus}"
+        raise UsageError("GPUs are of nodes", place="--gpus-per-node", next_step=step)
     pairs = (("--time", limit), ("--comment", comment), ("--account", account))
     options = [word for option, value in pairs if value for word in (option, value)]
     wanted = Wanted(site, image, nodes or 0, gpus or 0, partition, options)

@@ -9,7 +9,7 @@ from toolkit.doctor.case import Answer, Case, failed, passed, unchecked
 
 def check(case: Case) -> Answer:
     if not case.gpus:
-        return unchecked("no GPUs were asked for", "toolkit doctor --gpus N")
+        return unchecked("no GPUs were asked for", "toolkit doctor --gpus-per-node N")
     if why := case.no_nodes():
         return why
     if case.simulated and not any(one.gpus for one in case.told):

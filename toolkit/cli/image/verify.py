@@ -8,7 +8,13 @@ import click
 @click.command("verify")
 @click.argument("name")
 @click.option("--nodes", type=click.IntRange(min=1), help="Have ranks on so many nodes of the cluster sum, too: short jobs, through Slurm.")
-@click.option("--gpus", type=click.IntRange(min=1), help="GPUs on each of these nodes: a rank for each, by NCCL.")
+@click.option(
+    "--gpus-per-node",
+    "--gpus",
+    "gpus",
+    type=click.IntRange(min=1),
+    help="GPUs on each of these nodes: a rank for each, by NCCL.",
+)
 @click.option("--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH.")
 @click.option("--partition", help="Of the cluster, for these jobs.")
 @click.option("--time", "limit", default="10", show_default=True, help="Time limit of these jobs.")
@@ -34,7 +40,7 @@ def command(
     \b
     Examples:
       toolkit image verify pytorch_cpu
-      toolkit image verify pytorch_22.03 --nodes 2 --gpus 4 --partition cas_v100_4
+      toolkit image verify pytorch_22.03 --nodes 2 --gpus-per-node 4 --partition cas_v100_4
       toolkit image verify /apps/images/pytorch.sif --json
     """
     from toolkit.cli import console
