@@ -91,6 +91,7 @@ CASES = (
     _case("stray-word", '#SBATCH --comment="a', '#SBATCH --comment="a"', refused=True),
     _case("stray-word", "#SBATCH --nodes=1 now", "#SBATCH --nodes=1 # now", refused=True),
     _case("unknown-option", "#SBATCH --ntasks_per_node=1", "#SBATCH --ntasks-per-node=1", mends=True, refused=True),
+    _case("unknown-option", "#SBATCH --ntask=1", "#SBATCH --ntasks=1", refused=True),
     _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
     _command(
         "unknown-option", "srun --num_tasks_per_node 1 python t.py", "srun --ntasks-per-node 1 python t.py --num_tasks 1", mends=False

@@ -28,7 +28,12 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
 
 def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Finding]:
     known = known_options(program)
-    if name in known or not name or any(one.startswith(name) for one in known):
+    begun = sorted({one.replace("_", "-") for one in known if name and one.startswith(name)})
+    if name in known or not name or len(begun) == 1:
+        return
+    if begun:
+        advice = f"one of --{', --'.join(begun)}"
+        yield RULE.at(line, f"--{name} may be several options of {program}", advice=advice)
         return
     close = nearest(name, known)
     text = script.lines[line - 1]
