@@ -56,12 +56,12 @@ def said(given: Case) -> list[tuple[str | None, bool, str]]:
         ({"time": "48:00:00"}, None, ""),
         ({"time": "8:01:00", "interactive": True}, "--time", "480 minutes at most, 481 were asked for"),
         ({"time": "8:00:00", "interactive": True}, None, ""),
-        ({"gpus": 8}, "--gpus", "has 4 GPU(s) (V100), 8 were asked for"),
+        ({"gpus": 8}, "--gpus", "has 4 GPUs (V100), 8 were asked for"),
         ({"nodes": 11}, None, ""),
-        ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 node(s), 12 were asked for"),
+        ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 nodes, 12 were asked for"),
         ({"partition": "amd_h100_2", "nodes": 3, "gpus": 2}, "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
         ({"partition": "amd_h100_2", "nodes": 2, "gpus": 2}, None, ""),
-        ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPU(s) per node, 44 were asked for"),
+        ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
         ({"cpus_per_task": 10}, None, ""),
         ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
     ],
@@ -85,7 +85,7 @@ def test_a_site_that_wants_an_account_says_so() -> None:
 def test_what_slurm_says_goes_before_what_is_written() -> None:
     live = replace(FACTS.partitions[1], gpus=8, nodes=1)
     found = said(case({"gpus": 8}, facts=Facts(partitions=(live,)), partition=live))
-    assert found == [("--nodes", True, "partition cas_v100_4 has 1 node(s) that are up, 2 were asked for")]
+    assert found == [("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")]
     off = replace(live, available=False)
     assert ("--partition", False, "cas_v100_4 is switched off for now") in said(case({"gpus": 8, "nodes": 1}, partition=off))
 

@@ -12,7 +12,8 @@ def look(case: Case) -> list[Finding]:
     if case.manifest is None or not case.job.most_gpus:
         return []
     if cuda.for_cpus(case.manifest):
-        cause = f"{case.job.most_gpus} GPU(s) per node were asked for, and the frameworks of {case.manifest.name} are built for CPUs"
+        asked = f"GPUs were asked for ({case.job.most_gpus} per node)"
+        cause = f"{asked}, and the frameworks of {case.manifest.name} are built for CPUs"
         return [
             Finding(
                 ShapeError(cause, place=case.job.gpu_option, next_step="an image with CUDA: toolkit image list"),

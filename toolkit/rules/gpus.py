@@ -11,7 +11,9 @@ def look(case: Case) -> list[Finding]:
     has, kind, source = _has(case)
     if has is None or asked <= has:
         return []
-    cause = f"a node of partition {case.partition_name} has {has} GPU(s){kind}, {asked} were asked for"
+    number = f"{has} GPU{'' if has == 1 else 's'}{kind}"
+    verb = "was" if asked == 1 else "were"
+    cause = f"a node of partition {case.partition_name} has {number}, {asked} {verb} asked for"
     step = _elsewhere(case, asked) or f"{case.job.gpu_option} {has}"
     return [Finding(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 

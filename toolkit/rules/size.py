@@ -18,21 +18,29 @@ def look(case: Case) -> list[Finding]:
     for place, what, has, source in _limits(case):
         if has is not None and asked[place] > has:
             number = asked[place]
-            cause = f"partition {name} has {has} {what}, {number} {'were' if number != 1 else 'was'} asked for"
+            verb = "were" if number != 1 else "was"
+            cause = f"partition {name} has {_counted(has, what)}, {number} {verb} asked for"
             found.append(Finding(ShapeError(cause, place=place, next_step=_fit(place, has)), source))
     return found
+
+
+def _counted(number: int, what: str) -> str:
+    """Return ``11 nodes up`` for ``node up``."""
+    noun, _, rest = what.partition(" ")
+    plural = "s" if number != 1 and noun != "MB" else ""
+    return f"{number} {noun}{plural} {rest}".rstrip()
 
 
 def _limits(case: Case) -> Iterator[tuple[str, str, int | None, str]]:
     live, written = case.partition, case.written
     if live is not None:
-        yield "--nodes", "node(s) that are up", live.nodes, "sinfo"
-        yield "--nodes", "node(s) at most for one job", live.max_nodes, "sinfo"
-        yield "--cpus-per-task", "CPU(s) per node", live.cpus, "sinfo"
+        yield "--nodes", "node up", live.nodes, "sinfo"
+        yield "--nodes", "node at most for one job", live.max_nodes, "sinfo"
+        yield "--cpus-per-task", "CPU per node", live.cpus, "sinfo"
         yield "--mem", "MB of memory per node", live.memory or None, "sinfo"
     elif written is not None:
-        yield "--nodes", "node(s)", count(written.nodes), case.source
-        yield "--cpus-per-task", "CPU(s) per node", written.cpus, case.source
+        yield "--nodes", "node", count(written.nodes), case.source
+        yield "--cpus-per-task", "CPU per node", written.cpus, case.source
         yield "--mem", "MB of memory per node", written.memory, case.source
 
 

@@ -61,9 +61,9 @@ def findings(job: Job, minutes: int | None) -> list[ToolkitError]:
         return [UsageError(cause, place="--signal", next_step=f"--signal B:USR1@{_SECONDS}, or leave it out")]
     seconds = _signal(job, minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
-        cause = (
-            f"a job of {minutes} minute(s) would be told to stop as soon as it runs: {seconds} s before its end, and up to {_EARLY} s early"
-        )
+        length = f"{minutes} minute{'s' if minutes != 1 else ''}"
+        when = f"{seconds} s before its end, and up to {_EARLY} s early"
+        cause = f"a job of {length} would be told to stop as soon as it runs: {when}"
         return [UsageError(cause, place="--signal", next_step="a longer --time, or a signal nearer to the end")]
     return []
 

@@ -21,4 +21,5 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     bad = [number for number, line in enumerate(script.lines, 1) if line.endswith("\r")]
     if bad:
         edits = [Edit(line=number, text=script.lines[number - 1].rstrip("\r")) for number in bad]
-        yield RULE.at(bad[0], f"{len(bad)} line(s) end as on Windows", fix=edits)
+        lines = f"{len(bad)} lines end" if len(bad) > 1 else "1 line ends"
+        yield RULE.at(bad[0], f"{lines} as on Windows", fix=edits)
