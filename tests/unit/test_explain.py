@@ -15,6 +15,7 @@ from toolkit.explain.gather import of_capture
 from toolkit.explain.matcher import entries_of, explain, pasted
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.explain.rulebook import rules
+from toolkit.model.run import Failure, Outcome
 from toolkit.plan import plan
 from toolkit.redaction import is_secret_name, redacted
 from toolkit.runs.store import Paths
@@ -254,6 +255,22 @@ RuntimeError: Error(s) in loading state_dict for ResNet:
     assert found.match
     assert found.match.rule == "checkpoint"
     assert found.match.line.startswith("RuntimeError: Error(s) in loading state_dict for ResNet")
+
+
+def test_a_step_that_took_too_much_memory_blames_no_rank() -> None:
+    """Slurm kills all tasks of the step, and writes why into the log of the first one on the node."""
+    failure = Failure(exit_code=137, rank=0, host="nid001", text="rank 0 on nid001: killed by signal 9 (SIGKILL)")
+    told = "the job used more memory on nid001 than it was given; more --cpus-per-task brings more memory"
+    first = gather._first_text(Outcome(state="FAILED", exit_code=137, seconds=1, failure=failure, message=told))
+    assert first == "the job used more memory on nid001 than it was given"
+    lines: list[tuple[str, str, int | None]] = [
+        ("slurmstepd-nid001: error: StepId=27.0 exceeded memory limit (1236316160 > 1073741824), being killed", "nid001", 0),
+        ("srun: error: nid001: tasks 0-1: Killed", "", None),
+    ]
+    evidence = Evidence(entries_of(lines), "FAILED", 137, "srun", first_rank=0, first_host="nid001", first_text=first, failure=failure)
+    found = explain(evidence, rules()).match
+    assert found
+    assert found.cause == "the step on nid001 used more memory than the job was given"
 
 
 def test_a_fix_names_a_run_as_the_current_directory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from toolkit.model.run import Outcome
 from toolkit.quoting import shell
 from toolkit.runs import excerpt, follow, logs, status
 from toolkit.runs.lines import ends
+from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.store import Paths
 
 
@@ -54,6 +55,9 @@ def _first_text(outcome: Outcome) -> str:
     failure = outcome.failure
     if outcome.kind == "lost" or (outcome.kind == "timeout" and failure and failure.words):
         return outcome.message
+    if failure and not failure.words and outcome.message.startswith(OVER_MEMORY):
+        # Slurm kills all tasks of the step, and tells of the first.
+        return outcome.message.partition(";")[0]
     return failure.text if failure else ""
 
 

@@ -24,6 +24,7 @@ from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand
 
 # What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
+OVER_MEMORY = "the job used more memory"
 _OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
 # What slurmstepd says on every node when slurmd ends a whole job: the node that says it need not be the one with too much.
 _JOB_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}: Exceeded job memory limit\s*$")
@@ -160,7 +161,8 @@ def _verdict(state: JobState, failure: Failure | None, lost: Mapping[str, str], 
         return JobLostError.exit_code, "lost", "; ".join(_node_words(name, text) for name, text in sorted(lost.items()))
     if over_memory is not None:
         where = f" on {over_memory}" if over_memory else ""
-        return KILLED, "failed", f"the job used more memory{where} than it was given; more --cpus-per-task brings more memory"
+        step = "more --cpus-per-task brings more memory"
+        return KILLED, "failed", f"{OVER_MEMORY}{where} than it was given; {step}"
     if failure is not None:
         return failure.exit_code, "failed", failure.text
     if state.signal:
