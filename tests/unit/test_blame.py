@@ -211,8 +211,16 @@ NOISE: list[tuple[str, str, int | None]] = [
 ]
 
 
+def test_the_place_of_a_broken_line_is_told_once() -> None:
+    message = "invalid syntax (syn.py, line 1)"
+    broken = error("SyntaxError", message, file="/home/user/syn.py", line=1, function="")
+    found = blame.first("srun", [report(0, 1.0, broken)], [])
+    assert found
+    assert (found.words, found.place) == ("SyntaxError: invalid syntax (syn.py, line 1)", "")
+
+
 def test_a_rank_that_ended_without_a_word_is_not_explained_by_the_others() -> None:
-    """os._exit, or a library that calls exit(): the first rank is known, and the others' loss is a consequence."""
+    """After os._exit the first rank is known, and what the others tell is a consequence."""
     lost = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
     silent = Failure(exit_code=9, rank=3, host="nid002", text="rank 3 on nid002: exit code 9")
     found = blame.first("srun", [report(2, 1.0, error("RuntimeError", lost))], [silent])
@@ -223,7 +231,8 @@ def test_a_rank_that_ended_without_a_word_is_not_explained_by_the_others() -> No
         ("srun: error: nid002: task 3: Exited with exit code 9", "", None),
     ]
     said = explained(found, lines)
-    assert said.match.cause.startswith("rank 3 on nid002 ended with exit code 9, without an error of Python")
+    how = "rank 3 on nid002 ended with exit code 9, without an error of Python"
+    assert said.match.cause.startswith(how)
     assert said.match.sure == "likely"
     assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows what it printed last",)
 

@@ -287,6 +287,8 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
     report, error = found.report, found.error
     words = headline(found)
     place = place_of(error)
+    if words.endswith(f"({place})"):
+        place = ""  # Python's message of a SyntaxError has it
     ended = _ENDED.search(error.message) if error.type == "ProcessExitedException" else None
     if ended:
         place = ""  # where the parent waits for its processes
