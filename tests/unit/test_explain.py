@@ -195,7 +195,7 @@ def test_an_empty_set_and_one_wrong_with_certainty_hold_no_bar() -> None:
 
 
 PLAIN = """epoch 3
-slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks have been OOM Killed.
+slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks were killed.
 srun: error: gpu07: task 5: Out Of Memory
 """
 
@@ -258,28 +258,50 @@ RuntimeError: Error(s) in loading state_dict for ResNet:
 
 
 def test_a_step_that_took_too_much_memory_blames_no_rank() -> None:
-    """Slurm kills all tasks of the step, and writes why into the log of the first one on the node."""
-    failure = Failure(exit_code=137, rank=0, host="nid001", text="rank 0 on nid001: killed by signal 9 (SIGKILL)")
-    told = "the job used more memory on nid001 than it was given; more --cpus-per-task brings more memory"
-    first = gather._first_text(Outcome(state="FAILED", exit_code=137, seconds=1, failure=failure, message=told))
+    """Slurm kills all tasks of a step, and writes why into the log of the first one on the node."""
+    text = "rank 0 on nid001: killed by signal 9 (SIGKILL)"
+    failure = Failure(exit_code=137, rank=0, host="nid001", text=text)
+    told = "the job used more memory on nid001 than it was given; more --cpus-per-task"
+    outcome = Outcome(state="FAILED", exit_code=137, seconds=1, failure=failure, message=told)
+    first = gather._first_text(outcome)
+    limit = "exceeded memory limit (1236316160 > 1073741824)"
     assert first == "the job used more memory on nid001 than it was given"
     lines: list[tuple[str, str, int | None]] = [
-        ("slurmstepd-nid001: error: StepId=27.0 exceeded memory limit (1236316160 > 1073741824), being killed", "nid001", 0),
+        (f"slurmstepd-nid001: error: StepId=27.0 {limit}, being killed", "nid001", 0),
         ("srun: error: nid001: tasks 0-1: Killed", "", None),
     ]
-    evidence = Evidence(entries_of(lines), "FAILED", 137, "srun", first_rank=0, first_host="nid001", first_text=first, failure=failure)
+    evidence = Evidence(entries_of(lines), "FAILED", 137, "srun")
+    evidence = evidence._replace(first_rank=0, first_host="nid001", failure=failure)
     found = explain(evidence, rules()).match
     assert found
     assert found.cause == "the step on nid001 used more memory than the job was given"
 
 
-def test_a_fix_names_a_run_as_the_current_directory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fix_names_a_run_as_the_current_directory_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A job id is found from everywhere, but the run's bare name is not."""
     run = tmp_path / "project" / "runs" / "train-0001"
     run.mkdir(parents=True)
     decided = plan(inputs({}))
-    for directory, word in ((tmp_path / "project", "train-0001"), (tmp_path, "project/runs/train-0001")):
+    places = {tmp_path / "project": "train-0001", tmp_path: "project/runs/train-0001"}
+    for directory, word in places.items():
         monkeypatch.chdir(directory)
         names = gather._names(Paths(run), decided, 7)
         assert names["run"] == word
         assert Path(names["run_path"]).resolve() == run
+
+
+def test_the_last_line_of_a_rank_that_left_only_an_exit_code_is_shown() -> None:
+    """Python does not say that it ends by raise SystemExit("no data"), but prints the text."""
+    failure = Failure(exit_code=1, rank=0, host="nid001", text="task 0 on nid001: exit code 1")
+    lines: list[tuple[str, str, int | None]] = [
+        ("no data", "nid001", 0),
+        ("INFO:    Cleaning up image...", "nid001", 0),
+        ("srun: error: nid001: task 0: Exited with exit code 1", "", None),
+    ]
+    evidence = Evidence(entries_of(lines), "FAILED", 1, "none", first_text=failure.text)
+    evidence = evidence._replace(first_rank=0, first_host="nid001", failure=failure)
+    said = lines_of(explain(evidence, rules()))
+    assert any(line.split(None, 1) == ["last", "0| no data"] for line in said)

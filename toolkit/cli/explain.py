@@ -133,6 +133,7 @@ def lines_of(found: Explanation) -> list[str]:
         lines.append(subject("cause", match.cause))
         if match.line and match.line not in found.first and match.line not in match.cause:
             lines.append(subject("line", f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}"))
+        lines += [subject("last", found.last)] if found.last else []
         if len(match.ranks) > 1:
             lines.append(subject("ranks", f"{len(match.ranks)} printed the like: {_some(match.ranks)}"))
         lines += [subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)]

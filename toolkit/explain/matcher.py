@@ -25,6 +25,7 @@ _SUSPICIOUS = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE)
+_RUNTIME = re.compile(r"INFO: {1,4}|WARNING: |slurmstepd|srun: ")  # printed around a program
 _OF_FIRST_RANK = 5  # how much a line of the rank that failed first counts more than another's
 _GENERAL = 40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
 _SURVIVED = 100  # how much less a line counts after which its log goes on normally
@@ -59,6 +60,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         others=others,
         suspicious=() if best and best.role == "cause" else tuple(_suspicious(evidence)),
         looked_at=_looked_at(evidence, len(rules), long),
+        last=_last(evidence) if best is None or best.role != "cause" else "",
         every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
     )
 
@@ -154,12 +156,16 @@ def _of_log(text: str, evidence: Evidence) -> str:
     """Return a fix as it reads for a log whose run is not known: no command can name the run."""
     if "run" in evidence.names:
         return text
-    return "submit it again" if text == _RUN_AGAIN else _SEE_LOGS.sub("", _LOGS_SHOW.sub("the log shows", text))
+    if text == _RUN_AGAIN:
+        return "submit it again"
+    return _SEE_LOGS.sub("", _LOGS_SHOW.sub("the log shows", text))
 
 
 def _is_plain(evidence: Evidence) -> bool:
     """Return whether nothing tells which process printed a line: a log that people have kept."""
-    return not (evidence.names or evidence.launcher) and all(entry.rank is None and not entry.host for entry in evidence.entries)
+    if evidence.names or evidence.launcher:
+        return False
+    return all(entry.rank is None and not entry.host for entry in evidence.entries)
 
 
 def _present(found: list[_Line], past: Collection[int]) -> tuple[list[_Line], bool]:
@@ -308,6 +314,13 @@ def _first(evidence: Evidence, best: Match | None) -> str:
         who = f"rank {best.rank}" if best.rank is not None else "the batch script" if not best.host else "a task"
         return f"{who}{where}: {best.line}"
     return f"Slurm says {evidence.state}" if evidence.state else "not known"
+
+
+def _last(evidence: Evidence) -> str:
+    """Return the last line of the rank that failed first, where no more is known of it."""
+    own = [entry.text.strip() for entry in own_words.printed(evidence) if entry.rank is not None]
+    text = next((text for text in reversed(own) if text and not _RUNTIME.match(text)), "")
+    return redacted(f"{evidence.first_rank}| {text}") if text else ""
 
 
 def _suspicious(evidence: Evidence) -> Iterator[str]:

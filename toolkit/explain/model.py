@@ -174,6 +174,7 @@ class Explanation(Model, frozen=True, kw_only=True):
         others: what else fits, less likely.
         suspicious: where the cause is not known: the earliest lines of each rank that look like errors.
         looked_at: what was read.
+        last: the last line of the rank that failed first, where only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
     """
 
@@ -183,4 +184,5 @@ class Explanation(Model, frozen=True, kw_only=True):
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
+    last: str = ""
     every_line: str = ""
