@@ -68,9 +68,16 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
         return Target(_word(path, here), str(path.parent.resolve()), Layer("script", {}))
     if program and _is_program(name) and not path.exists():
         return Target(name, str(here), Layer("program", {}), program=True)
+    step = ""
+    if _is_program(name) and not path.exists():
+        step = f"toolkit run --launcher none ... -- {name}, if it is a program of the image"
     missing = f"the folder {name} has no job.toml" if path.is_dir() else f"there is no script or job {name}"
     raise ScriptMissingError(
-        missing, place="SCRIPT", choices=_near(here), value=name, next_step="toolkit run --help shows what a script or job can be"
+        missing,
+        place="SCRIPT",
+        choices=_near(here),
+        value=name,
+        next_step=step or "toolkit run --help shows what a script or job can be",
     )
 
 

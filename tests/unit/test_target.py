@@ -44,6 +44,15 @@ def test_a_missing_script_names_the_nearest(tmp_path: Path) -> None:
     assert caught.value.close == "jobs/digits-ddp"
 
 
+def test_a_program_of_the_image_is_shown_its_launcher(tmp_path: Path) -> None:
+    with pytest.raises(ScriptMissingError) as caught:
+        resolve("hostname", tmp_path)
+    assert "--launcher none ... -- hostname" in (caught.value.next_step or "")
+    with pytest.raises(ScriptMissingError) as caught:
+        resolve("trian.py", tmp_path)
+    assert "--launcher none" not in (caught.value.next_step or "")
+
+
 def test_a_broken_job_says_where_and_names_the_nearest_key(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('script = "x.py"\nntasks_per_nod = 2\n')
     with pytest.raises(ConfigError) as caught:

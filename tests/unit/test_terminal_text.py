@@ -242,6 +242,16 @@ def test_hostile_logs_are_shown(
     assert "\\x1b" in output
 
 
+@pytest.mark.usefixtures("run")
+def test_a_rank_that_has_printed_nothing_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, output = said(monkeypatch, capsys, "logs", "--rank", "7")
+    assert code == 0
+    assert "rank 7 of train-0001 has printed nothing; those from 0 to 1 have" in output
+
+
 @pytest.mark.parametrize("words", [("explain", "--json"), ("ps", "--json"), ("results", "--json")], ids=" ".join)
 @pytest.mark.usefixtures("run")
 def test_json_of_hostile_logs_is_exact(

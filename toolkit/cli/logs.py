@@ -36,11 +36,19 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
         from toolkit.cli.follow import follow_run
 
         return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id)
-    printed = False
+    printed, ranks = False, set[int]()
     for line in follow.all_lines(paths, follow.read_plan(paths), submission.job_id):
         printed = True
+        ranks |= set() if line.rank is None else {line.rank}
         if (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text)):
             console.out(f"{line.label or 'batch'}| {line.text}")
     if not printed:
         console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.word}")
+    elif rank is not None and rank not in ranks:
+        known = "no line has the number of a rank"
+        if ranks:
+            known = f"those from {min(ranks)} to {max(ranks)} have"
+            if len(ranks) == 1:
+                known = f"only rank {min(ranks)} has"
+        console.note(f"rank {rank} of {paths.name} has printed nothing; {known}")
     return 0

@@ -63,7 +63,9 @@ def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
     elif results:
         console.out(console.mapping(results))
     else:
-        console.note(f"{name} has no results yet: a script prints them as one line of JSON, at its end")
+        yet = "" if isinstance(came_out, Outcome) else " yet"
+        where = "a script prints them as one line of JSON, at its end"
+        console.note(f"{name} has no results{yet}: {where}")
 
 
 def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
