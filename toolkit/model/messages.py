@@ -16,7 +16,7 @@ _TYPES = {
     "str": "text in quotes",
     "bool": "true or false",
     "array": 'a list, such as ["a", "b"]',
-    "object": "a table",
+    "object": 'a table, such as { NAME = "value" }',
     "null": "nothing",
 }
 _FORMS = {
