@@ -44,6 +44,20 @@ def test_directories_that_cannot_be(root: str, monkeypatch: pytest.MonkeyPatch) 
     assert "TOOLKIT_CLUSTER_DIR" in (caught.value.next_step or "")
 
 
+@pytest.mark.parametrize(("length", "text"), [(54, "a name of at most 5 characters"), (70, "")])
+def test_a_long_name_is_refused_with_the_length_that_fits(
+    length: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", "/" + "x" * (length - 1))
+    with pytest.raises(ClusterError) as caught:
+        paths_of("imitation")
+    step = caught.value.next_step or ""
+    assert "TOOLKIT_CLUSTER_DIR" in step
+    assert step.startswith(text or "export")
+
+
 @pytest.mark.parametrize("name", ["", "../x", "A", "a b", "-a", "x" * 21, "a\n"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(UsageError):

@@ -15,6 +15,7 @@ LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # what each node has for itself
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 # A name that others cannot guess and make first; short, since sockets lie in it.
+_SHORTER = "a name of at most {} characters; or "
 _ELSEWHERE = "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), with the same value in every shell that uses the cluster"
 
 
@@ -119,11 +120,12 @@ def paths_of(name: str) -> Paths:
     require_name(name, "--name")
     directory = root() / name
     text = str(directory)
+    room = LONGEST - len(os.fsencode(text)) + len(os.fsencode(name))
     if len(os.fsencode(text)) > LONGEST:
         raise ClusterError(
             f"the directory of the cluster is {len(os.fsencode(text))} characters long; sockets in it allow {LONGEST}",
             place=text,
-            next_step=_ELSEWHERE,
+            next_step=_SHORTER.format(room) + _ELSEWHERE if room > 0 else _ELSEWHERE,
         )
     if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
         raise ClusterError(
