@@ -126,11 +126,12 @@ def test_a_script_that_is_submitted_by_hand_has_no_mark(slurm: Cluster) -> None:
 def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
     mark = new_mark()
     script = slurm.script("true", name=f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " "))
-    script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\n")
+    script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null --hold\n")
     job_id = slurm.client.submit(script, mark)
     slurm.call("scontrol", "update", f"JobId={job_id}", f"JobName={HOSTILE}")
     assert slurm.client.marked(mark) == (job_id,)
     assert slurm.client.my_jobs()[job_id].name == HOSTILE
+    slurm.call("scancel", str(job_id))
 
 
 def test_a_long_path_and_a_symbolic_link(slurm: Cluster) -> None:
