@@ -23,8 +23,9 @@ from toolkit.runs.logs import Line
 from toolkit.runs.store import Paths
 from toolkit.ways import requeue
 
-# A step that goes on until the file "leave" is there, and then ends with the code that stands in it.
+# A step that goes on until the file "leave" is there, and then ends with the code that stands in it. A second one beside it signals the first.
 STEP = """#!/bin/bash
+[[ " $* " != *" --overlap "* ]] || { touch "$CAPTURE/signaled"; exit 0; }
 trap '' USR1
 touch "$CAPTURE/started"
 until [[ -s $CAPTURE/leave ]]; do /bin/sleep 0.02; done
@@ -180,14 +181,15 @@ def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(script: str,
 
 
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:
-    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "scancel": 2})
+    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "squeue": 2})
     job.wait_for("started")
     job.tell()
+    job.wait_for("signaled")
     job.leave(75)
     job.wait_for("requeued")
     assert job.process.poll() is None, "Slurm ends the shell, which must not end by itself before that"
     assert len([line for line in job.asked("scontrol") if line.startswith("requeue")]) == 4
-    assert len(job.asked("scancel")) == 3
+    assert len(job.asked("squeue")) == 3
     job.kill()
 
 
