@@ -23,7 +23,7 @@ from toolkit.runs.logs import Line
 from toolkit.runs.store import Paths
 from toolkit.ways import requeue
 
-# A step that goes on until the file "leave" is there, and then ends with the code that stands in it. A second one beside it signals the first.
+# A step that goes on until the file "leave" is there, and then ends with the code in it. A second one beside it signals the first.
 STEP = """#!/bin/bash
 [[ " $* " != *" --overlap "* ]] || { touch "$CAPTURE/signaled"; exit 0; }
 trap '' USR1
