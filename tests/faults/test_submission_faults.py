@@ -163,7 +163,8 @@ def test_late_and_followed(tally: Row, place: Place) -> None:
     keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
     later = '( sleep 12; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
     place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
-    done = place.toolkit("run", *JOB, "work.py", cwd=place.directory, env=place.env)
+    whole = ("--nodelist", "nid001", "--exclusive")  # so that the late job waits; one that starts ends at once by itself
+    done = place.toolkit("run", *JOB, *whole, "work.py", cwd=place.directory, env=place.env)
     assert done.returncode == 0, done.stderr
     assert sorted(place.jobs().values())[0] == "CANCELLED", place.jobs()
     place.settle(tally)
