@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit.cli import console
 from toolkit.model.base import to_json
@@ -24,10 +24,27 @@ DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not know
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
 
-def follow_run(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool = False) -> int:
-    """Show everything until the job has ended, and return its exit code; Ctrl-C detaches, twice cancels."""
+def is_worth_showing(line: logs.Line) -> bool:
+    """Return whether a line is shown unless all are asked for."""
+    return not logs.is_noise(line.text)
+
+
+def follow_run(
+    client: Client,
+    paths: Paths,
+    plan: Plan,
+    job_id: int,
+    *,
+    as_json: bool = False,
+    wanted: Callable[[logs.Line], bool] = is_worth_showing,
+) -> int:
+    """Show a run until its job has ended, and return its exit code; Ctrl-C detaches, twice cancels.
+
+    Args:
+        wanted: tells which lines of the logs are shown.
+    """
     try:
-        return show(client, paths, plan, job_id, as_json=as_json)
+        return show(client, paths, plan, job_id, as_json=as_json, wanted=wanted)
     except KeyboardInterrupt:
         return _interrupted(client, paths, job_id)
 
@@ -45,14 +62,22 @@ def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     return DETACHED
 
 
-def show(client: Client, paths: Paths, plan: Plan, job_id: int, *, as_json: bool) -> int:
-    """Show everything until the job has ended, and return its exit code."""
+def show(
+    client: Client,
+    paths: Paths,
+    plan: Plan,
+    job_id: int,
+    *,
+    as_json: bool,
+    wanted: Callable[[logs.Line], bool] = is_worth_showing,
+) -> int:
+    """Show a run until its job has ended, and return its exit code."""
     began = time.monotonic()
     say = console.note if as_json else console.out
     unreachable, queued = False, False
     for event in events.follow(client, paths, plan, job_id):
         if isinstance(event, logs.Line):
-            if not logs.is_noise(event.text):
+            if wanted(event):
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
             unreachable = False

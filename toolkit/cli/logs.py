@@ -32,15 +32,19 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
     """
     paths = find(run, runs)
     submission = status.submission_of(paths)
+
+    def is_wanted(line: logs.Line) -> bool:
+        return (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text))
+
     if following and not paths.outcome.is_file():
         from toolkit.cli.follow import follow_run
 
-        return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id)
+        return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id, wanted=is_wanted)
     printed, ranks = False, set[int]()
     for line in follow.all_lines(paths, follow.read_plan(paths), submission.job_id):
         printed = True
         ranks |= set() if line.rank is None else {line.rank}
-        if (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text)):
+        if is_wanted(line):
             console.out(f"{line.label or 'batch'}| {line.text}")
     if not printed:
         console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.word}")
