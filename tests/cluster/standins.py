@@ -77,7 +77,8 @@ def _python(root: Path) -> None:
     for file in (root / "usr/local/bin/python3", *library.glob("lib-dynload/*.so")):
         _libraries(file, root)
     (library / "site-packages").mkdir()
-    bundled = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+    places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))  # the second is Debian's
+    bundled = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
     with zipfile.ZipFile(bundled) as packed:
         packed.extractall(library / "site-packages")
     compileall.compile_dir(

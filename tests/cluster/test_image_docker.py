@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,12 +24,13 @@ BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
 
 
 def _names(saved: Path) -> Iterator[str]:
-    """Every file of every layer."""
+    """Yield every file of every layer; of Docker since 25, layers are blobs among others."""
     with tarfile.open(saved) as archive:
         for member in archive:
-            stream = archive.extractfile(member) if member.name.endswith("layer.tar") else None
+            is_layer = member.isfile() and (member.name.endswith("layer.tar") or member.name.startswith("blobs/"))
+            stream = archive.extractfile(member) if is_layer else None
             if stream:
-                with tarfile.open(fileobj=stream) as layer:
+                with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=stream) as layer:
                     yield from (name.removeprefix("./") for name in layer.getnames())
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,7 @@ def test_traps_of_another_user_are_not_walked_into(toolkit: Any, pytorch_image: 
     if os.geteuid() != 0:
         pytest.skip("there is one user here")
     (shared_dir / "train.py").touch()
-    trap = Path("/var/tmp", f"tk-{os.getpid()}-trap")
-    trap.mkdir()
+    trap = Path(tempfile.mkdtemp(prefix="toolkit-test-trap-", dir="/var/tmp"))
     trap.chmod(0o1777)
     run = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none", str(shared_dir / "train.py"))
     try:
