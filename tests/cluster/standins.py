@@ -65,25 +65,30 @@ def ngc_stand_ins(docker_engine: TestEngine, registry: TestRegistry, engine_dire
 
 
 def _python(root: Path) -> None:
-    """Programs, and a Python with pip, of this machine; stand-ins before them."""
+    """Programs, and a Python with pip, of this machine; stand-ins before them.
+
+    A virtual environment in /usr/local, since the Python of a Debian has its packages elsewhere than one of python.org.
+    """
     directories = ("bin", "dev", "etc", "mnt", "opt/nvidia", "proc", "root", "sys", "tmp", "usr/bin", "usr/local/bin", "var/log", "var/tmp")
     for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):
         (root / name).mkdir(parents=True)
     for program in _PROGRAMS:
         copy_program(program, root)
-    library = root / "usr/local/lib" / _VERSION
+    library = root / "opt/python/lib" / _VERSION
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_NOT_NEEDED))
-    shutil.copy(Path(sys.base_prefix, "bin", _VERSION), root / "usr/local/bin/python3")
+    for place in ("opt/python/bin", "usr/local/bin"):
+        (root / place).mkdir(exist_ok=True)
+        shutil.copy(Path(sys.base_prefix, "bin", _VERSION), root / place / "python3")
+    (root / "usr/local/pyvenv.cfg").write_text("home = /opt/python/bin\ninclude-system-site-packages = false\n")
     for file in (root / "usr/local/bin/python3", *library.glob("lib-dynload/*.so")):
         _libraries(file, root)
-    (library / "site-packages").mkdir()
+    site = root / "usr/local/lib" / _VERSION / "site-packages"
+    site.mkdir(parents=True)
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))  # the second is Debian's
     bundled = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
     with zipfile.ZipFile(bundled) as packed:
-        packed.extractall(library / "site-packages")
-    compileall.compile_dir(
-        library / "site-packages", quiet=2, workers=0, stripdir=str(root), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
-    )
+        packed.extractall(site)
+    compileall.compile_dir(site, quiet=2, workers=0, stripdir=str(root), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
     shutil.copy(_HERE / "STAND-IN", root)
     shutil.copy(_HERE / "nvidia_entrypoint.sh", root / "opt/nvidia")
     shutil.copytree(_HERE / "bin", root / "usr/local/bin", dirs_exist_ok=True)
