@@ -98,6 +98,10 @@ def _python(root: Path) -> None:
     (root / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf"):
         (root / "etc" / name).touch()
+    authorities = Path("/etc/ssl/certs/ca-certificates.crt")  # Debian's pip reads this file when it starts
+    if authorities.is_file():
+        (root / "etc/ssl/certs").mkdir(parents=True)
+        shutil.copy(authorities, root / "etc/ssl/certs")
     (root / "etc/ld.so.conf").write_text("/usr/local/lib\n")
     subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
 
