@@ -303,4 +303,4 @@ def test_an_ordinary_user(user: User) -> None:
         down = user.toolkit("cluster", "down")
     assert down.returncode == 0, down.stderr
     assert left_of(str(directory)) == []
-    assert not directory.parent.parent.exists()
+    assert not directory.parent.exists()
