@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,10 @@ def run(
     *words: str,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a job printed that ran while the stranger knocked, and what that one was told."""
+    # The job waits for a node until the stranger is there: nodes meet for a moment only.
+    holding = ("--parsable", "--nodelist=nid001", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    blocker = toolkit("cluster", "exec", "--", "sbatch", *holding)
+    assert blocker.returncode == 0, blocker.stderr
     done = toolkit(
         "run",
         "--detach",
@@ -117,6 +122,8 @@ def run(
     place = directory / "runs" / "train-0001"
     job = int(json.loads((place / "run.json").read_text())["job_id"])
     with knocking(env, directory, job) as told:
+        time.sleep(5)
+        assert toolkit("cluster", "exec", "--", "scancel", blocker.stdout.strip()).returncode == 0
         followed = toolkit("logs", "-f", "train-0001", cwd=directory, timeout=300)
         assert followed.returncode == 0, followed.stdout + followed.stderr
         answers = json.loads(told.read_text())
