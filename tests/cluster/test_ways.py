@@ -121,6 +121,25 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
+def test_a_task_of_an_array_goes_back_alone(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    """The last task of an array has the number of the whole array as its job id."""
+    text = COUNTING.replace('"saved")', '"saved-" + os.environ["SLURM_ARRAY_TASK_ID"])').replace("import pathlib", "import os, pathlib")
+    text = text.replace("    if told:", "    if count == 150:\n        sys.exit(0)\n    if told:")
+    (shared_dir / "counting.py").write_text(text)
+    options = ("--image", str(pytorch_image), "--launcher", "none", "--array", "0-2", "--requeue", "--signal", "B:USR1@60")
+    assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
+    run = "counting-0001"
+    wait_for(lambda: logs(toolkit, shared_dir, run).count("count 10\n") == 3, "all tasks to count")
+    job = row(toolkit, shared_dir, run)["job_id"]
+    done = toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", f"{job}_2")
+    assert done.returncode == 0, done.stderr
+    followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=200)
+    assert followed.returncode == 0, followed.stderr
+    assert [path.name for path in shared_dir.glob("saved-*")] == ["saved-2"]
+    assert logs(toolkit, shared_dir, run).count("starts at 0") == 3
+    assert int((shared_dir / "saved-2").read_text()) >= 10
+
+
 def program(path: Path, text: str) -> None:
     path.write_text(f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
