@@ -113,12 +113,12 @@ def _rank_of(match: Match, evidence: Evidence) -> tuple[bool, int]:
 def _matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
     echoes = _echoes(evidence.entries, rules)
     past = frozenset[int]() if evidence.state else ending.survived(evidence.entries)
-    quoted = _quoted_code(evidence.entries)
+    quoted, is_plain = _quoted_code(evidence.entries), _is_plain(evidence)
     for name, rule in rules.items():
         if not _applies(rule, evidence):
             continue
         general = rule.role == "cause" and rule.weight < _GENERAL
-        lines = _lines(rule, evidence)
+        lines = _lines(rule, evidence, is_plain=is_plain)
         found = [line for line in lines if not (general and line.entry in echoes)]
         if rule.signatures and not found:
             continue
@@ -230,10 +230,9 @@ class _Line(NamedTuple):
     groups: dict[str, str]
 
 
-def _lines(rule: Rule, evidence: Evidence) -> Iterator[_Line]:
+def _lines(rule: Rule, evidence: Evidence, *, is_plain: bool) -> Iterator[_Line]:
     """Yield every line that shows the cause."""
     patterns = [compiled(pattern) for pattern in rule.signatures]
-    is_plain = _is_plain(evidence)
     for position, entry in enumerate(evidence.entries):
         found = next((match for pattern in patterns if (match := pattern.search(entry.text))), None)
         if found:

@@ -23,8 +23,8 @@ from toolkit.runs import blame
 from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand
 
+OVER_MEMORY = "the job used more memory"  # how the message of such an outcome begins
 # What slurmstepd says of a step that took more than was asked for; without cgroups the job itself is only FAILED then.
-OVER_MEMORY = "the job used more memory"
 _OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
 # What slurmstepd says on every node when slurmd ends a whole job: the node that says it need not be the one with too much.
 _JOB_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}: Exceeded job memory limit\s*$")
