@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
+from toolkit.images.builders.settings import temporary_settings
 from toolkit.images.collect import SCRIPT, Contents, parse
 
 _PATIENCE = 300.0  # seconds
@@ -26,9 +26,8 @@ def contents(path: str) -> Contents:
     # Nothing of this machine may get into the answer: no home, no variables, no /tmp.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
     argv = [program, "--silent", "exec", "--cleanenv", "--containall", path, "/bin/sh", "-c", SCRIPT]
-    with tempfile.TemporaryDirectory(prefix="toolkit-") as config:  # else Apptainer makes a directory in the home
-        environment |= {f"{name}_CONFIGDIR": config for name in ("APPTAINER", "SINGULARITY")}
-        said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
+    with temporary_settings() as settings:
+        said = shell.run(argv, env=environment | settings, cwd="/", timeout=_PATIENCE, check=False)
     try:
         found = parse(said.stdout)
     except ValueError as error:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SETTINGS = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
+from toolkit.images.builders.settings import VARIABLES, temporary_settings
 
 
 def labels(path: str) -> dict[str, str]:
@@ -27,9 +26,9 @@ def labels(path: str) -> dict[str, str]:
 @contextmanager
 def _no_traces() -> Iterator[None]:
     """Apptainer makes a directory in the home of whoever asks it anything, and spython hands on the environment as it is."""
-    before = {name: os.environ.get(name) for name in _SETTINGS}
-    with tempfile.TemporaryDirectory(prefix="toolkit-") as directory:
-        os.environ.update(dict.fromkeys(_SETTINGS, directory))
+    before = {name: os.environ.get(name) for name in VARIABLES}
+    with temporary_settings() as settings:
+        os.environ.update(settings)
         try:
             yield
         finally:

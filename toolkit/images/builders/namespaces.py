@@ -12,6 +12,7 @@ import msgspec
 from toolkit.images.builders.apptainer import SOURCE, SYSTEM_PATH
 from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.privilege import may_mount, namespace_ids
+from toolkit.images.builders.settings import VARIABLES
 from toolkit.images.builders.work import CANNOT, Work
 from toolkit.images.builders.workspace import Workspace
 from toolkit.images.piece import CHECKS
@@ -43,7 +44,7 @@ def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[st
 def prove(program: str, place: Workspace, follower: Follower) -> int:
     """Run what ``place.sif`` carries to prove itself, as users run it and with nothing of this machine; its exit code."""
     command = [program, "--silent", "exec", "--cleanenv", "--containall", str(place.sif), "/bin/sh", f"{CHECKS}/run"]
-    settings = {f"{name}_CONFIGDIR": str(place.output / "config") for name in ("APPTAINER", "SINGULARITY")}
+    settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
     return follower.follow(command, environment() | settings, place)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.images.builders.settings import temporary_settings
 from toolkit.images.store import FoundImage
 from toolkit.model.base import Model
 from toolkit.resources import package_directory
@@ -130,9 +130,8 @@ class Inside:
         binds = [f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()]
         options = ["--cleanenv", "--containall", *(("--nv",) if self.gpus else ()), *(word for bind in binds for word in ("--bind", bind))]
         argv = [self.program, "--silent", action, *options, self.image, *argv]
-        with tempfile.TemporaryDirectory(prefix="toolkit-") as config:  # else it makes a directory in the home
-            environment |= {f"{kind}_CONFIGDIR": config for kind in ("APPTAINER", "SINGULARITY")}
-            return shell.run(argv, env=environment, cwd="/", timeout=timeout, check=False)
+        with temporary_settings() as settings:
+            return shell.run(argv, env=environment | settings, cwd="/", timeout=timeout, check=False)
 
     def told(self, script: str, *arguments: str, variables: Mapping[str, str] = {}) -> tuple[dict[str, Any] | None, shell.Result]:
         """What one of our scripts tells of the image; None where it did not come to that."""
