@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition, Site
+from toolkit.units import counted
 
 
 def on_a_node(site: Site, partition: Partition | None, name: str | None) -> int | None:
@@ -60,6 +61,5 @@ def _require_consistent(job: Job) -> None:
     _, nodes = job.node_range
     total = sum(job.gpus_by_node) or job.most_gpus * nodes
     if str(job.gpus) != str(total):
-        where = f"{nodes} node{'' if nodes == 1 else 's'}"
-        cause = f"--gpus-per-node {job.gpus_per_node} on {where} gives {total} GPUs, --gpus says {job.gpus}"
+        cause = f"--gpus-per-node {job.gpus_per_node} on {counted(nodes, 'node')} gives {total} GPUs, --gpus says {job.gpus}"
         raise UsageError(cause, place="--gpus", next_step="leave --gpus out")

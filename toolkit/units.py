@@ -20,6 +20,13 @@ def human_time(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def human_age(seconds: float) -> str:
+    """An age for people: ``5 h``, ``1 day``, ``30 days``."""
+    hours = int(seconds // 3600)
+    days = hours // 24
+    return f"{days} day{'s' if days != 1 else ''}" if days else f"{hours} h"
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things: ``1 node``, ``2 nodes``, ``3 entries``."""
     if number == 1:

@@ -9,12 +9,10 @@ import click
 
 from toolkit.cli import console
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.units import human_size
+from toolkit.units import counted, human_age, human_size
 
 if TYPE_CHECKING:
     from toolkit.runs.removal import Removal
-
-_DAY = 86400
 
 
 @click.command("prune")
@@ -69,16 +67,11 @@ def _removed(one: Removal) -> Removal:
 
 def _show(found: list[Removal], *, removed: bool) -> None:
     word = "removed" if removed else "would go"
-    rows = [(one.directory, human_size(one.size), _days(one.age), f"stays: {one.kept}" if one.kept else word) for one in found]
+    rows = [(one.directory, human_size(one.size), human_age(one.age), f"stays: {one.kept}" if one.kept else word) for one in found]
     if rows:
         console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
     going = [one for one in found if not one.kept]
     size = human_size(sum(one.size for one in going))
-    runs = f"{len(going)} run{'s' if len(going) != 1 else ''}"
+    runs = counted(len(going), "run")
     step = "" if removed or not going else "; remove them: the same with --yes"
     console.note(console.subject("freed" if removed else "would free", f"{size}, {runs}{step}"))
-
-
-def _days(age: float) -> str:
-    days = int(age // _DAY)
-    return f"{days} day{'s' if days != 1 else ''}" if days else f"{int(age // 3600)} h"

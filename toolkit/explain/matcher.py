@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from toolkit.explain import ending, own_words
 from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule, compiled
 from toolkit.redaction import redacted
+from toolkit.units import counted
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -342,12 +343,11 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
 def _looked_at(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
     streams = {entry.label for entry in evidence.entries}
     count, logs = len(evidence.entries), len(streams)
-    seen = [f"{count} line{'s' * (count != 1)} in {logs} log{'s' * (logs != 1)}", f"{rules} rules"]
+    seen = [f"{counted(count, 'line')} in {counted(logs, 'log')}", f"{rules} rules"]
     if evidence.state:
         seen.append(f"Slurm's state {evidence.state}" + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else ""))
     if long:
-        lines = f"{long} line{'s' if long > 1 else ''}"
-        seen.append(f"of {lines} only the first {_BEGIN:,} and the last {_END:,} characters")
+        seen.append(f"of {counted(long, 'line')} only the first {_BEGIN:,} and the last {_END:,} characters")
     if evidence.nodes_down:
         seen.append(f"nodes that are not well: {', '.join(sorted(evidence.nodes_down))}")
     return tuple(seen)

@@ -20,7 +20,7 @@ from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.look import look
 from toolkit.hostsetup.model import Action, Facts, Wishes
 from toolkit.progress import Progress
-from toolkit.units import human_size
+from toolkit.units import counted, human_size
 
 _LOCK = Path("/run/toolkit-setup.lock")
 _FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess
@@ -132,7 +132,7 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: in
         progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
         apt.fetch(wanted)
     fitted = _rolling(source, facts, progress) if source else ()
-    progress.begin("install", _counted(estimate.new + estimate.upgraded + len(fitted), "package"), expected=4 + estimate.new * _PER_PACKAGE)
+    progress.begin("install", counted(estimate.new + estimate.upgraded + len(fitted), "package"), expected=4 + estimate.new * _PER_PACKAGE)
     with daemons.kept_from_starting():
         apt.install([*wanted, *fitted], held=(lock,))
         daemons.keep_off_at_boot(wanted)
@@ -141,17 +141,13 @@ def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: in
 
 def announcement(estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str) -> tuple[str, ...]:
     """What is about to happen, in a line or two. Pure."""
-    upgrades = f" and {_counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
+    upgrades = f" and {counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
     origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
-    first = f"{_counted(estimate.new, 'package')}{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
+    first = f"{counted(estimate.new, 'package')}{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
     if rolling is None:
         return (first,)
     size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
     return first, f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none"
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) -> tuple[Path, ...]:

@@ -11,6 +11,7 @@ from toolkit.errors import BusyError, UsageError
 from toolkit.images import usage
 from toolkit.images.sbom import ENDING
 from toolkit.model.base import Model
+from toolkit.units import human_age
 
 Holds = Callable[[usage.Use], bool]
 
@@ -84,7 +85,7 @@ def _image(image: Path, now: float, ages: tuple[float | None, float | None], hol
     if (older_than is not None and age < older_than) or (unused_for is not None and idle < unused_for):
         return None
     runs = usage.unfinished(image, holds)
-    why = f"built {_days(age)} ago, used {_days(idle)} ago"
+    why = f"built {human_age(age)} ago, used {human_age(idle)} ago"
     return _removal(image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else "")
 
 
@@ -92,16 +93,11 @@ def _logs(directory: Path, now: float) -> Iterator[Removal]:
     for log in sorted(directory.glob(f"*{FAILED_LOG}")):
         age = now - log.stat().st_mtime
         if age > _LOG_DAYS * _DAY:
-            yield _removal(log.name, (log,), f"a build that failed {_days(age)} ago")
+            yield _removal(log.name, (log,), f"a build that failed {human_age(age)} ago")
 
 
 def _removal(name: str, paths: tuple[Path, ...], why: str, kept: str = "") -> Removal:
     return Removal(name=name, paths=tuple(map(str, paths)), size=sum(path.stat().st_size for path in paths), why=why, kept=kept)
-
-
-def _days(age: float) -> str:
-    days = int(age // _DAY)
-    return f"{days} day{'s' if days != 1 else ''}" if days else f"{int(age // 3600)} h"
 
 
 def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> int:

@@ -6,6 +6,7 @@ from toolkit.errors import ShapeError
 from toolkit.model.site import SitePartition
 from toolkit.rules.model import Case, Finding
 from toolkit.rules.size import count
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
@@ -13,8 +14,8 @@ def look(case: Case) -> list[Finding]:
     if case.partition_name or not partitions or any(_fits(case, one) for one in partitions):
         return []
     gpus, (nodes, _) = case.job.most_gpus, case.job.node_range
-    cause = f"no partition of site {case.site.name} has {_counted(nodes, 'node')}"
-    cause += f" with {_counted(gpus, 'GPU')} each" if gpus else ""
+    cause = f"no partition of site {case.site.name} has {counted(nodes, 'node')}"
+    cause += f" with {counted(gpus, 'GPU')} each" if gpus else ""
     most = max(one.gpus for one in partitions)
     place, step = (
         (case.job.gpu_option, f"{case.job.gpu_option} {most}") if gpus > most else ("--nodes", f"toolkit site show {case.site.name}")
@@ -31,7 +32,3 @@ def _fits(case: Case, partition: SitePartition) -> bool:
         and (partition.memory is None or (case.memory or 0) <= partition.memory)
         and (partition.cpus is None or cpus <= partition.cpus)
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

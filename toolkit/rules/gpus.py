@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.rules.model import Case, Finding
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
@@ -11,7 +12,7 @@ def look(case: Case) -> list[Finding]:
     has, kind, source = _has(case)
     if has is None or asked <= has:
         return []
-    number = f"{has} GPU{'' if has == 1 else 's'}{kind}"
+    number = f"{counted(has, 'GPU')}{kind}"
     verb = "was" if asked == 1 else "were"
     cause = f"a node of partition {case.partition_name} has {number}, {asked} {verb} asked for"
     step = _elsewhere(case, asked) or f"{case.job.gpu_option} {has}"

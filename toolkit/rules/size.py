@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from toolkit.errors import ShapeError
 from toolkit.rules.model import Case, Finding
 from toolkit.slurm import hostlist
+from toolkit.units import counted
 
 
 def look(case: Case) -> list[Finding]:
@@ -27,8 +28,7 @@ def look(case: Case) -> list[Finding]:
 def _counted(number: int, what: str) -> str:
     """Return ``11 nodes up`` for ``node up``."""
     noun, _, rest = what.partition(" ")
-    plural = "s" if number != 1 and noun != "MB" else ""
-    return f"{number} {noun}{plural} {rest}".rstrip()
+    return f"{f'{number} MB' if noun == 'MB' else counted(number, noun)} {rest}".rstrip()
 
 
 def _limits(case: Case) -> Iterator[tuple[str, str, int | None, str]]:

@@ -15,7 +15,7 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.ways import Requeue, Stint
 from toolkit.runs.logs import Line
-from toolkit.units import human_time
+from toolkit.units import counted, human_time
 
 MARK = "toolkit: attempt"  # what a line of the history begins with
 _TIMES = 20
@@ -61,7 +61,7 @@ def findings(job: Job, minutes: int | None) -> list[ToolkitError]:
         return [UsageError(cause, place="--signal", next_step=f"--signal B:USR1@{_SECONDS}, or leave it out")]
     seconds = _signal(job, minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
-        length = f"{minutes} minute{'s' if minutes != 1 else ''}"
+        length = counted(minutes, "minute")
         when = f"{seconds} s before its end, and up to {_EARLY} s early"
         cause = f"a job of {length} would be told to stop as soon as it runs: {when}"
         return [UsageError(cause, place="--signal", next_step="a longer --time, or a signal nearer to the end")]
