@@ -21,7 +21,8 @@ import pytest
 from tests.cluster.image_fixtures import Tiny, wait_for
 from tests.hostile import HOSTILE
 from toolkit import __version__
-from toolkit.images import host, library
+from toolkit.images import library
+from toolkit.images.build import host_config as host
 from toolkit.images.builders.labels import labels
 from toolkit.images.piece import WHEELS
 from toolkit.model.base import from_json
@@ -207,7 +208,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
     nothing_runs(tiny)
 
 
-def _guards(path: Path, store: Tiny, module: bytes = b"images.builders.guard\0") -> bool:
+def _guards(path: Path, store: Tiny, module: bytes = b"images.build.guard\0") -> bool:
     try:
         line = path.read_bytes()
     except OSError:

@@ -18,13 +18,13 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.image_fixtures import wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
+from toolkit.images.build.follow import Follower
+from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders import docker
 from toolkit.images.builders.clients import Order
 from toolkit.images.builders.docker_engine import engine
 from toolkit.images.builders.docker_lend import Lending
-from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.labels import labels
-from toolkit.images.builders.workspace import Workspace
 from toolkit.progress import Silent
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'

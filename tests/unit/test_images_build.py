@@ -20,13 +20,14 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images import host, sharing
-from toolkit.images.builders import ownership, privilege, workspace
-from toolkit.images.builders.guard import descendants
-from toolkit.images.builders.lock import held
-from toolkit.images.builders.ownership import Owner
-from toolkit.images.builders.remove import remove, subordinate_range
-from toolkit.images.buildlog import Reader
+from toolkit.images import sharing
+from toolkit.images.build import host_config as host
+from toolkit.images.build import ownership, privilege, workspace
+from toolkit.images.build.buildlog import Reader
+from toolkit.images.build.guard import descendants
+from toolkit.images.build.mutex import held
+from toolkit.images.build.ownership import Owner
+from toolkit.images.build.remove import remove, subordinate_range
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
 from toolkit.progress import Silent
@@ -242,7 +243,7 @@ def test_a_build_without_locks_is_known_by_its_marker(tmp_path: Path, monkeypatc
 WORKING = """\
 import sys, time
 from pathlib import Path
-from toolkit.images.builders.workspace import workspace
+from toolkit.images.build.workspace import workspace
 until, lost = time.monotonic() + 1.5, 0
 while time.monotonic() < until:
     with workspace(Path(sys.argv[1])) as place:
@@ -372,7 +373,7 @@ sleep 1000
 
 
 def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "toolkit.images.builders.guard", *map(str, arguments), "--", "sh", "-c", script]
+    argv = [sys.executable, "-m", "toolkit.images.build.guard", *map(str, arguments), "--", "sh", "-c", script]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, text=True, start_new_session=True)
 
 

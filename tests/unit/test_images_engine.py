@@ -15,7 +15,8 @@ from unittest.mock import ANY
 import pytest
 
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builders import choice, docker, docker_client, podman_client
+from toolkit.images.build import choice
+from toolkit.images.builders import docker, docker_client, podman_client
 from toolkit.images.builders.docker_engine import engine
 from toolkit.inside import engines
 from toolkit.progress import Silent

@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from toolkit.images.host import mirrors
-from toolkit.images.loan import Bind, bind_option, borrow, pip_settings, secrets, without
+from toolkit.images.build.host_config import mirrors
+from toolkit.images.build.host_mounts import Bind, bind_option, borrow, pip_settings, secrets, without
 
 LISTING = """\
 :env:.find-links='/srv/wheels'

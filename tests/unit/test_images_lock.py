@@ -13,8 +13,8 @@ from toolkit.errors import BuildError, ConfigError
 from toolkit.images import library
 from toolkit.images import lock as locks
 from toolkit.images.bases import Debootstrap
-from toolkit.images.collect import Contents, DebianPackage, PythonPackage
-from toolkit.images.loan import Bind, Loan
+from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
+from toolkit.images.build.host_mounts import Bind, Loan
 from toolkit.images.piece import Piece
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
@@ -201,7 +201,8 @@ def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: P
 def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    from toolkit.images import host, library
+    from toolkit.images import library
+    from toolkit.images.build import host_config as host
     from toolkit.images.builders import locking
 
     wheels = tmp_path / "wheels"

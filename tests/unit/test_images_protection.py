@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from toolkit.images import library
-from toolkit.images.builders.follow import Follower, advice
-from toolkit.images.buildlog import Reader, pinned
+from toolkit.images.build.buildlog import Reader, pinned
+from toolkit.images.build.follow import Follower, advice
 from toolkit.images.chain import chain
 from toolkit.images.piece import Piece
 from toolkit.images.protection import name_of, names_of, protected, with_replacements

@@ -44,7 +44,7 @@ PIECES = (
 KNOWN = {
     "toolkit.images.builders.identity": "reads a definition that this tool has rendered",
     "toolkit.images.keys": "reads the user's own key",
-    "toolkit.images.loan": "reads the configuration of apt",
+    "toolkit.images.build.host_mounts": "reads the configuration of apt",
     "toolkit.slurm.hostlist": "as many brackets are closed as are opened, which is checked before",
     "toolkit.ways.requeue": "reads one line, and only a line break makes it slow",
     "toolkit.bench": "reads what benchmarks of this tool print",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolkit.images.loan import secrets
+from toolkit.images.build.host_mounts import secrets
 from toolkit.redaction import HIDDEN, logins, redacted
 
 

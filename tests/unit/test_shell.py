@@ -10,7 +10,7 @@ import pytest
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.builders.provenance import tools
+from toolkit.images.build.provenance import tools
 
 
 @pytest.fixture

@@ -119,8 +119,8 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
     An image that cannot be asked, for lack of a shell, is described by its origin alone.
     """
     from toolkit import __version__
-    from toolkit.images.builders.collect import contents
-    from toolkit.images.collect import Contents
+    from toolkit.images.build.collect import contents
+    from toolkit.images.build.contents import Contents
 
     try:
         found = contents(str(sif))

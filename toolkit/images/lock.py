@@ -16,11 +16,11 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.bases import Base
-from toolkit.images.collect import Contents
-from toolkit.images.loan import CERTIFICATES, ROOT, Bind, Loan
+from toolkit.images.build.contents import Contents
+from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Bind, Loan
+from toolkit.images.build.reproducible import BYTE_CODE
 from toolkit.images.packages import normal
 from toolkit.images.recipes import Resolved
-from toolkit.images.reproducible import BYTE_CODE
 from toolkit.model.lock import Lock
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"

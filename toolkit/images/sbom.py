@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from toolkit.images.collect import Contents, DebianPackage, PythonPackage
+from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.image import Manifest
 
 if TYPE_CHECKING:

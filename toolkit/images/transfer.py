@@ -234,7 +234,7 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
 @contextmanager
 def _private(parent: Path | None = None) -> Iterator[Path]:
     """A directory of our own that is gone at the end; Apptainer leaves directories in it that nobody may write."""
-    from toolkit.images.builders.remove import remove
+    from toolkit.images.build.remove import remove
 
     directory = Path(tempfile.mkdtemp(prefix=".toolkit-transfer-", dir=parent))
     try:

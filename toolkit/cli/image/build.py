@@ -9,7 +9,7 @@ import click
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolkit.images.builders.build import Built, Engine
+    from toolkit.images.build.build import Built, Engine
     from toolkit.progress import Progress
 
 
@@ -36,8 +36,8 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
-    from toolkit.images.builders.build import Wish
-    from toolkit.images.builders.build import build as build_image
+    from toolkit.images.build.build import Wish
+    from toolkit.images.build.build import build as build_image
 
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"

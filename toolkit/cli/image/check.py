@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(name: str, as_json: bool) -> None:
     """Run the checks that an image carries again, and record how they came out; exit code 74 if one fails."""
     from toolkit.cli import console
-    from toolkit.images.builders.check import check
+    from toolkit.images.build.check import check
     from toolkit.images.store import find
 
     image = find(name)

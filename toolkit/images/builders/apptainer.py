@@ -22,20 +22,21 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
-from toolkit.images import host, library
+from toolkit.images import library
 from toolkit.images.bases import Base, Debootstrap
-from toolkit.images.builders.follow import Follower
-from toolkit.images.builders.guard import descendants
-from toolkit.images.builders.privilege import Way, may_mount, namespace_ids, way
+from toolkit.images.build import host_config as host
+from toolkit.images.build.buildlog import Results
+from toolkit.images.build.contents import Contents
+from toolkit.images.build.follow import Follower
+from toolkit.images.build.guard import descendants
+from toolkit.images.build.host_mounts import ROOT, Loan, bind_option, secrets
+from toolkit.images.build.privilege import Way, may_mount, namespace_ids, way
+from toolkit.images.build.reproducible import EPOCH
+from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders.work import CANNOT, Bind, Fence
-from toolkit.images.builders.workspace import Workspace
-from toolkit.images.buildlog import Results
-from toolkit.images.collect import Contents
 from toolkit.images.definitions.apptainer import steps
-from toolkit.images.loan import ROOT, Loan, bind_option, secrets
 from toolkit.images.piece import LENT
 from toolkit.images.recipes import Resolved
-from toolkit.images.reproducible import EPOCH
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.base import to_json
 from toolkit.model.image import Layer

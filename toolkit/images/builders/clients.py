@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from toolkit.images import host
+from toolkit.images.build import host_config as host
 from toolkit.images.builders.docker_engine import Engine
 from toolkit.images.builders.docker_lend import Lending
 

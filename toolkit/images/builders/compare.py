@@ -11,9 +11,9 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images import store
-from toolkit.images.builders.collect import contents
+from toolkit.images.build.collect import contents
+from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.builders.sif_file import objects_of, partition_digest
-from toolkit.images.builders.workspace import require_space, workspace
 from toolkit.images.diff import Change, Difference, Entry, alike, files, listing, merged, named, variables
 from toolkit.images.sif_objects import PARTITION
 from toolkit.images.store import FoundImage

@@ -25,7 +25,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from toolkit.images.loan import CERTIFICATES, ROOT, Loan
+from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Loan
 from toolkit.images.lock import PREFERENCES, QUESTION
 from toolkit.quoting import shell
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.buildlog import TAIL
+from toolkit.images.build.buildlog import TAIL
 from toolkit.images.definitions import STEP
 
 _LINE = re.compile(r"#(?P<number>\d+) (?P<rest>.*)")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-from toolkit.images.reproducible import EPOCH
+from toolkit.images.build.reproducible import EPOCH
 
 _SECTION = re.compile(r"^%(\w+)[^\n]*\n(.*?)(?=^%\w|\Z)", re.MULTILINE | re.DOTALL)
 _SCHEMA = "org.label-schema."

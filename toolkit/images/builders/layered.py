@@ -21,24 +21,24 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
-from toolkit.images import host
+from toolkit.images.build import host_config as host
+from toolkit.images.build.collect import contents
+from toolkit.images.build.contents import Contents
+from toolkit.images.build.follow import Follower
+from toolkit.images.build.host_mounts import ROOT, Loan, secrets
+from toolkit.images.build.privilege import way
+from toolkit.images.build.remove import remove
+from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
+from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders import compose, identity
 from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
 from toolkit.images.builders.cache import Cache, Kept
-from toolkit.images.builders.collect import contents
 from toolkit.images.builders.entries import Entries
-from toolkit.images.builders.follow import Follower
 from toolkit.images.builders.namespaces import NotHereError as NotHereError
 from toolkit.images.builders.namespaces import done, prove
-from toolkit.images.builders.privilege import way
-from toolkit.images.builders.remove import remove
 from toolkit.images.builders.tasks import SCRIPTS, Plan, plan, takes_products
 from toolkit.images.builders.work import PACKED, WHOLE, Bind, Lower, Work
-from toolkit.images.builders.workspace import Workspace
 from toolkit.images.chain import Chain
-from toolkit.images.collect import Contents
-from toolkit.images.loan import ROOT, Loan, secrets
-from toolkit.images.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress

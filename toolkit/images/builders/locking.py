@@ -14,18 +14,19 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ImageMissingError, ToolkitError
 from toolkit.files import read_toml
-from toolkit.images import host, library, store
+from toolkit.images import library, store
 from toolkit.images.bases import Debootstrap, LocalImage
+from toolkit.images.build import host_config as host
+from toolkit.images.build.collect import contents
+from toolkit.images.build.contents import Contents, PythonPackage
+from toolkit.images.build.host_mounts import ROOT, Loan, bind_option
+from toolkit.images.build.provenance import base_image
+from toolkit.images.build.wanted import wanted_hash
+from toolkit.images.build.workspace import Workspace, workspace
 from toolkit.images.builders.apptainer import lend
 from toolkit.images.builders.cache import BASES, Cache
-from toolkit.images.builders.collect import contents
-from toolkit.images.builders.provenance import base_image
-from toolkit.images.builders.wanted import wanted_hash
-from toolkit.images.builders.workspace import Workspace, workspace
 from toolkit.images.chain import chain
-from toolkit.images.collect import Contents, PythonPackage
 from toolkit.images.index import Index
-from toolkit.images.loan import ROOT, Loan, bind_option
 from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages
 from toolkit.images.names import file_name, sha256
 from toolkit.images.packages import File, for_python, is_source, normal, origin

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.images.build.follow import Follower
+from toolkit.images.build.privilege import may_mount, namespace_ids
+from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders.apptainer import SOURCE, SYSTEM_PATH
-from toolkit.images.builders.follow import Follower
-from toolkit.images.builders.privilege import may_mount, namespace_ids
 from toolkit.images.builders.settings import VARIABLES
 from toolkit.images.builders.work import CANNOT, Work
-from toolkit.images.builders.workspace import Workspace
 from toolkit.images.piece import CHECKS
 from toolkit.model.base import to_json
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from toolkit.images.build.reproducible import EPOCH, is_dropped
 from toolkit.images.builders.contain import confine
 from toolkit.images.builders.inroot import is_below, resolve
 from toolkit.images.builders.kernel import (
@@ -41,7 +42,6 @@ from toolkit.images.builders.kernel import (
 )
 from toolkit.images.builders.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
 from toolkit.images.definitions import STEP
-from toolkit.images.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
 
 # What a directory or file is has to be in the upper directory itself, and nowhere else; ``userxattr`` says so for the first two already.

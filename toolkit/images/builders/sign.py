@@ -22,9 +22,9 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, ConfigError, ForbiddenError, NeedsInstallError, SignatureError
 from toolkit.images import store
-from toolkit.images.builders.lock import held
+from toolkit.images.build.mutex import held
+from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.builders.sif_file import is_signed, normalise, objects_of, partition_digest
-from toolkit.images.builders.workspace import require_space, workspace
 from toolkit.images.keys import fingerprint, is_guarded, pgp_fingerprint
 from toolkit.images.sif_objects import SIGNATURE
 from toolkit.images.store import FoundImage

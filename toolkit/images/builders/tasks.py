@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from toolkit.images.build.host_mounts import ROOT
 from toolkit.images.builders.work import Bind, Task
 from toolkit.images.chain import Chain, Link
-from toolkit.images.loan import ROOT
 from toolkit.images.piece import WHEELS
 
 SCRIPTS = "steps"  # below what is lent to a build

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
 from toolkit.images import store
-from toolkit.images.builders.collect import contents
+from toolkit.images.build.collect import contents
 from toolkit.images.store import FoundImage
 from toolkit.images.verify import CHECKS, merged, verdicts
 from toolkit.images.verify.case import Case, Inside, Met, container_program

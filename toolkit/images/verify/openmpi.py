@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.buildlog import Results
+from toolkit.images.build.buildlog import Results
 from toolkit.images.verify.case import Answer, Case, at, failed, passed, unchecked
 
 

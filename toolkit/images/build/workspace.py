@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
-from toolkit.images.builders import ownership
-from toolkit.images.builders.ownership import Owner
-from toolkit.images.builders.remove import remove
+from toolkit.images.build import ownership
+from toolkit.images.build.ownership import Owner
+from toolkit.images.build.remove import remove
 from toolkit.images.space import look, warnings
 from toolkit.model.recipe import Space
 from toolkit.units import human_size

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
-from toolkit.images.builders.workspace import Workspace
-from toolkit.images.buildlog import Reader, pinned
-from toolkit.images.loan import without
+from toolkit.images.build.buildlog import Reader, pinned
+from toolkit.images.build.host_mounts import without
+from toolkit.images.build.workspace import Workspace
 from toolkit.model.image import Check
 from toolkit.progress import Progress
 from toolkit.units import human_time
@@ -73,7 +73,7 @@ class Follower:
         self.reader.steps = list(steps)
         directories = [str(directory) for directory in place.directories]
         process = shell.start(
-            [sys.executable, "-m", "toolkit.images.builders.guard", *(("--mark", mark) if mark else ()), *directories, "--", *command],
+            [sys.executable, "-m", "toolkit.images.build.guard", *(("--mark", mark) if mark else ()), *directories, "--", *command],
             env=environment,
             cwd=cwd,
             stdin=subprocess.PIPE,

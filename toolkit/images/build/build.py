@@ -15,25 +15,27 @@ import msgspec
 from toolkit import __version__
 from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images import host, library, sbom, store
+from toolkit.images import library, sbom, store
 from toolkit.images.bases import LocalImage
-from toolkit.images.builders import apptainer, choice, docker, layered, locking
+from toolkit.images.build import choice
+from toolkit.images.build import host_config as host
+from toolkit.images.build.collect import contents
+from toolkit.images.build.fetched import Fetched, fetched
+from toolkit.images.build.mutex import held
+from toolkit.images.build.provenance import base_image, described
+from toolkit.images.build.reproducible import ENVIRONMENT
+from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
+from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
+from toolkit.images.builders import apptainer, docker, layered, locking
 from toolkit.images.builders.apptainer import Outcome
 from toolkit.images.builders.cache import WHEELS, Cache
-from toolkit.images.builders.collect import contents
 from toolkit.images.builders.docker_engine import VERSIONS
 from toolkit.images.builders.entries import DamagedError
-from toolkit.images.builders.fetched import Fetched, fetched
-from toolkit.images.builders.lock import held
 from toolkit.images.builders.materials import complete
-from toolkit.images.builders.provenance import base_image, described
 from toolkit.images.builders.sif_file import normalise, partition_digest
-from toolkit.images.builders.wanted import existing, hash_of, locked_hash, state_of
-from toolkit.images.builders.workspace import Workspace, require_space, scratch_parent, sweep, workspace
 from toolkit.images.chain import chain
 from toolkit.images.lock import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
-from toolkit.images.reproducible import ENVIRONMENT
 from toolkit.images.sharing import require_writable
 from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model

@@ -1,6 +1,6 @@
 """Runs a program so that nothing of it outlives the tool.
 
-``python -m toolkit.images.builders.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
+``python -m toolkit.images.build.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
 
 Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when somebody kills the tool with -9. This process
 stands between: its standard input is a pipe that nobody writes to, whose other end the tool holds. When the tool is gone, for whatever
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
     if mark and code != 0:
         _kill_marked(mark, 0.0 if ended else _QUIET)
     if not ended:
-        from toolkit.images.builders.remove import remove
+        from toolkit.images.build.remove import remove
 
         for directory in directories:
             remove(Path(directory))

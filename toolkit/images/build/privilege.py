@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builders.remove import subordinate_range
+from toolkit.images.build.remove import subordinate_range
 
 _SUBUID, _SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.errors import ForbiddenError, NeedsInstallError, ToolkitError
+from toolkit.images.build.privilege import way
 from toolkit.images.builders import docker, docker_engine
-from toolkit.images.builders.privilege import way
 from toolkit.progress import Progress
 
 

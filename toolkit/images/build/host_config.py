@@ -11,7 +11,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
 from toolkit.images import pip_files
-from toolkit.images.loan import Loan, borrow, pip_settings
+from toolkit.images.build.host_mounts import Loan, borrow, pip_settings
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
 _KEYRINGS = Path("/usr/share/keyrings")

@@ -10,8 +10,8 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images import store
+from toolkit.images.build.buildlog import Results
 from toolkit.images.builders.labels import labels
-from toolkit.images.buildlog import Results
 from toolkit.images.piece import CHECKS
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Check
