@@ -22,8 +22,9 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
 from toolkit.images import registry, sif, store
+from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.contents import parse as contents
-from toolkit.images.builders import compose, identity, sif_file
+from toolkit.images.builders import sif_file
 from toolkit.images.builders.docker_archive import as_docker_archive
 from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.index import Index

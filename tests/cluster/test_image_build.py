@@ -197,7 +197,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
     builders = [
         int(entry.parent.name)
         for entry in Path("/proc").glob("[0-9]*/cmdline")
-        if _guards(entry, tiny) or _guards(entry, tiny, b"images.builders.sandbox\0")
+        if _guards(entry, tiny) or _guards(entry, tiny, b"images.build.apptainer.sandbox\0")
     ]
     assert len(builders) >= 2
     assert any("sleep 300" in line for line in tiny.processes())

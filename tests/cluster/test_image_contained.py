@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
-from toolkit.images.builders.work import Bind, Lower, Task, Work
+from toolkit.images.build.apptainer.work import Bind, Lower, Task, Work
 from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
@@ -186,7 +186,7 @@ def test_a_step_is_furnished_within_its_root(store: Tiny, tiny_base: str, start:
         subprocess.run(["chown", "-R", "--reference", str(store.place), str(store.place / "products")], check=True)
     before = _state(host)
     done = subprocess.run(
-        [*store.become, sys.executable, "-m", "toolkit.images.builders.sandbox", str(store.place / "work.json")],
+        [*store.become, sys.executable, "-m", "toolkit.images.build.apptainer.sandbox", str(store.place / "work.json")],
         env={**store.environment(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         capture_output=True,
         text=True,

@@ -15,8 +15,8 @@ import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
 from toolkit.images.bases import LocalImage
+from toolkit.images.build.apptainer import layered
 from toolkit.images.build.workspace import workspace
-from toolkit.images.builders import layered
 from toolkit.images.chain import chain
 from toolkit.images.piece import CHECKS, WHEELS
 from toolkit.images.stages import Stages, Step

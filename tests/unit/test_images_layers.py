@@ -15,11 +15,11 @@ import pytest
 from toolkit.errors import BusyError
 from toolkit.images import pip_files, sif
 from toolkit.images.bases import LocalImage
+from toolkit.images.build.apptainer import identity
+from toolkit.images.build.apptainer.apptainer import lend
+from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
+from toolkit.images.build.apptainer.tasks import plan, takes_products
 from toolkit.images.build.host_mounts import Loan, pip_settings
-from toolkit.images.builders import identity
-from toolkit.images.builders.apptainer import lend
-from toolkit.images.builders.cache import LAYERS, WHEELS, Cache
-from toolkit.images.builders.tasks import plan, takes_products
 from toolkit.images.chain import Chain, chain
 from toolkit.images.piece import WHEELS as PRODUCTS
 from toolkit.images.stages import Stages, Step

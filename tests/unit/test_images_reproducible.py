@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
+from toolkit.images.build.apptainer.cache import BASES, LAYERS, Cache
+from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.build.reproducible import BYTE_CODE, is_dropped
-from toolkit.images.builders.cache import BASES, LAYERS, Cache
-from toolkit.images.builders.entries import DamagedError, Entries
 from toolkit.images.chain import chain
 from toolkit.images.squashfs.format import Read, SquashfsError, linear
 from toolkit.images.squashfs.tables import read_tables

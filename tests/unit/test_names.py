@@ -18,8 +18,8 @@ from tests.unit.samples import MANIFEST
 from toolkit.cli import main as cli
 from toolkit.errors import MalformedInputError, UsageError
 from toolkit.images import library, store, transfer
+from toolkit.images.build.apptainer.cache import Cache
 from toolkit.images.builders import locking
-from toolkit.images.builders.cache import Cache
 from toolkit.images.index import Index
 from toolkit.images.lock import preferences
 from toolkit.images.names import LONGEST, file_name, image_name, is_image_name, sha256

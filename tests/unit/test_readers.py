@@ -26,7 +26,7 @@ from tests.readers import READERS, broken, check, tables, tarred
 from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
 from toolkit.images import store
-from toolkit.images.builders import compose
+from toolkit.images.build.apptainer import compose
 from toolkit.images.builders.docker_archive import as_docker_archive
 from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.builders.sif_file import objects_of, partition_digest

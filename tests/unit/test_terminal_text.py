@@ -165,7 +165,13 @@ PRINTS: tuple[str, ...] = (
     "scripts/",
     "doctor/scripts/",
 )
-PRINTS += ("inside/find.py", "inside/importable.py", "images/builders/sandbox.py", "images/builders/fence.py", "localcluster/supervisor.py")
+PRINTS += (
+    "inside/find.py",
+    "inside/importable.py",
+    "images/build/apptainer/sandbox.py",
+    "images/build/apptainer/fence.py",
+    "localcluster/supervisor.py",
+)
 
 
 def test_nothing_prints_but_the_console() -> None:

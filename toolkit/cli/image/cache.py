@@ -15,7 +15,7 @@ def command(clear: bool, as_json: bool) -> None:
     """
     from toolkit.cli import console
     from toolkit.images import store
-    from toolkit.images.builders.cache import Cache
+    from toolkit.images.build.apptainer.cache import Cache
     from toolkit.units import human_size
 
     cache = Cache(store.images_directory())

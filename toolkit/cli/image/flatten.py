@@ -13,7 +13,7 @@ def command(name: str) -> None:
     An image that was built in layers starts as fast as a flat one, but its file still holds what is seen no more.
     """
     from toolkit.cli import console
-    from toolkit.images.builders.flatten import flatten
+    from toolkit.images.build.apptainer.flatten import flatten
     from toolkit.units import human_size
 
     with console.Steps() as progress:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.bases import Base
+from toolkit.images.build.apptainer import apptainer
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders import apptainer
 from toolkit.images.builders.docker_engine import Engine
 from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.expansion import exports

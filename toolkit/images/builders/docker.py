@@ -20,12 +20,12 @@ from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, NeedsInstallError, NoSpaceError, ToolkitError
 from toolkit.images.bases import Debootstrap
 from toolkit.images.build import host_config as host
+from toolkit.images.build.apptainer.apptainer import Outcome
 from toolkit.images.build.fetched import Fetched
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.host_mounts import secrets
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders import docker_base, docker_client, docker_stages, podman_client
-from toolkit.images.builders.apptainer import Outcome
 from toolkit.images.builders.clients import Client, Log, Order
 from toolkit.images.builders.convert import convert
 from toolkit.images.builders.docker_engine import Engine, engine

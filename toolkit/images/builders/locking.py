@@ -17,14 +17,14 @@ from toolkit.files import read_toml
 from toolkit.images import library, store
 from toolkit.images.bases import Debootstrap, LocalImage
 from toolkit.images.build import host_config as host
+from toolkit.images.build.apptainer.apptainer import lend
+from toolkit.images.build.apptainer.cache import BASES, Cache
 from toolkit.images.build.collect import contents
 from toolkit.images.build.contents import Contents, PythonPackage
 from toolkit.images.build.host_mounts import ROOT, Loan, bind_option
 from toolkit.images.build.provenance import base_image
 from toolkit.images.build.wanted import wanted_hash
 from toolkit.images.build.workspace import Workspace, workspace
-from toolkit.images.builders.apptainer import lend
-from toolkit.images.builders.cache import BASES, Cache
 from toolkit.images.chain import chain
 from toolkit.images.index import Index
 from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from toolkit.images.build.apptainer.work import Bind, Task
 from toolkit.images.build.host_mounts import ROOT
-from toolkit.images.builders.work import Bind, Task
 from toolkit.images.chain import Chain, Link
 from toolkit.images.piece import WHEELS
 

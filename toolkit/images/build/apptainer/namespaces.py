@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.images.build.apptainer.apptainer import SOURCE, SYSTEM_PATH
+from toolkit.images.build.apptainer.work import CANNOT, Work
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.privilege import may_mount, namespace_ids
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders.apptainer import SOURCE, SYSTEM_PATH
 from toolkit.images.builders.settings import VARIABLES
-from toolkit.images.builders.work import CANNOT, Work
 from toolkit.images.piece import CHECKS
 from toolkit.model.base import to_json
 
@@ -33,7 +33,7 @@ def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[st
     file = place.output / "work.json"
     users, groups = ((), ()) if may_mount() else namespace_ids()
     file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
-    command = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.builders.sandbox", str(file)]
+    command = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.build.apptainer.sandbox", str(file)]
     code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_line=on_line)
     if code == CANNOT:
         follower.give_up()

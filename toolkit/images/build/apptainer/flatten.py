@@ -11,15 +11,15 @@ import msgspec
 
 from toolkit.errors import ImageMissingError
 from toolkit.images import sif, store
+from toolkit.images.build.apptainer import compose
+from toolkit.images.build.apptainer.apptainer import COMPRESSION
+from toolkit.images.build.apptainer.namespaces import NotHereError, done, prove
+from toolkit.images.build.apptainer.work import Lower, Work
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.mutex import held
 from toolkit.images.build.privilege import way
 from toolkit.images.build.workspace import workspace
-from toolkit.images.builders import compose
-from toolkit.images.builders.apptainer import COMPRESSION
-from toolkit.images.builders.namespaces import NotHereError, done, prove
 from toolkit.images.builders.sif_file import text_of
-from toolkit.images.builders.work import Lower, Work
 from toolkit.model.base import Model
 from toolkit.progress import Progress
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.images.builders.inroot import resolve
-from toolkit.images.builders.kernel import BIND, LIBC, NODEV, NOEXEC, NOSUID, RDONLY, REMOUNT, bind, call, mount, pivot
-from toolkit.images.builders.work import Bind
+from toolkit.images.build.apptainer.inroot import resolve
+from toolkit.images.build.apptainer.kernel import BIND, LIBC, NODEV, NOEXEC, NOSUID, RDONLY, REMOUNT, bind, call, mount, pivot
+from toolkit.images.build.apptainer.work import Bind
 
 _HOST_NAME = b"localhost"  # resolves everywhere, and is the same in every build
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from toolkit.images.build.apptainer.cache import BASES, LAYERS, WHEELS, Cache, Kept
 from toolkit.images.build.wanted import locked_hash
-from toolkit.images.builders.cache import BASES, LAYERS, WHEELS, Cache, Kept
 from toolkit.images.chain import Chain
 from toolkit.model.image import Layer
 from toolkit.model.lock import Lock

@@ -1,4 +1,4 @@
-"""Runs the steps of a build, each on an overlay of its own, and packs what it changed: ``python -m toolkit.images.builders.sandbox WORK``
+"""Runs the steps of a build, each on an overlay of its own, and packs what it changed: ``python -m toolkit.images.build.apptainer.sandbox WORK``
 
 This process and all below it live in namespaces: root's own mounts, or, for an ordinary user (``users`` is set), a user namespace in which
 its subordinate ids are the image's. It works in one directory, in which lower file systems are ``l0``, ``l1``, ... and what a task changed
@@ -23,10 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.build.reproducible import EPOCH, is_dropped
-from toolkit.images.builders.contain import confine
-from toolkit.images.builders.inroot import is_below, resolve
-from toolkit.images.builders.kernel import (
+from toolkit.images.build.apptainer.contain import confine
+from toolkit.images.build.apptainer.inroot import is_below, resolve
+from toolkit.images.build.apptainer.kernel import (
     NEWIPC,
     NEWNS,
     NEWPID,
@@ -40,7 +39,8 @@ from toolkit.images.builders.kernel import (
     in_user_namespace,
     mount,
 )
-from toolkit.images.builders.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
+from toolkit.images.build.apptainer.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
+from toolkit.images.build.reproducible import EPOCH, is_dropped
 from toolkit.images.definitions import STEP
 from toolkit.model.base import from_json
 

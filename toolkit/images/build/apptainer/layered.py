@@ -22,6 +22,14 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
 from toolkit.images.build import host_config as host
+from toolkit.images.build.apptainer import compose, identity
+from toolkit.images.build.apptainer.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
+from toolkit.images.build.apptainer.cache import Cache, Kept
+from toolkit.images.build.apptainer.entries import Entries
+from toolkit.images.build.apptainer.namespaces import NotHereError as NotHereError
+from toolkit.images.build.apptainer.namespaces import done, prove
+from toolkit.images.build.apptainer.tasks import SCRIPTS, Plan, plan, takes_products
+from toolkit.images.build.apptainer.work import PACKED, WHOLE, Bind, Lower, Work
 from toolkit.images.build.collect import contents
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import Follower
@@ -30,14 +38,6 @@ from toolkit.images.build.privilege import way
 from toolkit.images.build.remove import remove
 from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders import compose, identity
-from toolkit.images.builders.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
-from toolkit.images.builders.cache import Cache, Kept
-from toolkit.images.builders.entries import Entries
-from toolkit.images.builders.namespaces import NotHereError as NotHereError
-from toolkit.images.builders.namespaces import done, prove
-from toolkit.images.builders.tasks import SCRIPTS, Plan, plan, takes_products
-from toolkit.images.builders.work import PACKED, WHOLE, Bind, Lower, Work
 from toolkit.images.chain import Chain
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.lock import Lock

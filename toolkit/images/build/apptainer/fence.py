@@ -1,4 +1,4 @@
-"""Run Apptainer where it can write nothing of the host: ``python -m toolkit.images.builders.fence WORK -- PROGRAM ARGUMENT...``
+"""Run Apptainer where it can write nothing of the host: ``python -m toolkit.images.build.apptainer.fence WORK -- PROGRAM ARGUMENT...``
 
 Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts`` leads to a file of the host, it
 makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap: localimage``). So it runs in a mount namespace in which all but
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.builders.kernel import CannotError, enter, make_read_only, replace
-from toolkit.images.builders.work import CANNOT, Fence
+from toolkit.images.build.apptainer.kernel import CannotError, enter, make_read_only, replace
+from toolkit.images.build.apptainer.work import CANNOT, Fence
 from toolkit.model.base import from_json
 
 

@@ -25,6 +25,7 @@ from toolkit.errors import ForbiddenError
 from toolkit.images import library
 from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.build import host_config as host
+from toolkit.images.build.apptainer.work import CANNOT, Bind, Fence
 from toolkit.images.build.buildlog import Results
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import Follower
@@ -33,7 +34,6 @@ from toolkit.images.build.host_mounts import ROOT, Loan, bind_option, secrets
 from toolkit.images.build.privilege import Way, may_mount, namespace_ids, way
 from toolkit.images.build.reproducible import EPOCH
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders.work import CANNOT, Bind, Fence
 from toolkit.images.definitions.apptainer import steps
 from toolkit.images.piece import LENT
 from toolkit.images.recipes import Resolved
@@ -220,7 +220,7 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
         writable=tuple(str(directory) for directory in place.directories),
     )
     file.write_text(to_json(fence), encoding="utf-8")
-    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.builders.fence", str(file), "--")
+    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.build.apptainer.fence", str(file), "--")
 
 
 def _empty(scratch: Path, directory: str) -> Path:
