@@ -24,9 +24,9 @@ from toolkit.files import read_json, read_toml
 from toolkit.images import registry, sif, store
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.contents import parse as contents
+from toolkit.images.build.docker.archive import as_docker_archive
+from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.builders import sif_file
-from toolkit.images.builders.docker_archive import as_docker_archive
-from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.index import Index
 from toolkit.images.packages import offered
 from toolkit.images.registry_auth import Credentials

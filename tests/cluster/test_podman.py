@@ -18,12 +18,12 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.image_fixtures import wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
+from toolkit.images.build.docker import docker
+from toolkit.images.build.docker.clients import Order
+from toolkit.images.build.docker.engine import engine
+from toolkit.images.build.docker.lend import Lending
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders import docker
-from toolkit.images.builders.clients import Order
-from toolkit.images.builders.docker_engine import engine
-from toolkit.images.builders.docker_lend import Lending
 from toolkit.images.builders.labels import labels
 from toolkit.progress import Silent
 

@@ -14,13 +14,13 @@ import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.images.bases import Docker
+from toolkit.images.build.docker.archive import archive_of, as_docker_archive
+from toolkit.images.build.docker.docker import image_name
+from toolkit.images.build.docker.layout import write_layout
+from toolkit.images.build.docker.lend import lending, lent
+from toolkit.images.build.docker.log import Reader
 from toolkit.images.build.fetched import fetched
 from toolkit.images.build.host_mounts import Bind, Loan
-from toolkit.images.builders.docker import image_name
-from toolkit.images.builders.docker_archive import archive_of, as_docker_archive
-from toolkit.images.builders.docker_layout import write_layout
-from toolkit.images.builders.docker_lend import lending, lent
-from toolkit.images.builders.docker_log import Reader
 
 GOLDEN = Path(__file__).parents[1] / "golden/docker"
 DOCKERFILE = """\

@@ -16,8 +16,9 @@ import pytest
 
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import choice
-from toolkit.images.builders import docker, docker_client, podman_client
-from toolkit.images.builders.docker_engine import engine
+from toolkit.images.build.docker import client as docker_client
+from toolkit.images.build.docker import docker, podman_client
+from toolkit.images.build.docker.engine import engine
 from toolkit.inside import engines
 from toolkit.progress import Silent
 
@@ -66,7 +67,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
-        "toolkit.images.builders.docker_engine._SYSTEM_SOCKETS", (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock"))
+        "toolkit.images.build.docker.engine._SYSTEM_SOCKETS", (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock"))
     )
     return tmp_path
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_images_docker import DOCKERFILE
+from toolkit.images.build.docker.clients import Order
+from toolkit.images.build.docker.engine import Engine
+from toolkit.images.build.docker.lend import Lending, lending
+from toolkit.images.build.docker.podman_client import PodmanClient
+from toolkit.images.build.docker.podman_log import Reader
+from toolkit.images.build.docker.stages import instead, mounted
 from toolkit.images.build.host_mounts import Loan
-from toolkit.images.builders.clients import Order
-from toolkit.images.builders.docker_engine import Engine
-from toolkit.images.builders.docker_lend import Lending, lending
-from toolkit.images.builders.docker_stages import instead, mounted
-from toolkit.images.builders.podman_client import PodmanClient
-from toolkit.images.builders.podman_log import Reader
 
 GOLDEN = Path(__file__).parents[1] / "golden/podman"
 CLIENT = PodmanClient("/usr/bin/podman", mark="toolkit-x.invalid")

@@ -27,8 +27,8 @@ from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
 from toolkit.images import store
 from toolkit.images.build.apptainer import compose
-from toolkit.images.builders.docker_archive import as_docker_archive
-from toolkit.images.builders.docker_layout import write_layout
+from toolkit.images.build.docker.archive import as_docker_archive
+from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.builders.sif_file import objects_of, partition_digest
 from toolkit.images.squashfs.format import Read, SquashfsError, decoded, reference
 from toolkit.images.squashfs.graft import graft
@@ -288,7 +288,7 @@ ARCHIVES = {
 
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_hostile_archives_end_with_one_class_of_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr("toolkit.images.archives._MOST_MEMBERS", 800)
+    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._MOST_MEMBERS", 800)
     path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
     path.write_bytes(ARCHIVES[name])
     scratch.mkdir()
@@ -325,7 +325,7 @@ def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[byte
 
 
 def test_an_archive_that_unpacks_to_everything_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.images.archives._FREE", 1 << 20)
+    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._FREE", 1 << 20)
     path = tmp_path / "x.tar"
     path.write_bytes(gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024)))
     assert path.stat().st_size < 100_000

@@ -9,8 +9,8 @@ from typing import Any
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
-from toolkit.images.builders.docker_engine import Engine as Answering
-from toolkit.images.builders.docker_engine import engine
+from toolkit.images.build.docker.engine import Engine as Answering
+from toolkit.images.build.docker.engine import engine
 from toolkit.model.environment import Engine
 from toolkit.model.image import Manifest, Python
 from toolkit.resources import package_directory

@@ -24,14 +24,15 @@ from toolkit.images.build.apptainer.apptainer import Outcome
 from toolkit.images.build.apptainer.cache import WHEELS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError
 from toolkit.images.build.collect import contents
+from toolkit.images.build.docker import docker
+from toolkit.images.build.docker.engine import VERSIONS
 from toolkit.images.build.fetched import Fetched, fetched
 from toolkit.images.build.mutex import held
 from toolkit.images.build.provenance import base_image, described
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
 from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
-from toolkit.images.builders import docker, locking
-from toolkit.images.builders.docker_engine import VERSIONS
+from toolkit.images.builders import locking
 from toolkit.images.builders.materials import complete
 from toolkit.images.builders.sif_file import normalise, partition_digest
 from toolkit.images.chain import chain

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.errors import ForbiddenError, NeedsInstallError, ToolkitError
+from toolkit.images.build.docker import docker
+from toolkit.images.build.docker import engine as docker_engine
 from toolkit.images.build.privilege import way
-from toolkit.images.builders import docker, docker_engine
 from toolkit.progress import Progress
 
 

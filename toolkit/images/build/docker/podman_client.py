@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
+from toolkit.images.build.docker.clients import Order, proxies
+from toolkit.images.build.docker.engine import Engine
+from toolkit.images.build.docker.lend import SECRETS, VARIABLES, Form, lent, secret_mount
+from toolkit.images.build.docker.podman_log import Reader
 from toolkit.images.build.host_mounts import ROOT
-from toolkit.images.builders.clients import Order, proxies
-from toolkit.images.builders.docker_engine import Engine
-from toolkit.images.builders.docker_lend import SECRETS, VARIABLES, Form, lent, secret_mount
-from toolkit.images.builders.podman_log import Reader
 
 _KEPT = ("HOME", "PATH", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "CONTAINERS_CONF", "CONTAINER_SSHKEY", "SSH_AUTH_SOCK")
 _READ = f"[ ! -f {ROOT}/{VARIABLES} ] || . {ROOT}/{VARIABLES}"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from toolkit.images.build import host_config as host
-from toolkit.images.builders.docker_engine import Engine
-from toolkit.images.builders.docker_lend import Lending
+from toolkit.images.build.docker.engine import Engine
+from toolkit.images.build.docker.lend import Lending
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,18 @@ from toolkit.errors import BuildError, CommandFailedError, NeedsInstallError, No
 from toolkit.images.bases import Debootstrap
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import Outcome
+from toolkit.images.build.docker import base as docker_base
+from toolkit.images.build.docker import client as docker_client
+from toolkit.images.build.docker import podman_client
+from toolkit.images.build.docker import stages as docker_stages
+from toolkit.images.build.docker.clients import Client, Log, Order
+from toolkit.images.build.docker.convert import convert
+from toolkit.images.build.docker.engine import Engine, engine
+from toolkit.images.build.docker.lend import WHEELS, lending
 from toolkit.images.build.fetched import Fetched
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.host_mounts import secrets
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders import docker_base, docker_client, docker_stages, podman_client
-from toolkit.images.builders.clients import Client, Log, Order
-from toolkit.images.builders.convert import convert
-from toolkit.images.builders.docker_engine import Engine, engine
-from toolkit.images.builders.docker_lend import WHEELS, lending
 from toolkit.images.recipes import Resolved
 from toolkit.progress import Progress
 from toolkit.units import human_size

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.builders import docker_lend
-from toolkit.images.builders.clients import Order, proxies
-from toolkit.images.builders.docker_engine import Engine
-from toolkit.images.builders.docker_log import Reader
+from toolkit.images.build.docker import lend as docker_lend
+from toolkit.images.build.docker.clients import Order, proxies
+from toolkit.images.build.docker.engine import Engine
+from toolkit.images.build.docker.log import Reader
 
 _KEPT = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.bases import Base
 from toolkit.images.build.apptainer import apptainer
+from toolkit.images.build.docker.engine import Engine
+from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders.docker_engine import Engine
-from toolkit.images.builders.docker_layout import write_layout
 from toolkit.images.expansion import exports
 from toolkit.images.library import staged
 from toolkit.images.piece import CHECKS

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from toolkit.errors import MalformedInputError
-from toolkit.images.archives import Archive, reading, streamed
+from toolkit.images.build.docker.tar_reader import Archive, reading, streamed
 
 _KIND = "application/vnd.oci.image"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

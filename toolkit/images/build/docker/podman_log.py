@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.builders import docker_log
-from toolkit.images.builders.docker_log import NO_SPACE, WRITTEN, Vertex
+from toolkit.images.build.docker import log as docker_log
+from toolkit.images.build.docker.log import NO_SPACE, WRITTEN, Vertex
 
 _WORDS = "ADD|ARG|CMD|COPY|ENTRYPOINT|ENV|FROM|LABEL|RUN|SHELL|USER|WORKDIR"
 _STEP = re.compile(rf"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<text>(?:{_WORDS}) .*)")

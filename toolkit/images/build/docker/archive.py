@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolkit.errors import MalformedInputError
-from toolkit.images.archives import opened, write_member
+from toolkit.images.build.docker.tar_reader import opened, write_member
 
 _DIGEST = re.compile(r"sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})\Z")
 

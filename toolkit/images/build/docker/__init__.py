@@ -1,0 +1,1 @@
+"""Builds by Docker and podman, and their way into a SIF."""
