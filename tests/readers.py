@@ -27,8 +27,8 @@ from toolkit.images.build.contents import parse as contents
 from toolkit.images.build.docker.archive import as_docker_archive
 from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.builders import sif_file
-from toolkit.images.index import Index
-from toolkit.images.packages import offered
+from toolkit.images.lockfile.index import Index
+from toolkit.images.lockfile.packages import offered
 from toolkit.images.registry_auth import Credentials
 from toolkit.images.registry_names import Reference
 from toolkit.images.squashfs.format import Read, reading

@@ -26,7 +26,7 @@ from tests.cluster.ordinary_user import becoming
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images import library, store
-from toolkit.images.builders import locking
+from toolkit.images.lockfile import make as locking
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock
 from toolkit.resources import shipped

@@ -11,10 +11,10 @@ import pytest
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
 from toolkit.images import library
-from toolkit.images import lock as locks
 from toolkit.images.bases import Debootstrap
 from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
 from toolkit.images.build.host_mounts import Bind, Loan
+from toolkit.images.lockfile import apply as locks
 from toolkit.images.piece import Piece
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
@@ -175,7 +175,7 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
 
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:
     from toolkit.images import library
-    from toolkit.images.builders import locking
+    from toolkit.images.lockfile import make as locking
 
     recipe = tmp_path / "small.toml"
     recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
@@ -203,7 +203,7 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path: Path, monkeypa
 
     from toolkit.images import library
     from toolkit.images.build import host_config as host
-    from toolkit.images.builders import locking
+    from toolkit.images.lockfile import make as locking
 
     wheels = tmp_path / "wheels"
     wheels.mkdir()

@@ -9,8 +9,8 @@ import pytest
 
 from tests.slow_patterns import is_slow
 from toolkit.errors import CommandFailedError
-from toolkit.images.index import Index
-from toolkit.images.packages import File, for_python, matches, normal, offered, origin, tags
+from toolkit.images.lockfile.index import Index
+from toolkit.images.lockfile.packages import File, for_python, matches, normal, offered, origin, tags
 
 PAGE = """<!DOCTYPE html><html><body>
 <a href="../../files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl#sha256=aa">numpy</a>

@@ -19,8 +19,8 @@ import pytest
 from tests.unit.test_images_registry import StandIn, standing_in
 from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, ToolkitError
 from toolkit.images import registry, web
-from toolkit.images.index import Index
-from toolkit.images.packages import File
+from toolkit.images.lockfile.index import Index
+from toolkit.images.lockfile.packages import File
 from toolkit.images.registry_auth import Credentials
 from toolkit.images.registry_names import Reference, parse
 
@@ -254,8 +254,8 @@ def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_servers_without_an_end_are_left(servers: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one, _ = servers
-    monkeypatch.setattr("toolkit.images.index._MOST_PAGE", 1000)
-    monkeypatch.setattr("toolkit.images.index._MOST_FILE", 1000)
+    monkeypatch.setattr("toolkit.images.lockfile.index._MOST_PAGE", 1000)
+    monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
     monkeypatch.setattr("toolkit.images.registry._MOST", 1000)
     monkeypatch.setattr("toolkit.images.web._MOST_BESIDE", 1000)
     long = b"x" * 5000

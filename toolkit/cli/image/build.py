@@ -43,7 +43,7 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
         raise UsageError(cause, place="--engine docker", next_step="leave --engine out, or the lock")
     if locked and lock_file is None:
-        from toolkit.images.builders.locking import lock_path
+        from toolkit.images.lockfile.make import lock_path
 
         lock_file = str(lock_path(name))
     with console.Steps() as progress:

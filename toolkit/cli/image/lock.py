@@ -23,7 +23,7 @@ def command(name: str, output: Path | None) -> None:
     from toolkit.cli import console
     from toolkit.errors import ForbiddenError
     from toolkit.files import write_atomically
-    from toolkit.images.builders.locking import lock_path, make
+    from toolkit.images.lockfile.make import lock_path, make
     from toolkit.model.lock import to_toml
 
     path = output or lock_path(name)

@@ -32,11 +32,11 @@ from toolkit.images.build.provenance import base_image, described
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
 from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
-from toolkit.images.builders import locking
 from toolkit.images.builders.materials import complete
 from toolkit.images.builders.sif_file import normalise, partition_digest
 from toolkit.images.chain import chain
-from toolkit.images.lock import differences, locked_base, locked_definition
+from toolkit.images.lockfile import make as locking
+from toolkit.images.lockfile.apply import differences, locked_base, locked_definition
 from toolkit.images.recipes import Resolved
 from toolkit.images.sharing import require_writable
 from toolkit.images.verify.finish import finish, record

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images import pip_files
 from toolkit.images.build.host_mounts import Loan, borrow, pip_settings
+from toolkit.images.lockfile import pip_files
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
 _KEYRINGS = Path("/usr/share/keyrings")

@@ -26,7 +26,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Loan
-from toolkit.images.lock import PREFERENCES, QUESTION
+from toolkit.images.lockfile.apply import PREFERENCES, QUESTION
 from toolkit.quoting import shell
 
 WHEELS = "wheels"  # within the directory that is given to the engine, and below ROOT in the build

@@ -26,10 +26,10 @@ from toolkit.images.build.provenance import base_image
 from toolkit.images.build.wanted import wanted_hash
 from toolkit.images.build.workspace import Workspace, workspace
 from toolkit.images.chain import chain
-from toolkit.images.index import Index
-from toolkit.images.lock import build_requirements, changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.lockfile.apply import build_requirements, changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.lockfile.index import Index
+from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
 from toolkit.images.names import file_name, sha256
-from toolkit.images.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipes import Resolved
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Manifest

@@ -19,7 +19,7 @@ from toolkit.images.bases import Base
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Bind, Loan
 from toolkit.images.build.reproducible import BYTE_CODE
-from toolkit.images.packages import normal
+from toolkit.images.lockfile.packages import normal
 from toolkit.images.recipes import Resolved
 from toolkit.model.lock import Lock
 

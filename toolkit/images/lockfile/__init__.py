@@ -1,0 +1,1 @@
+"""Lock files: make them from an image, and build from them."""
