@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
-from toolkit.images.bases import LocalImage
 from toolkit.images.build.apptainer import layered
 from toolkit.images.build.workspace import workspace
-from toolkit.images.chain import chain
-from toolkit.images.piece import CHECKS, WHEELS
-from toolkit.images.stages import Stages, Step
+from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.stages import Stages, Step
 from toolkit.progress import Silent
 
 STEP = '[[steps]]\nblock = "run"\nname = "{name}"\ncommands = [{commands}]\n'

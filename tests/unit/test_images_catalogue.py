@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit.errors import UnknownImageError
-from toolkit.images import catalogue
+from toolkit.images.recipe import catalogue
 from toolkit.model.catalogue import FACTS, Release
 from toolkit.versions import compare, numbers
 

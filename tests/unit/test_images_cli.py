@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.unit.test_images_store import ID, fake_sif, manifest
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ImageMissingError, ToolkitError, UnknownImageError, UsageError
-from toolkit.images import library
+from toolkit.images.recipe import library
 from toolkit.model.base import to_json
 
 

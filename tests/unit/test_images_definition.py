@@ -11,11 +11,12 @@ import pytest
 
 from tests.hostile import HOSTILE
 from toolkit import __version__
-from toolkit.images import definitions, library
+from toolkit.images import definitions
 from toolkit.images.blocks.pip import Pip
-from toolkit.images.names import recipe_names
-from toolkit.images.recipes import Resolved, resolve
-from toolkit.images.words import plain, word
+from toolkit.images.recipe import library
+from toolkit.images.recipe.names import recipe_names
+from toolkit.images.recipe.resolve import Resolved, resolve
+from toolkit.images.recipe.words import plain, word
 from toolkit.model.base import BadDataError
 from toolkit.model.recipe import Recipe
 

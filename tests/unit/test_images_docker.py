@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.bases import Docker
 from toolkit.images.build.docker.archive import archive_of, as_docker_archive
 from toolkit.images.build.docker.docker import image_name
 from toolkit.images.build.docker.layout import write_layout
@@ -21,6 +20,7 @@ from toolkit.images.build.docker.lend import lending, lent
 from toolkit.images.build.docker.log import Reader
 from toolkit.images.build.fetched import fetched
 from toolkit.images.build.host_mounts import Bind, Loan
+from toolkit.images.recipe.bases import Docker
 
 GOLDEN = Path(__file__).parents[1] / "golden/docker"
 DOCKERFILE = """\

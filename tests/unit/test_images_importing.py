@@ -15,10 +15,12 @@ from click.testing import CliRunner, Result
 
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UsageError
-from toolkit.images import dockerfile, installs, library
-from toolkit.images.dockerfile import UnknownValueError, expanded, instructions
-from toolkit.images.expansion import for_docker, for_shell, ordered, references
-from toolkit.images.importing import command_of
+from toolkit.images.recipe import library
+from toolkit.images.recipe.expansion import for_docker, for_shell, ordered, references
+from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
+from toolkit.images.recipe.importers import installs
+from toolkit.images.recipe.importers.dockerfile_reader import UnknownValueError, expanded, instructions
+from toolkit.images.recipe.importing import command_of
 
 DOCKERFILE = """\
 # a comment

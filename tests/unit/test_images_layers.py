@@ -14,16 +14,16 @@ import pytest
 
 from toolkit.errors import BusyError
 from toolkit.images import sif
-from toolkit.images.bases import LocalImage
 from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.apptainer import lend
 from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
 from toolkit.images.build.apptainer.tasks import plan, takes_products
 from toolkit.images.build.host_mounts import Loan, pip_settings
-from toolkit.images.chain import Chain, chain
 from toolkit.images.lockfile import pip_files
-from toolkit.images.piece import WHEELS as PRODUCTS
-from toolkit.images.stages import Stages, Step
+from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.block import WHEELS as PRODUCTS
+from toolkit.images.recipe.chain import Chain, chain
+from toolkit.images.recipe.stages import Stages, Step
 
 
 def stages(

@@ -10,12 +10,12 @@ import pytest
 
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
-from toolkit.images import library
-from toolkit.images.bases import Debootstrap
 from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
 from toolkit.images.build.host_mounts import Bind, Loan
 from toolkit.images.lockfile import apply as locks
-from toolkit.images.piece import Piece
+from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import Debootstrap
+from toolkit.images.recipe.block import Piece
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, Pinned, to_toml
@@ -174,8 +174,8 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
 
 
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:
-    from toolkit.images import library
     from toolkit.images.lockfile import make as locking
+    from toolkit.images.recipe import library
 
     recipe = tmp_path / "small.toml"
     recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
@@ -201,9 +201,9 @@ def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: P
 def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    from toolkit.images import library
     from toolkit.images.build import host_config as host
     from toolkit.images.lockfile import make as locking
+    from toolkit.images.recipe import library
 
     wheels = tmp_path / "wheels"
     wheels.mkdir()

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.images import library
 from toolkit.images.build.buildlog import Reader, pinned
 from toolkit.images.build.follow import Follower, advice
-from toolkit.images.chain import chain
-from toolkit.images.piece import Piece
-from toolkit.images.protection import name_of, names_of, protected, with_replacements
-from toolkit.images.recipes import resolve
+from toolkit.images.recipe import library
+from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.protection import name_of, names_of, protected, with_replacements
+from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.image import Check
 from toolkit.model.recipe import Recipe

@@ -18,7 +18,7 @@ from tests.unit.test_images_squashfs import Image
 from toolkit.images.build.apptainer.cache import BASES, LAYERS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.build.reproducible import BYTE_CODE, is_dropped
-from toolkit.images.chain import chain
+from toolkit.images.recipe.chain import chain
 from toolkit.images.squashfs.format import Read, SquashfsError, linear
 from toolkit.images.squashfs.tables import read_tables
 from toolkit.images.squashfs.times import settle

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from tests.hostile import HOSTILE
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError, UsageError
-from toolkit.images import library
-from toolkit.images.names import feature_names, recipe_names
-from toolkit.images.stages import Stages
+from toolkit.images.recipe import library
+from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.images.recipe.stages import Stages
 
 
 def staged(path: Path, text: str, *features: str) -> Stages:

@@ -19,8 +19,8 @@ from toolkit.cli import main as cli
 from toolkit.cli.bench.coverage import read
 from toolkit.errors import ToolkitError
 from toolkit.files import read_toml
-from toolkit.images import library
-from toolkit.images.names import recipe_names
+from toolkit.images.recipe import library
+from toolkit.images.recipe.names import recipe_names
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.resources import shipped

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, ToolkitError, UsageError
 from toolkit.images import store
-from toolkit.images.names import LONGEST, image_name
+from toolkit.images.recipe.names import LONGEST, image_name
 from toolkit.images.registry_names import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import FoundImage
 from toolkit.model.image import BaseImage, Manifest

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import library, store
+from toolkit.images import store
+from toolkit.images.recipe import library
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest
 

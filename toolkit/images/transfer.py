@@ -37,8 +37,8 @@ from toolkit.errors import (
 from toolkit.files import write_atomically
 from toolkit.images import foreign, sif, store
 from toolkit.images.builders.sif_file import text_of
-from toolkit.images.names import image_name
 from toolkit.images.prune import FAILED_LOG, files_of
+from toolkit.images.recipe.names import image_name
 from toolkit.images.registry_auth import credentials
 from toolkit.images.registry_names import Reference, is_loopback, parse
 from toolkit.images.registry_source import Source, source

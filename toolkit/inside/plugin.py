@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.errors import ImageMissingError, LauncherMismatchError
-from toolkit.images.names import recipe_names
+from toolkit.images.recipe.names import recipe_names
 from toolkit.slurm.client import Client
 
 

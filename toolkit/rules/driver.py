@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import ShapeError
-from toolkit.images import cuda
+from toolkit.images.recipe import cuda
 from toolkit.rules.model import Case, Finding
 from toolkit.versions import compare
 

@@ -26,9 +26,9 @@ def command(file: Path, name: str | None, directory: Path) -> None:
     from toolkit.cli import console
     from toolkit.errors import UsageError
     from toolkit.files import write_atomically
-    from toolkit.images import library
-    from toolkit.images.importing import imported
-    from toolkit.images.names import image_name
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.importing import imported
+    from toolkit.images.recipe.names import image_name
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = directory / f"{image_name(chosen, '--name', error=UsageError)}.toml"

@@ -28,9 +28,9 @@ def command(name: str, origin: str, things: tuple[str, ...], packages: tuple[str
     from toolkit.cli import console
     from toolkit.errors import UsageError
     from toolkit.files import write_atomically
-    from toolkit.images import library
-    from toolkit.images.drafts import draft
-    from toolkit.images.names import image_name
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.drafts import draft
+    from toolkit.images.recipe.names import image_name
 
     image_name(name, "NAME", error=UsageError)
     path = directory / f"{name}.toml"

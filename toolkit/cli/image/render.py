@@ -35,8 +35,8 @@ def command(name: str | None, form: str | None, features: tuple[str, ...], every
       toolkit image render --all --check
     """
     from toolkit.cli import console
-    from toolkit.images import library
-    from toolkit.images.names import recipe_names
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.names import recipe_names
 
     if every == (name is not None):
         raise UsageError("name one recipe, or use --all", place="NAME", choices=recipe_names(), next_step="toolkit image render --help")
@@ -71,7 +71,7 @@ def _write(path: Path, text: str) -> None:
 def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
     from difflib import unified_diff
 
-    from toolkit.images import library
+    from toolkit.images.recipe import library
 
     wrong: dict[str, None] = {}
     details: list[str] = []

@@ -24,7 +24,7 @@ def command(name: str, as_json: bool) -> None:
       toolkit image show nvcr.io/nvidia/pytorch:25.06-py3
     """
     from toolkit.cli import console
-    from toolkit.images import catalogue
+    from toolkit.images.recipe import catalogue
 
     release = catalogue.named(name)
     if release is not None:
@@ -59,8 +59,9 @@ def _show_release(release: Release) -> None:
 def _known(name: str) -> dict[str, Any]:
     """What a recipe says, and what is known of its image."""
     from toolkit.errors import ImageMissingError
-    from toolkit.images import library, store
-    from toolkit.images.names import recipe_names
+    from toolkit.images import store
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.names import recipe_names
 
     known: dict[str, Any] = {}
     if name in recipe_names() or name.endswith(".toml"):

@@ -13,7 +13,7 @@ from toolkit.images.blocks.python import Python
 from toolkit.images.blocks.run import Run
 from toolkit.images.blocks.shell import Shell
 from toolkit.images.blocks.unpack import Unpack
-from toolkit.images.piece import Block
+from toolkit.images.recipe.block import Block
 
 BLOCKS: dict[str, type[Block]] = {
     "apt": Apt,

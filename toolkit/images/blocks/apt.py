@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.piece import Block, Piece, require_debian_packages
+from toolkit.images.recipe.block import Block, Piece, require_debian_packages
 
 
 class Apt(Block, frozen=True, kw_only=True):

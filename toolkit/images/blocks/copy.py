@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from toolkit.images.piece import Block, Piece, require_directory, require_step_name
-from toolkit.images.words import word
+from toolkit.images.recipe.block import Block, Piece, require_directory, require_step_name
+from toolkit.images.recipe.words import word
 
 _MODE = re.compile(r"0?[0-7]{3}\Z")
 

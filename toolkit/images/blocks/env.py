@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from toolkit.images.expansion import require_expandable, separated
-from toolkit.images.piece import Block, Piece
+from toolkit.images.recipe.block import Block, Piece
+from toolkit.images.recipe.expansion import require_expandable, separated
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

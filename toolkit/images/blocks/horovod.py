@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from toolkit.images.piece import LENT, WHEELS, Block, CheckCall, Piece
-from toolkit.images.words import word, words
+from toolkit.images.recipe.block import LENT, WHEELS, Block, CheckCall, Piece
+from toolkit.images.recipe.words import word, words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from toolkit.images.piece import LENT, WHEELS, Block, CheckCall, Piece
-from toolkit.images.words import word
+from toolkit.images.recipe.block import LENT, WHEELS, Block, CheckCall, Piece
+from toolkit.images.recipe.words import word
 
 _WORK = "/opt/nccl-tests-source"
 _PLACE = "/opt/nccl-tests"

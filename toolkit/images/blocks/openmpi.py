@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.piece import Block, CheckCall, Piece
+from toolkit.images.recipe.block import Block, CheckCall, Piece
 
 
 class OpenMpi(Block, frozen=True, kw_only=True):

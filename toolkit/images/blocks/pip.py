@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.images.piece import Block, Piece, require_requirements, require_step_name, spoken
-from toolkit.images.protection import names_of, normal
-from toolkit.images.words import word, words
+from toolkit.images.recipe.block import Block, Piece, require_requirements, require_step_name, spoken
+from toolkit.images.recipe.protection import names_of, normal
+from toolkit.images.recipe.words import word, words
 
 
 class Pip(Block, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.piece import VENV, Block, CheckCall, Piece
+from toolkit.images.recipe.block import VENV, Block, CheckCall, Piece
 
 
 class Python(Block, frozen=True, kw_only=True):

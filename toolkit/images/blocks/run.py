@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolkit.images.piece import Block, CheckCall, Piece, require_step_name
-from toolkit.images.words import word
+from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
+from toolkit.images.recipe.words import word
 
 
 class Run(Block, frozen=True, kw_only=True):

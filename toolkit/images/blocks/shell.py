@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.images.blocks.env import require_names
-from toolkit.images.expansion import exports, for_shell, references, require_expandable, separated
-from toolkit.images.piece import Block, CheckCall, Piece, require_step_name
-from toolkit.images.words import word, words
+from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
+from toolkit.images.recipe.expansion import exports, for_shell, references, require_expandable, separated
+from toolkit.images.recipe.words import word, words
 
 # What the shells of our steps begin with (``stages``), and a command of another file does not know.
 _OURS = "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK PIP_ROOT_USER_ACTION PIP_NO_INPUT"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.images.expansion import for_shell, references
-from toolkit.images.piece import Block, Piece, require_step_name
-from toolkit.images.words import word, words
+from toolkit.images.recipe.block import Block, Piece, require_step_name
+from toolkit.images.recipe.expansion import for_shell, references
+from toolkit.images.recipe.words import word, words
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
 

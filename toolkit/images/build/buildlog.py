@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.images.definitions import STEP
-from toolkit.images.protection import CONFLICT, FITS, names_of, normal
+from toolkit.images.recipe.protection import CONFLICT, FITS, names_of, normal
 from toolkit.model.image import Check
 
 TAIL = 15  # lines of the log that a failure shows

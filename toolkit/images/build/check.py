@@ -12,7 +12,7 @@ from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images import store
 from toolkit.images.build.buildlog import Results
 from toolkit.images.builders.labels import labels
-from toolkit.images.piece import CHECKS
+from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Check
 

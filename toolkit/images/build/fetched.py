@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.bases import Base
+from toolkit.images.recipe.bases import Base
 from toolkit.images.registry_names import parse
 from toolkit.images.registry_source import Source, source
 from toolkit.model.image import BaseImage

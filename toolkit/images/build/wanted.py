@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import library, store
-from toolkit.images.bases import LocalImage
-from toolkit.images.recipes import Resolved
+from toolkit.images import store
+from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.resolve import Resolved
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock, to_toml
 

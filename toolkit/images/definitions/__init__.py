@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from toolkit.images.recipes import Resolved
-from toolkit.images.stages import Stages, stages
+from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.stages import Stages, stages
 
 STEP = "==> "  # begins the line by which a step says its name: "==> pip: torch 2.13.0+cpu"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.bases import Debootstrap
 from toolkit.images.definitions import STEP
-from toolkit.images.expansion import exports
-from toolkit.images.piece import CHECKS, WHEELS
-from toolkit.images.recipes import Resolved
-from toolkit.images.stages import Stages, Step
-from toolkit.images.words import plain, word
+from toolkit.images.recipe.bases import Debootstrap
+from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.expansion import exports
+from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.stages import Stages, Step
+from toolkit.images.recipe.words import plain, word
 
 _END = "END-OF-FILE"
 _IN_BUILD = "build."  # begins the names of steps in the build stage, which the image's own stage repeats

@@ -22,7 +22,7 @@ from urllib.request import Request
 from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.images import web
 from toolkit.images.lockfile.packages import File, normal, offered
-from toolkit.images.names import file_name
+from toolkit.images.recipe.names import file_name
 from toolkit.redaction import redacted
 
 DEFAULT = "https://pypi.org/simple"

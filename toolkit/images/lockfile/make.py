@@ -14,8 +14,7 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ImageMissingError, ToolkitError
 from toolkit.files import read_toml
-from toolkit.images import library, store
-from toolkit.images.bases import Debootstrap, LocalImage
+from toolkit.images import store
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import lend
 from toolkit.images.build.apptainer.cache import BASES, Cache
@@ -25,12 +24,14 @@ from toolkit.images.build.host_mounts import ROOT, Loan, bind_option
 from toolkit.images.build.provenance import base_image
 from toolkit.images.build.wanted import wanted_hash
 from toolkit.images.build.workspace import Workspace, workspace
-from toolkit.images.chain import chain
 from toolkit.images.lockfile.apply import build_requirements, changes, locked_loan, missing, parts, with_build_packages
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
-from toolkit.images.names import file_name, sha256
-from toolkit.images.recipes import Resolved
+from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import Debootstrap, LocalImage
+from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.names import file_name, sha256
+from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import FoundImage
 from toolkit.model.image import Manifest
 from toolkit.model.lock import FORMAT, Lock, Pinned

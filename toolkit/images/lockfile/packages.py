@@ -9,7 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
-from toolkit.images.names import is_file_name
+from toolkit.images.recipe.names import is_file_name
 from toolkit.model.base import Model
 
 _SOURCES = (".tar.gz", ".zip", ".tar.bz2")

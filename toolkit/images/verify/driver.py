@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.images import catalogue
+from toolkit.images.recipe import catalogue
 from toolkit.images.verify.case import Answer, Case, failed, passed, unchecked
 from toolkit.versions import compare
 

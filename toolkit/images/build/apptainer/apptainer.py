@@ -22,8 +22,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
-from toolkit.images import library
-from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.work import CANNOT, Bind, Fence
 from toolkit.images.build.buildlog import Results
@@ -35,8 +33,10 @@ from toolkit.images.build.privilege import Way, may_mount, namespace_ids, way
 from toolkit.images.build.reproducible import EPOCH
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.definitions.apptainer import steps
-from toolkit.images.piece import LENT
-from toolkit.images.recipes import Resolved
+from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import Base, Debootstrap
+from toolkit.images.recipe.block import LENT
+from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.base import to_json
 from toolkit.model.image import Layer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from toolkit.images.build.apptainer.cache import BASES, LAYERS, WHEELS, Cache, Kept
 from toolkit.images.build.wanted import locked_hash
-from toolkit.images.chain import Chain
+from toolkit.images.recipe.chain import Chain
 from toolkit.model.image import Layer
 from toolkit.model.lock import Lock
 

@@ -38,7 +38,7 @@ from toolkit.images.build.privilege import way
 from toolkit.images.build.remove import remove
 from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.chain import Chain
+from toolkit.images.recipe.chain import Chain
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress

@@ -15,7 +15,7 @@ from toolkit.images.build.follow import Follower
 from toolkit.images.build.privilege import may_mount, namespace_ids
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.builders.settings import VARIABLES
-from toolkit.images.piece import CHECKS
+from toolkit.images.recipe.block import CHECKS
 from toolkit.model.base import to_json
 
 

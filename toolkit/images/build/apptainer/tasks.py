@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from toolkit.images.build.apptainer.work import Bind, Task
 from toolkit.images.build.host_mounts import ROOT
-from toolkit.images.chain import Chain, Link
-from toolkit.images.piece import WHEELS
+from toolkit.images.recipe.block import WHEELS
+from toolkit.images.recipe.chain import Chain, Link
 
 SCRIPTS = "steps"  # below what is lent to a build
 

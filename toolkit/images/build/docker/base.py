@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, MalformedInputError
-from toolkit.images.bases import Base, Debootstrap
 from toolkit.images.build import host_config as host
 from toolkit.images.build.docker.archive import archive_of, as_docker_archive
 from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.fetched import Fetched
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
+from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.registry_auth import Credentials
 from toolkit.images.registry_source import Source
 from toolkit.quoting import shell_words

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
-from toolkit.images.bases import Base
 from toolkit.images.build.apptainer import apptainer
 from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.expansion import exports
-from toolkit.images.library import staged
-from toolkit.images.piece import CHECKS
-from toolkit.images.recipes import Resolved
+from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.block import CHECKS
+from toolkit.images.recipe.expansion import exports
+from toolkit.images.recipe.library import staged
+from toolkit.images.recipe.resolve import Resolved
 
 _LAYOUT = "image"  # named in the SIF, so it is no path of this machine
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, NeedsInstallError, NoSpaceError, ToolkitError
-from toolkit.images.bases import Debootstrap
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import Outcome
 from toolkit.images.build.docker import base as docker_base
@@ -33,7 +32,8 @@ from toolkit.images.build.fetched import Fetched
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.host_mounts import secrets
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.recipes import Resolved
+from toolkit.images.recipe.bases import Debootstrap
+from toolkit.images.recipe.resolve import Resolved
 from toolkit.progress import Progress
 from toolkit.units import human_size
 

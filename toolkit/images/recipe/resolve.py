@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.bases import BASES, Base, LocalImage
 from toolkit.images.blocks import BLOCKS
-from toolkit.images.names import is_image_name
-from toolkit.images.piece import Piece
-from toolkit.images.protection import protected, replaced, with_replacements
+from toolkit.images.recipe.bases import BASES, Base, LocalImage
+from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.names import is_image_name
+from toolkit.images.recipe.protection import protected, replaced, with_replacements
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 from toolkit.model.recipe import Feature, Recipe, Space
 

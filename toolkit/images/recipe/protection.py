@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.piece import Piece
-from toolkit.images.words import word, words
+from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.words import word, words
 from toolkit.model.base import BadDataError
 
 CONSTRAINTS = "/opt/toolkit/constraints.txt"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from toolkit.images.words import word
+from toolkit.images.recipe.words import word
 
 _TOKEN = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)")
 

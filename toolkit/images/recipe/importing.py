@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ConfigError
-from toolkit.images import catalogue
-from toolkit.images.expansion import references
+from toolkit.images.recipe import catalogue
+from toolkit.images.recipe.expansion import references
 from toolkit.model.base import Model
 
 
@@ -52,9 +52,9 @@ def imported(path: Path, name: str) -> Imported:
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
     if "bootstrap" in first:
-        from toolkit.images.importing_definition import recipe_of
+        from toolkit.images.recipe.importers.definition import recipe_of
     elif "from" in first:
-        from toolkit.images.importing_docker import recipe_of
+        from toolkit.images.recipe.importers.dockerfile import recipe_of
     else:
         raise ConfigError("this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)", place=str(path))
     base, steps, lost = recipe_of(text, path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from toolkit.images.bases import Base
-from toolkit.images.stages import Stages, Step
+from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.stages import Stages, Step
 from toolkit.model.base import Model
 
 _FORMAT = "2"  # of what is kept under the keys: another number makes all that there is useless

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError
-from toolkit.images.expansion import literal
+from toolkit.images.recipe.expansion import literal
 
 _DIRECTIVE = re.compile(r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z")
 _HEREDOC = re.compile(r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from toolkit.errors import UnknownImageError, UsageError
-from toolkit.images import catalogue
-from toolkit.images.names import feature_names, recipe_names
+from toolkit.images.recipe import catalogue
+from toolkit.images.recipe.names import feature_names, recipe_names
 from toolkit.model.catalogue import Release
 
 

@@ -50,7 +50,7 @@ class Written(Model, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def _written() -> Written:
-    return read_toml(package_directory("images") / "catalogue.toml", Written)
+    return read_toml(package_directory("images/recipe") / "catalogue.toml", Written)
 
 
 @lru_cache(maxsize=1)

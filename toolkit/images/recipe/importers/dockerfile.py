@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ConfigError, UsageError
-from toolkit.images import dockerfile, installs
-from toolkit.images.context import Context, pack_text
-from toolkit.images.dockerfile import Instruction, UnknownValueError
-from toolkit.images.expansion import for_shell, references
-from toolkit.images.importing import Lost, base_of, command_of, variables_of
+from toolkit.images.recipe.expansion import for_shell, references
+from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
+from toolkit.images.recipe.importers import installs
+from toolkit.images.recipe.importers.context import Context, pack_text
+from toolkit.images.recipe.importers.dockerfile_reader import Instruction, UnknownValueError
+from toolkit.images.recipe.importing import Lost, base_of, command_of, variables_of
 
 # What an image of ours has no use for, and what to do instead.
 _NAMED = {

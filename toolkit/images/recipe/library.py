@@ -11,9 +11,9 @@ from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_toml
 from toolkit.images import definitions
-from toolkit.images.names import feature_names, recipe_names
-from toolkit.images.recipes import Resolved, resolve, upon, with_features
-from toolkit.images.stages import Stages, stages
+from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.images.recipe.resolve import Resolved, resolve, upon, with_features
+from toolkit.images.recipe.stages import Stages, stages
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.recipe import Feature, Recipe
 from toolkit.resources import package_directory, shipped

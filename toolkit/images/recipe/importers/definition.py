@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolkit.errors import ConfigError, UsageError
-from toolkit.images import dockerfile, installs
-from toolkit.images.context import pack
-from toolkit.images.importing import Lost, base_of, command_of, variables_of
+from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
+from toolkit.images.recipe.importers import installs
+from toolkit.images.recipe.importers.context import pack
+from toolkit.images.recipe.importing import Lost, base_of, command_of, variables_of
 
 _SECTION = re.compile(r"[ \t]{0,100}%(?P<name>[A-Za-z]{1,40})(?P<rest>(?:[ \t].*)?)\Z")
 _HEADER = re.compile(r"[ \t]{0,100}(?P<key>[A-Za-z]{1,40})[ \t]{0,100}:[ \t]{0,100}(?P<value>.*)\Z")

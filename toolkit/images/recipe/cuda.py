@@ -12,7 +12,7 @@ _PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
 
 def version(manifest: Manifest) -> str:
     """CUDA's version: of the NGC release that the image began as, of what torch was built for, or of CUDA's packages; empty: not known."""
-    from toolkit.images import catalogue
+    from toolkit.images.recipe import catalogue
 
     release = catalogue.named(manifest.base.reference) if manifest.base else None
     if release is not None and release.cuda:
@@ -35,6 +35,6 @@ def compat(manifest: Manifest) -> bool:
 
 def oldest_driver(cuda: str) -> tuple[str, str] | None:
     """The oldest driver that runs this CUDA, and where that is written; None: not known."""
-    from toolkit.images import catalogue
+    from toolkit.images.recipe import catalogue
 
     return catalogue.oldest_driver(cuda)

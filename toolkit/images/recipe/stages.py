@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 
-from toolkit.images.bases import Base
-from toolkit.images.piece import CHECKS, WHEELS, CheckCall, Piece
-from toolkit.images.recipes import Resolved
-from toolkit.images.words import plain, word
+from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.block import CHECKS, WHEELS, CheckCall, Piece
+from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.words import plain, word
 from toolkit.model.base import Model
 
 _DPKG = "/etc/dpkg/dpkg.cfg.d/build"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from toolkit.errors import ToolkitError
-from toolkit.images.piece import require_debian_packages, require_directory
+from toolkit.images.recipe.block import require_debian_packages, require_directory
 from toolkit.model.base import Model
 from toolkit.model.catalogue import Release
 
@@ -205,7 +205,7 @@ class Ngc(Base, frozen=True, kw_only=True):
         Raises:
             ValueError: nothing; with the nearest name.
         """
-        from toolkit.images import catalogue  # reads a file; most definitions do without
+        from toolkit.images.recipe import catalogue  # reads a file; most definitions do without
 
         try:
             return catalogue.find(self.framework, self.release)

@@ -1,0 +1,1 @@
+"""Recipes, and the definitions that they become. Pure, but for reading files that are shipped."""

@@ -1,0 +1,1 @@
+"""Make recipes of Dockerfiles and definitions."""
