@@ -22,7 +22,7 @@ class Recipe(Model, frozen=True, kw_only=True):
         extends: another recipe, by name or path: its base, space and times hold where this one says nothing, its steps come first.
         features: things that can be added to any recipe, by name; their steps come last.
         base: what the image begins as: ``kind`` names it (``images/bases.py``), the other keys are its own.
-        steps: what is put on it, in order: ``block`` names each (``images/blocks``), the other keys are its own.
+        steps: what is put on it, in order: ``block`` names each (``images/recipe/blocks``), the other keys are its own.
         space: what a build needs on disk.
         seconds: about how long each step takes, by its name; shown in a first build, afterwards the last build's times are.
     """

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.blocks import BLOCKS
 from toolkit.images.recipe.bases import BASES, Base, LocalImage
 from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
 from toolkit.images.recipe.protection import protected, replaced, with_replacements
 from toolkit.model.base import AnyModel, BadDataError, Model, convert

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.images.blocks.env import require_names
 from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
+from toolkit.images.recipe.blocks.env import require_names
 from toolkit.images.recipe.expansion import exports, for_shell, references, require_expandable, separated
 from toolkit.images.recipe.words import word, words
 
