@@ -11,8 +11,7 @@ import pytest
 
 from tests.hostile import HOSTILE
 from toolkit import __version__
-from toolkit.images import definitions
-from toolkit.images.recipe import library
+from toolkit.images.recipe import definitions, library
 from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import recipe_names
 from toolkit.images.recipe.resolve import Resolved, resolve

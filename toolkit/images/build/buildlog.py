@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.definitions import STEP
+from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.protection import CONFLICT, FITS, names_of, normal
 from toolkit.model.image import Check
 

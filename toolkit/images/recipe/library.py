@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_toml
-from toolkit.images import definitions
+from toolkit.images.recipe import definitions
 from toolkit.images.recipe.names import feature_names, recipe_names
 from toolkit.images.recipe.resolve import Resolved, resolve, upon, with_features
 from toolkit.images.recipe.stages import Stages, stages

@@ -32,10 +32,10 @@ from toolkit.images.build.host_mounts import ROOT, Loan, bind_option, secrets
 from toolkit.images.build.privilege import Way, may_mount, namespace_ids, way
 from toolkit.images.build.reproducible import EPOCH
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.definitions.apptainer import steps
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import LENT
+from toolkit.images.recipe.definitions.apptainer import steps
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.base import to_json

@@ -41,7 +41,7 @@ from toolkit.images.build.apptainer.kernel import (
 )
 from toolkit.images.build.apptainer.work import CANNOT, PACKED, WHOLE, Lower, Task, Work
 from toolkit.images.build.reproducible import EPOCH, is_dropped
-from toolkit.images.definitions import STEP
+from toolkit.images.recipe.definitions import STEP
 from toolkit.model.base import from_json
 
 # What a directory or file is has to be in the upper directory itself, and nowhere else; ``userxattr`` says so for the first two already.

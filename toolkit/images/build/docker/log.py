@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.images.build.buildlog import TAIL
-from toolkit.images.definitions import STEP
+from toolkit.images.recipe.definitions import STEP
 
 _LINE = re.compile(r"#(?P<number>\d+) (?P<rest>.*)")
 _OUTPUT = re.compile(r"\d+\.\d+ ?(?P<text>.*)")

@@ -30,8 +30,8 @@ class Format(NamedTuple):
 
 
 FORMATS: dict[str, Format] = {
-    "apptainer": Format("toolkit.images.definitions.apptainer", ".def"),
-    "docker": Format("toolkit.images.definitions.docker", ".Dockerfile"),
+    "apptainer": Format("toolkit.images.recipe.definitions.apptainer", ".def"),
+    "docker": Format("toolkit.images.recipe.definitions.docker", ".Dockerfile"),
 }
 
 

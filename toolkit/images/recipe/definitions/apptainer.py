@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.definitions import STEP
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.expansion import exports
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step

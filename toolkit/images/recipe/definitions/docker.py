@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.definitions import STEP
 from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.expansion import for_docker, ordered
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
