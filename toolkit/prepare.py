@@ -182,7 +182,7 @@ def _is_fetched(job: Job) -> bool:
     """Return whether a job's image is one of a registry, which is fetched into the store."""
     if job.runtime not in (None, "apptainer") or "://" not in (job.image or ""):
         return False
-    from toolkit.images.foreign import is_reference
+    from toolkit.images.registry.foreign import is_reference
 
     return is_reference(job.image or "")
 
@@ -197,7 +197,7 @@ def _inside(job: Job, place: Place, client: Client, findings: list[ToolkitError]
 
 def _of_registry(image: str) -> inside.Inside:
     """The image of a reference where it is kept, or will be."""
-    from toolkit.images import foreign
+    from toolkit.images.registry import foreign
 
     found = foreign.kept(image)
     if found is None:

@@ -12,7 +12,7 @@ from toolkit import configuration, prepare, sites
 from toolkit.cli.site_own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.images import listing, store
-from toolkit.images.registry_source import configured_mirrors
+from toolkit.images.registry.source import configured_mirrors
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from threading import Thread
 import pytest
 
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ForbiddenError, UnknownImageError, UsageError
-from toolkit.images import registry
-from toolkit.images.registry_auth import Credentials, credentials
-from toolkit.images.registry_names import Reference, mirrors, parse, rewritten
-from toolkit.images.registry_source import configured_mirrors, source
+from toolkit.images.registry import client as registry
+from toolkit.images.registry.auth import Credentials, credentials
+from toolkit.images.registry.references import Reference, mirrors, parse, rewritten
+from toolkit.images.registry.source import configured_mirrors, source
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32

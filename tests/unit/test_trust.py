@@ -12,8 +12,8 @@ import pytest
 from tests.unit.test_cli import said
 from toolkit import sites, trust, trusted_files
 from toolkit.errors import ConfigError, UntrustedError
-from toolkit.images import registry_source
 from toolkit.images.demand import signature
+from toolkit.images.registry import source as registry_source
 from toolkit.model.job import Job
 from toolkit.prepare import chosen_site
 from toolkit.target import resolve

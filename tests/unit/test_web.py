@@ -18,11 +18,12 @@ import pytest
 
 from tests.unit.test_images_registry import StandIn, standing_in
 from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, ToolkitError
-from toolkit.images import registry, web
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File
-from toolkit.images.registry_auth import Credentials
-from toolkit.images.registry_names import Reference, parse
+from toolkit.images.registry import client as registry
+from toolkit.images.registry import web
+from toolkit.images.registry.auth import Credentials
+from toolkit.images.registry.references import Reference, parse
 
 LOGIN = Credentials(user="me", secret="hunter22")
 BASIC = "Basic " + base64.b64encode(b"me:hunter22").decode()
@@ -256,8 +257,8 @@ def test_servers_without_an_end_are_left(servers: tuple[StandIn, StandIn], monke
     one, _ = servers
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_PAGE", 1000)
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
-    monkeypatch.setattr("toolkit.images.registry._MOST", 1000)
-    monkeypatch.setattr("toolkit.images.web._MOST_BESIDE", 1000)
+    monkeypatch.setattr("toolkit.images.registry.client._MOST", 1000)
+    monkeypatch.setattr("toolkit.images.registry.web._MOST_BESIDE", 1000)
     long = b"x" * 5000
     for path in ("/simple/a/", "/a-1.tar.gz", "/v2/a/b/tags/list"):
         one.answers[path] = lambda _: (200, {"Content-Type": "text/html"}, long)

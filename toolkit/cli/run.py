@@ -125,7 +125,7 @@ def fetch_image(inputs: Inputs) -> None:
     Raises:
         PlanError: the job could not run; nothing was fetched.
     """
-    from toolkit.images import foreign
+    from toolkit.images.registry import foreign
 
     plan(inputs)
     with console.Steps() as progress:

@@ -20,7 +20,7 @@ def command(origin: str, name: str | None, force: bool) -> None:
       toolkit image pull docker://nvcr.io/nvidia/pytorch:25.06-py3 --name pytorch
     """
     from toolkit.cli import console
-    from toolkit.images import transfer
+    from toolkit.images.registry import transfer
 
     with console.Steps() as progress:
         path = transfer.pull(origin, name, progress, force=force)

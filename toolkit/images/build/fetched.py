@@ -10,8 +10,8 @@ import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.images.recipe.bases import Base
-from toolkit.images.registry_names import parse
-from toolkit.images.registry_source import Source, source
+from toolkit.images.registry.references import parse
+from toolkit.images.registry.source import Source, source
 from toolkit.model.image import BaseImage
 
 _ARCHIVES = ("docker-archive", "oci-archive")

@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request
 
 from toolkit.errors import CommandFailedError, MalformedInputError
-from toolkit.images import web
 from toolkit.images.lockfile.packages import File, normal, offered
 from toolkit.images.recipe.names import file_name
+from toolkit.images.registry import web
 from toolkit.redaction import redacted
 
 DEFAULT = "https://pypi.org/simple"

@@ -17,8 +17,8 @@ from toolkit.images.build.fetched import Fetched
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
-from toolkit.images.registry_auth import Credentials
-from toolkit.images.registry_source import Source
+from toolkit.images.registry.auth import Credentials
+from toolkit.images.registry.source import Source
 from toolkit.quoting import shell_words
 
 # As Apptainer calls debootstrap: the same packages by either engine.

@@ -12,9 +12,9 @@ import msgspec
 from toolkit.configuration import settings_files
 from toolkit.errors import BuildError, ConfigError, UsageError
 from toolkit.files import read_toml
-from toolkit.images import registry
-from toolkit.images.registry_auth import Credentials, credentials
-from toolkit.images.registry_names import Reference, mirrors, parse, require_mirror, rewritten
+from toolkit.images.registry import client as registry
+from toolkit.images.registry.auth import Credentials, credentials
+from toolkit.images.registry.references import Reference, mirrors, parse, require_mirror, rewritten
 from toolkit.model.project import Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"

@@ -13,7 +13,7 @@ from pathlib import Path
 from toolkit.errors import BuildError, ToolkitError, UsageError
 from toolkit.images import store
 from toolkit.images.recipe.names import LONGEST, image_name
-from toolkit.images.registry_names import DEFAULT_REGISTRY, Reference, parse
+from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import FoundImage
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.progress import Progress
@@ -103,7 +103,7 @@ def fetch(image: str, progress: Progress) -> FoundImage:
     Raises:
         ToolkitError: as ``transfer.pull``.
     """
-    from toolkit.images import transfer
+    from toolkit.images.registry import transfer
 
     return kept(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
 

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, UnknownImageError
-from toolkit.images import web
-from toolkit.images.registry_auth import NGC_KEY, Credentials
-from toolkit.images.registry_names import Reference, is_loopback
+from toolkit.images.registry import web
+from toolkit.images.registry.auth import NGC_KEY, Credentials
+from toolkit.images.registry.references import Reference, is_loopback
 
 _KINDS = (
     "application/vnd.oci.image.index.v1+json",

@@ -35,13 +35,14 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import write_atomically
-from toolkit.images import foreign, sif, store
+from toolkit.images import sif, store
 from toolkit.images.builders.sif_file import text_of
 from toolkit.images.prune import FAILED_LOG, files_of
 from toolkit.images.recipe.names import image_name
-from toolkit.images.registry_auth import credentials
-from toolkit.images.registry_names import Reference, is_loopback, parse
-from toolkit.images.registry_source import Source, source
+from toolkit.images.registry import foreign
+from toolkit.images.registry.auth import credentials
+from toolkit.images.registry.references import Reference, is_loopback, parse
+from toolkit.images.registry.source import Source, source
 from toolkit.images.sbom import ENDING
 from toolkit.images.store import FoundImage
 from toolkit.model.base import from_json

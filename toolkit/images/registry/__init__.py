@@ -1,0 +1,1 @@
+"""Registries: references, logins, and images that are pulled and pushed."""
