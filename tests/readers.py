@@ -21,17 +21,18 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
-from toolkit.images import sif, store
+from toolkit.images import store
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.contents import parse as contents
 from toolkit.images.build.docker.archive import as_docker_archive
 from toolkit.images.build.docker.layout import write_layout
-from toolkit.images.builders import sif_file
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import offered
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.references import Reference
+from toolkit.images.sif import file as sif_file
+from toolkit.images.sif import header as sif
 from toolkit.images.squashfs.format import Read, reading
 from toolkit.images.squashfs.graft import graft
 from toolkit.images.squashfs.inodes import DIRECTORY, listing, read_inode

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny
-from toolkit.images.builders.sif_file import objects_of
-from toolkit.images.sif_objects import PARTITION
+from toolkit.images.sif.file import objects_of
+from toolkit.images.sif.objects import PARTITION
 
 PASSPHRASE = "correct horse battery staple"
 

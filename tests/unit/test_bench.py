@@ -15,7 +15,7 @@ from toolkit.bench.measure import Comparison, Outcome, Side
 from toolkit.cli.bench import command
 from toolkit.cli.bench.cli import NAMES
 from toolkit.errors import CommandFailedError
-from toolkit.images import sif
+from toolkit.images.sif import header as sif
 from toolkit.progress import Silent
 
 SETTING = comparisons.Setting(toolkit=("/bin/toolkit",), prefix=("nsenter", "--"), image="/images/a b.sif")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images import sif
 from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.apptainer import lend
 from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
@@ -24,6 +23,7 @@ from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS
 from toolkit.images.recipe.chain import Chain, chain
 from toolkit.images.recipe.stages import Stages, Step
+from toolkit.images.sif import header as sif
 
 
 def stages(

@@ -29,7 +29,7 @@ from toolkit.images import store
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archive import as_docker_archive
 from toolkit.images.build.docker.layout import write_layout
-from toolkit.images.builders.sif_file import objects_of, partition_digest
+from toolkit.images.sif.file import objects_of, partition_digest
 from toolkit.images.squashfs.format import Read, SquashfsError, decoded, reference
 from toolkit.images.squashfs.graft import graft
 from toolkit.images.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing

@@ -16,7 +16,7 @@ from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import looking, rules, sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError
-from toolkit.images import sif
+from toolkit.images.sif import header as sif
 from toolkit.images.store import FoundImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job

@@ -18,7 +18,7 @@ from tests.unit.samples import MANIFEST, inputs
 from toolkit.cli import console
 from toolkit.cli import main as cli
 from toolkit.errors import CommandFailedError, PlanError, UsageError
-from toolkit.images import sif
+from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from toolkit.errors import ConfigError, ImageMissingError, MalformedInputError, UnknownImageError
 from toolkit.files import open_regular, read_json, sync, write_atomically
-from toolkit.images import sif
 from toolkit.images.recipe.names import image_name
 from toolkit.images.recipe.names import recipe_names as recipe_names
+from toolkit.images.sif import header as sif
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
 from toolkit.units import human_size

@@ -32,7 +32,6 @@ from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
 from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
 from toolkit.images.builders.materials import complete
-from toolkit.images.builders.sif_file import normalise, partition_digest
 from toolkit.images.lockfile import make as locking
 from toolkit.images.lockfile.apply import differences, locked_base, locked_definition
 from toolkit.images.recipe import library
@@ -40,6 +39,7 @@ from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.chain import chain
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sharing import require_writable
+from toolkit.images.sif.file import normalise, partition_digest
 from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict

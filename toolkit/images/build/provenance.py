@@ -13,8 +13,8 @@ import msgspec
 from toolkit import __version__, shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.images.build.contents import Contents
-from toolkit.images.builders.sif_file import partition_digest
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
+from toolkit.images.sif.file import partition_digest
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.quoting import shell_words
 

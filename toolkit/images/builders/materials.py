@@ -11,7 +11,7 @@ from toolkit import __version__
 from toolkit.files import read_text, write_atomically
 from toolkit.images import sbom
 from toolkit.images.build.collect import contents
-from toolkit.images.builders.sif_file import partition_digest
+from toolkit.images.sif.file import partition_digest
 from toolkit.images.store import FoundImage, whole_header
 from toolkit.model.image import Manifest
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
-from toolkit.images import sif
 from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.cache import TABLES, Cache, Kept
-from toolkit.images.builders.sif_file import normalise, placed, text_of
+from toolkit.images.sif import header as sif
+from toolkit.images.sif.file import normalise, placed, text_of
 from toolkit.images.squashfs import times
 from toolkit.images.squashfs.format import MKFS_TIME_AT, SUPERBLOCK_SIZE, Read, SquashfsError, Superblock, encoded
 from toolkit.images.squashfs.graft import graft

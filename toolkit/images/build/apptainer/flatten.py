@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import sif, store
+from toolkit.images import store
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.apptainer.apptainer import COMPRESSION
 from toolkit.images.build.apptainer.namespaces import NotHereError, done, prove
@@ -19,7 +19,8 @@ from toolkit.images.build.follow import Follower
 from toolkit.images.build.mutex import held
 from toolkit.images.build.privilege import way
 from toolkit.images.build.workspace import workspace
-from toolkit.images.builders.sif_file import text_of
+from toolkit.images.sif import header as sif
+from toolkit.images.sif.file import text_of
 from toolkit.model.base import Model
 from toolkit.progress import Progress
 

@@ -11,10 +11,10 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 
-from toolkit.images.sif import PARTITION as PARTITION
-from toolkit.images.sif import SIGNATURE as SIGNATURE
-from toolkit.images.sif import Object as Object
-from toolkit.images.sif import objects as objects
+from toolkit.images.sif.header import PARTITION as PARTITION
+from toolkit.images.sif.header import SIGNATURE as SIGNATURE
+from toolkit.images.sif.header import Object as Object
+from toolkit.images.sif.header import objects as objects
 
 _ID_AT, _HEAD_TIMES_AT = 48, 64
 _TIMES_AT = 41  # in a descriptor

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import open_regular
-from toolkit.images import sif
-from toolkit.images.sif_objects import PARTITION, SIGNATURE, Object, identity, normalised, objects
+from toolkit.images.sif import header as sif
+from toolkit.images.sif.objects import PARTITION, SIGNATURE, Object, identity, normalised, objects
 
 _CHUNK = 1 << 20
 _MOST_TEXT = 16 << 20  # bytes; a definition has some thousands

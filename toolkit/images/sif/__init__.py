@@ -1,0 +1,1 @@
+"""Read and write SIF files and the squashfs file systems in them."""
