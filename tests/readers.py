@@ -33,10 +33,10 @@ from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.references import Reference
 from toolkit.images.sif import file as sif_file
 from toolkit.images.sif import header as sif
-from toolkit.images.squashfs.format import Read, reading
-from toolkit.images.squashfs.graft import graft
-from toolkit.images.squashfs.inodes import DIRECTORY, listing, read_inode
-from toolkit.images.squashfs.tables import Tables, read_tables, written
+from toolkit.images.sif.squashfs.format import Read, reading
+from toolkit.images.sif.squashfs.graft import graft
+from toolkit.images.sif.squashfs.inodes import DIRECTORY, listing, read_inode
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, Pinned, to_toml

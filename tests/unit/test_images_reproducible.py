@@ -19,9 +19,9 @@ from toolkit.images.build.apptainer.cache import BASES, LAYERS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.build.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.recipe.chain import chain
-from toolkit.images.squashfs.format import Read, SquashfsError, linear
-from toolkit.images.squashfs.tables import read_tables
-from toolkit.images.squashfs.times import settle
+from toolkit.images.sif.squashfs.format import Read, SquashfsError, linear
+from toolkit.images.sif.squashfs.tables import read_tables
+from toolkit.images.sif.squashfs.times import settle
 from toolkit.model.image import BaseImage, Layer
 from toolkit.model.lock import Lock
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from toolkit.images.squashfs.format import (
+from toolkit.images.sif.squashfs.format import (
     SUPERBLOCK_SIZE,
     Read,
     SquashfsError,
@@ -18,8 +18,8 @@ from toolkit.images.squashfs.format import (
     linear,
     reference,
 )
-from toolkit.images.squashfs.graft import graft
-from toolkit.images.squashfs.inodes import (
+from toolkit.images.sif.squashfs.graft import graft
+from toolkit.images.sif.squashfs.inodes import (
     CHARACTER_DEVICE,
     DIRECTORY,
     FILE,
@@ -31,7 +31,7 @@ from toolkit.images.squashfs.inodes import (
     listing,
     read_inode,
 )
-from toolkit.images.squashfs.tables import Tables, read_tables, written
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
 
 Tree = Mapping[str, "Tree | bytes | str | None"]  # directory, file, symbolic link, whiteout
 _HEAD = Superblock(

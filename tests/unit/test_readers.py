@@ -30,10 +30,10 @@ from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archive import as_docker_archive
 from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.sif.file import objects_of, partition_digest
-from toolkit.images.squashfs.format import Read, SquashfsError, decoded, reference
-from toolkit.images.squashfs.graft import graft
-from toolkit.images.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing
-from toolkit.images.squashfs.tables import Tables
+from toolkit.images.sif.squashfs.format import Read, SquashfsError, decoded, reference
+from toolkit.images.sif.squashfs.graft import graft
+from toolkit.images.sif.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing
+from toolkit.images.sif.squashfs.tables import Tables
 
 SIF, OURS = READERS["sif"].seeds
 BASE, LAYER = READERS["squashfs"].seeds

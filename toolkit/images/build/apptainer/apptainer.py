@@ -37,7 +37,7 @@ from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import LENT
 from toolkit.images.recipe.definitions.apptainer import steps
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.base import to_json
 from toolkit.model.image import Layer
 from toolkit.progress import Progress

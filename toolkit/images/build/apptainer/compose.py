@@ -25,10 +25,10 @@ from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.cache import TABLES, Cache, Kept
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import normalise, placed, text_of
-from toolkit.images.squashfs import times
-from toolkit.images.squashfs.format import MKFS_TIME_AT, SUPERBLOCK_SIZE, Read, SquashfsError, Superblock, encoded
-from toolkit.images.squashfs.graft import graft
-from toolkit.images.squashfs.tables import Tables, read_tables, written
+from toolkit.images.sif.squashfs import times
+from toolkit.images.sif.squashfs.format import MKFS_TIME_AT, SUPERBLOCK_SIZE, Read, SquashfsError, Superblock, encoded
+from toolkit.images.sif.squashfs.graft import graft
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
 
 _PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
 _LIBC = ctypes.CDLL(None, use_errno=True)

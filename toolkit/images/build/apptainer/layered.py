@@ -1,7 +1,7 @@
 """Building in layers: a base that is packed once, and for each step what it changed, kept for the next build.
 
 Only the steps from the first changed one on run again; the image is put together from the base and the layers without packing any of them
-again: ``images/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built flat.
+again: ``images/sif/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built flat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from toolkit.images.build.remove import remove
 from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.chain import Chain
-from toolkit.images.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 

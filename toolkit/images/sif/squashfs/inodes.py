@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.images.squashfs.format import SquashfsError, linear, reading, reference
-from toolkit.images.squashfs.tables import Tables
+from toolkit.images.sif.squashfs.format import SquashfsError, linear, reading, reference
+from toolkit.images.sif.squashfs.tables import Tables
 
 DIRECTORY, FILE, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET = range(1, 8)
 _EXTENDED = 7  # the extended kind of an inode is its kind and this

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from toolkit.images.squashfs.format import (
+from toolkit.images.sif.squashfs.format import (
     NONE,
     SUPERBLOCK_SIZE,
     Read,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from toolkit.images.squashfs.format import SquashfsError, reading
-from toolkit.images.squashfs.inodes import (
+from toolkit.images.sif.squashfs.format import SquashfsError, reading
+from toolkit.images.sif.squashfs.inodes import (
     DIRECTORY,
     FILE,
     NO_FRAGMENT,
@@ -21,7 +21,7 @@ from toolkit.images.squashfs.inodes import (
     listing,
     read_inode,
 )
-from toolkit.images.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
+from toolkit.images.sif.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
 
 _DEEPEST = 300  # nested directories; a path can have 4,096 characters
 

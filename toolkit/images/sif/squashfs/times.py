@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from toolkit.images.squashfs.format import SquashfsError, linear
-from toolkit.images.squashfs.tables import Tables
+from toolkit.images.sif.squashfs.format import SquashfsError, linear
+from toolkit.images.sif.squashfs.tables import Tables
 
 _TIME_AT, _WORD = 8, struct.Struct("<I")  # where an inode of any kind has its time
 
