@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
-from toolkit.images import store
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.contents import parse as contents
 from toolkit.images.build.docker.archive import as_docker_archive
@@ -37,6 +36,7 @@ from toolkit.images.sif.squashfs.format import Read, reading
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import DIRECTORY, listing, read_inode
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
+from toolkit.images.store import store
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, Pinned, to_toml

@@ -12,9 +12,9 @@ from pathlib import Path
 from toolkit.errors import MalformedInputError
 from toolkit.files import open_regular
 from toolkit.hostsetup.parts import DATASETS
-from toolkit.images import space
 from toolkit.images.sif import header as sif
-from toolkit.images.store import FoundImage
+from toolkit.images.store import space
+from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.resources import shipped

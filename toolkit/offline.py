@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UnknownImageError, UsageError
-from toolkit.images import store
+from toolkit.images.store import store
 from toolkit.inside import Inside
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site

@@ -16,7 +16,7 @@ from toolkit import hostmpi, inside, offline, shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
-from toolkit.images import store
+from toolkit.images.store import store
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
@@ -109,7 +109,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     shown = (*trees, *needed.directories)
     hidden |= _hidden(place, {"imports": tuple(one.path for one in needed.directories)})
     if found and job.require_signed and place.is_here:
-        from toolkit.images.demand import signature
+        from toolkit.images.store.signature_policy import signature
 
         origin = settings.origins.get("signature_key", "")
         findings += signature(job, found.path, here, Path(target.folder), origin)

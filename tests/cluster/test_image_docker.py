@@ -18,7 +18,7 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
 from tests.cluster.image_fixtures import wait_for
 from tests.cluster.ordinary_user import becoming
-from toolkit.images.builders.labels import labels
+from toolkit.images.store.labels import labels
 
 BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
 

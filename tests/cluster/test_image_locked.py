@@ -25,9 +25,9 @@ from tests.cluster.image_fixtures import real_image
 from tests.cluster.ordinary_user import becoming
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
-from toolkit.images import store
 from toolkit.images.lockfile import make as locking
 from toolkit.images.recipe import library
+from toolkit.images.store import store
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock
 from toolkit.resources import shipped

@@ -13,10 +13,10 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine
-from toolkit.images.builders.labels import labels
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Ngc
 from toolkit.images.recipe.names import recipe_names
+from toolkit.images.store.labels import labels
 
 RECIPES = [name for name in recipe_names() if isinstance(library.load(name).base, Ngc)]
 _CHECKS = {

@@ -24,7 +24,7 @@ from toolkit.images.build.docker.engine import engine
 from toolkit.images.build.docker.lend import Lending
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders.labels import labels
+from toolkit.images.store.labels import labels
 from toolkit.progress import Silent
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'

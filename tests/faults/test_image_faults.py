@@ -13,8 +13,8 @@ from tests.faults.steps import Killed, kill_at_each
 from tests.faults.tally import Row
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest
 from toolkit.errors import ToolkitError
-from toolkit.images import store
 from toolkit.images.build.apptainer.cache import KINDS, WHEELS, Cache
+from toolkit.images.store import store
 from toolkit.model.base import to_json
 
 _PUBLISH = f"""\

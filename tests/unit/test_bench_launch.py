@@ -15,7 +15,7 @@ from toolkit import shell
 from toolkit.bench import launch, measure, venv
 from toolkit.cli.bench.launch import NAMES, _row
 from toolkit.errors import CommandFailedError, NeedsInstallError
-from toolkit.images.store import FoundImage
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Packages
 from toolkit.progress import Silent
 

@@ -11,8 +11,8 @@ from tests.readers import READERS
 from toolkit import configuration, prepare, sites
 from toolkit.cli.site_own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
-from toolkit.images import listing, store
 from toolkit.images.registry.source import configured_mirrors
+from toolkit.images.store import listing, store
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from toolkit.doctor import CHECKS, clocks, driver, findings, gpus, interface, names, node_states, rendezvous, slurm, space, together
 from toolkit.doctor.assemble import Wanted, probe_words
 from toolkit.doctor.case import Case
-from toolkit.images.space import Room
-from toolkit.images.store import FoundImage
+from toolkit.images.store.space import Room
+from toolkit.images.store.store import FoundImage
 from toolkit.images.verify.case import Answer, Inside, Met
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.jobs import Ended

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images import sharing
 from toolkit.images.build import host_config as host
 from toolkit.images.build import ownership, privilege, workspace
 from toolkit.images.build.buildlog import Reader
@@ -28,6 +27,7 @@ from toolkit.images.build.guard import descendants
 from toolkit.images.build.mutex import held
 from toolkit.images.build.ownership import Owner
 from toolkit.images.build.remove import remove, subordinate_range
+from toolkit.images.store import sharing
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
 from toolkit.progress import Silent

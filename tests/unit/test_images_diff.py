@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.diff import Change, alike, files, listing, merged, named, variables
+from toolkit.images.store.diff import Change, alike, files, listing, merged, named, variables
 
 ONE = """\
 Parallel unsquashfs: Using 2 processors

@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.steps import kill_at_each
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest
-from toolkit.images import store
 from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
+from toolkit.images.store import store
 from toolkit.model.base import to_json
 
 PUBLISH = f"""\

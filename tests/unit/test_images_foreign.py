@@ -10,9 +10,9 @@ import pytest
 from tests.readers import READERS
 from tests.unit.samples import MANIFEST
 from toolkit.errors import ImageMissingError, UsageError
-from toolkit.images import store
 from toolkit.images.recipe.names import LONGEST, is_image_name
 from toolkit.images.registry import foreign
+from toolkit.images.store import store
 from toolkit.model.base import to_json
 
 WHOLE = READERS["sif"].seeds[0]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.images.keys import fingerprint, is_guarded, pgp_fingerprint
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
 from toolkit.images.sif.objects import PARTITION, objects
+from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 

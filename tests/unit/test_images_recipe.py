@@ -10,7 +10,7 @@ from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import BASES
 from toolkit.images.recipe.blocks import BLOCKS
-from toolkit.images.store import recipe_names
+from toolkit.images.store.store import recipe_names
 
 HEAD = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 

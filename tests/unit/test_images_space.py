@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.images.space import Room, left, look, warnings
+from toolkit.images.store.space import Room, left, look, warnings
 
 QUOTA = """\
 Disk quotas for user me (uid 1000):

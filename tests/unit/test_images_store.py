@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ImageMissingError, UnknownImageError
-from toolkit.images import store
 from toolkit.images.sif import header as sif
+from toolkit.images.store import store
 from toolkit.model.base import to_json
 from toolkit.model.image import Manifest
 

@@ -43,7 +43,7 @@ PIECES = (
 # Not linear, and harmless: what they read is short, or comes from no one else.
 KNOWN = {
     "toolkit.images.build.apptainer.identity": "reads a definition that this tool has rendered",
-    "toolkit.images.keys": "reads the user's own key",
+    "toolkit.images.store.keys": "reads the user's own key",
     "toolkit.images.build.host_mounts": "reads the configuration of apt",
     "toolkit.slurm.hostlist": "as many brackets are closed as are opened, which is checked before",
     "toolkit.ways.requeue": "reads one line, and only a line break makes it slow",

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from tests.readers import READERS, broken, check, tables, tarred
 from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
-from toolkit.images import store
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archive import as_docker_archive
 from toolkit.images.build.docker.layout import write_layout
@@ -34,6 +33,7 @@ from toolkit.images.sif.squashfs.format import Read, SquashfsError, decoded, ref
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing
 from toolkit.images.sif.squashfs.tables import Tables
+from toolkit.images.store import store
 
 SIF, OURS = READERS["sif"].seeds
 BASE, LAYER = READERS["squashfs"].seeds

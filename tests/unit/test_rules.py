@@ -17,7 +17,7 @@ from toolkit import looking, rules, sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError
 from toolkit.images.sif import header as sif
-from toolkit.images.store import FoundImage
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Facts, Limits, Site, Use

@@ -19,8 +19,8 @@ from toolkit.cli.prune import command as prune
 from toolkit.cli.rm import command as rm
 from toolkit.errors import BusyError, ForbiddenError, SlurmUnreachableError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images import usage
-from toolkit.images.prune import remove as remove_image
+from toolkit.images.store import usage
+from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.plan import plan

@@ -14,9 +14,9 @@ from tests.readers import READERS
 from tests.unit.samples import MANIFEST
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ImageMissingError, ToolkitError, UsageError
-from toolkit.images import store
 from toolkit.images.registry import transfer
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.model.base import to_json
 
 WHOLE = READERS["sif"].seeds[0]

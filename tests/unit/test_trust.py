@@ -12,8 +12,8 @@ import pytest
 from tests.unit.test_cli import said
 from toolkit import sites, trust, trusted_files
 from toolkit.errors import ConfigError, UntrustedError
-from toolkit.images.demand import signature
 from toolkit.images.registry import source as registry_source
+from toolkit.images.store.signature_policy import signature
 from toolkit.model.job import Job
 from toolkit.prepare import chosen_site
 from toolkit.target import resolve
@@ -329,7 +329,7 @@ def test_the_key_of_a_signature_is_not_taken_from_another_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     verified: list[str] = []
-    monkeypatch.setattr("toolkit.images.builders.sign.verify", lambda _, key: verified.append(key))
+    monkeypatch.setattr("toolkit.images.store.sign.verify", lambda _, key: verified.append(key))
     here, folder = tmp_path / "here", tmp_path / "course"
     for directory in (here, folder):
         directory.mkdir()

@@ -28,11 +28,11 @@ from toolkit import shell
 from toolkit.bench import engine, measure, peers
 from toolkit.bench.session import environment, ourselves
 from toolkit.errors import CommandFailedError, ImageMissingError
-from toolkit.images import store
 from toolkit.images.build.apptainer.apptainer import COMPRESSION, version
 from toolkit.images.build.apptainer.compose import system_of
 from toolkit.images.build.privilege import way
 from toolkit.images.recipe import library
+from toolkit.images.store import store
 from toolkit.progress import Progress
 
 BASE = "pytorch_cpu"  # whose contents are the first part of the base

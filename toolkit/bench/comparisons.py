@@ -65,7 +65,7 @@ def stand_in() -> bytes:
 
 def image(directory: Path) -> str:
     """The built image where there is one, because that is what users plan with; else the stand-in."""
-    from toolkit.images.store import find
+    from toolkit.images.store.store import find
 
     try:
         return find(RECIPE).path

@@ -22,7 +22,7 @@ from toolkit import __version__, shell
 from toolkit.bench import cluster, measure, peers, venv
 from toolkit.bench.session import environment, ourselves
 from toolkit.errors import CommandFailedError
-from toolkit.images import store
+from toolkit.images.store import store
 from toolkit.progress import Progress
 
 LAUNCHERS = ("srun", "torchrun")

@@ -8,7 +8,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.files import write_atomically
-from toolkit.images.store import FoundImage
+from toolkit.images.store.store import FoundImage
 from toolkit.progress import Progress
 
 _PACKAGES = ("torch", "numpy")

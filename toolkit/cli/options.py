@@ -45,7 +45,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 def _images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Tab completion of --image: recipes and built images."""
     del ctx, param
-    from toolkit.images import store
+    from toolkit.images.store import store
 
     names = {*store.recipe_names(), *store.image_names(store.images_directory())}
     return sorted(name for name in names if name.startswith(incomplete))

@@ -31,7 +31,7 @@ def command(older_than: str | None, keep: int | None, all_directories: bool, yes
       toolkit prune --older-than 30d --keep 10 --yes
       toolkit prune --all-directories --keep 5
     """
-    from toolkit.images.prune import seconds
+    from toolkit.images.store.prune import seconds
     from toolkit.runs import index, removal
     from toolkit.runs.store import all_runs
 

@@ -11,8 +11,8 @@ from toolkit import shell
 from toolkit.doctor.case import Case
 from toolkit.doctor.together import MEGABYTES
 from toolkit.errors import SlurmUnreachableError, ToolkitError
-from toolkit.images import store
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.images.verify import jobs
 from toolkit.images.verify.case import Asked, Inside, Offer, container_program
 from toolkit.images.verify.case import Case as ImageCase

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from toolkit.images.store import FoundImage
+from toolkit.images.store.store import FoundImage
 from toolkit.images.verify.jobs import Ended
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site

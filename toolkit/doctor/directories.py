@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from toolkit.doctor.case import Answer, Case, failed, passed, warned
-from toolkit.images.space import file_system
+from toolkit.images.store.space import file_system
 
 _SOME = 1 << 20  # bytes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from toolkit.doctor.case import Answer, Case, failed, passed, warned
 from toolkit.doctor.directories import existing
-from toolkit.images import space
-from toolkit.images.space import Room
+from toolkit.images.store import space
+from toolkit.images.store.space import Room
 from toolkit.units import human_size
 
 # Bytes below which work soon stops: images of NVIDIA's are 5 to 10 GB, runs hold scripts and logs.

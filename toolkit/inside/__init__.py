@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from toolkit.errors import ToolkitError, UnknownRuntimeError, UsageError
-from toolkit.images.store import FoundImage
+from toolkit.images.store.store import FoundImage
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job

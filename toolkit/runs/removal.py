@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.errors import BusyError, ConfigError, ForbiddenError, SlurmUnreachableError, ToolkitError
-from toolkit.images import usage
+from toolkit.images.store import usage
 from toolkit.model.base import Model
 from toolkit.runs import follow, status
 from toolkit.runs.interrupted import own_commands

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolkit import scripts
 from toolkit.errors import ImageMissingError, SlurmUnreachableError, SubmissionError, ToolkitError
 from toolkit.files import write_atomically
-from toolkit.images import usage
+from toolkit.images.store import usage
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan

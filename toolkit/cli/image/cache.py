@@ -14,8 +14,8 @@ def command(clear: bool, as_json: bool) -> None:
     It lies beside the images, in .cache. Without it the next build of an image takes as long as the first.
     """
     from toolkit.cli import console
-    from toolkit.images import store
     from toolkit.images.build.apptainer.cache import Cache
+    from toolkit.images.store import store
     from toolkit.units import human_size
 
     cache = Cache(store.images_directory())

@@ -19,7 +19,7 @@ def command(name: str, as_json: bool) -> None:
     """Run the checks that an image carries again, and record how they came out; exit code 74 if one fails."""
     from toolkit.cli import console
     from toolkit.images.build.check import check
-    from toolkit.images.store import find
+    from toolkit.images.store.store import find
 
     image = find(name)
     if not as_json:

@@ -19,8 +19,8 @@ def command(name: str, target: str, mode: str) -> None:
     """
     from toolkit.cli import console
     from toolkit.errors import UsageError
-    from toolkit.images import store
     from toolkit.images.registry import transfer
+    from toolkit.images.store import store
 
     if not mode.isdigit() or len(mode) > 4 or any(digit in "89" for digit in mode):
         raise UsageError(f"{mode!r} are no permissions", place="--mode", next_step="--mode 644")

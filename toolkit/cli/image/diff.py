@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from toolkit.images.diff import Difference
+    from toolkit.images.store.diff import Difference
 
 _MOST = 40  # rows of each kind that a person is shown
 
@@ -28,8 +28,8 @@ def command(before: str, after: str, quick: bool, every: bool, as_json: bool) ->
       toolkit image diff old.sif new.sif --quick
     """
     from toolkit.cli import console
-    from toolkit.images.builders.compare import compare
-    from toolkit.images.store import find
+    from toolkit.images.store.compare import compare
+    from toolkit.images.store.store import find
 
     found = compare(find(before), find(after), read=not quick)
     if as_json:

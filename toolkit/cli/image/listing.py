@@ -14,7 +14,7 @@ def command(as_json: bool) -> None:
     and in those of the site that is chosen there.
     """
     from toolkit.cli import console
-    from toolkit.images.listing import listing
+    from toolkit.images.store.listing import listing
     from toolkit.units import human_size
 
     listed = listing()

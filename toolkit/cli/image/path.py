@@ -10,6 +10,6 @@ import click
 def command(name: str) -> None:
     """Print where an image is: for `apptainer exec "$(toolkit image path NAME)" ...`."""
     from toolkit.cli import console
-    from toolkit.images.store import find
+    from toolkit.images.store.store import find
 
     console.document(find(name).path)

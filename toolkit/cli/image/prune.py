@@ -23,7 +23,7 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
       toolkit image prune --older-than 90d --unused-for 30d
     """
     from toolkit.cli import console
-    from toolkit.images import prune, store
+    from toolkit.images.store import prune, store
     from toolkit.runs.removal import holds_image
     from toolkit.units import human_size
 

@@ -18,8 +18,8 @@ def command(name: str, target: str) -> None:
       toolkit image push pytorch_cpu oras://registry.site/images/pytorch_cpu:1
     """
     from toolkit.cli import console
-    from toolkit.images import store
     from toolkit.images.registry import transfer
+    from toolkit.images.store import store
 
     with console.Steps() as progress:
         place = transfer.push(store.find(name), target, progress)

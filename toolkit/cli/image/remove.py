@@ -19,7 +19,7 @@ def command(name: str, force: bool) -> None:
     """
     from toolkit.cli import console
     from toolkit.errors import ForbiddenError, ImageMissingError
-    from toolkit.images import prune, store
+    from toolkit.images.store import prune, store
     from toolkit.runs.removal import holds_image
     from toolkit.units import human_size
 

@@ -17,8 +17,8 @@ def command(name: str, output: Path | None) -> None:
     """
     from toolkit.cli import console
     from toolkit.files import write_atomically
-    from toolkit.images.builders.materials import materials
-    from toolkit.images.store import find
+    from toolkit.images.store.materials import materials
+    from toolkit.images.store.store import find
     from toolkit.terminal_text import json_safe
 
     text = materials(find(name))

@@ -21,8 +21,8 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
       toolkit image search 'driver<=470'
     """
     from toolkit.cli import console
-    from toolkit.images.search import matching
-    from toolkit.images.things import things
+    from toolkit.images.store.entries import things
+    from toolkit.images.store.search import matching
 
     found = matching(things(), words)
     if as_json:

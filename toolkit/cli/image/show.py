@@ -59,9 +59,9 @@ def _show_release(release: Release) -> None:
 def _known(name: str) -> dict[str, Any]:
     """What a recipe says, and what is known of its image."""
     from toolkit.errors import ImageMissingError
-    from toolkit.images import store
     from toolkit.images.recipe import library
     from toolkit.images.recipe.names import recipe_names
+    from toolkit.images.store import store
 
     known: dict[str, Any] = {}
     if name in recipe_names() or name.endswith(".toml"):

@@ -32,8 +32,8 @@ def command(name: str, key: Path | None, pgp: int | None, passphrase_file: Path 
     A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in its job.toml or toolkit.toml.
     """
     from toolkit.cli import console
-    from toolkit.images.builders.sign import sign
-    from toolkit.images.store import find
+    from toolkit.images.store.sign import sign
+    from toolkit.images.store.store import find
 
     if (key is None) == (pgp is None):
         raise UsageError("name one key: --key FILE, or --pgp N", place="--key", next_step="toolkit image sign --help")

@@ -45,7 +45,7 @@ def command(
     """
     from toolkit.cli import console
     from toolkit.errors import BuildError
-    from toolkit.images.store import find
+    from toolkit.images.store.store import find
     from toolkit.images.verify import verdicts
     from toolkit.images.verify.case import Asked, Case, Inside, Met, container_program
     from toolkit.images.verify.finish import record

@@ -14,8 +14,8 @@ import click
 def command(name: str, key: str, as_json: bool) -> None:
     """Whether an image is signed by a key and nobody changed it since; exit code 88 if not."""
     from toolkit.cli import console
-    from toolkit.images.builders.sign import verify
-    from toolkit.images.store import find
+    from toolkit.images.store.sign import verify
+    from toolkit.images.store.store import find
 
     image = find(name)
     found = verify(Path(image.path), key)

@@ -15,7 +15,6 @@ import msgspec
 from toolkit import __version__
 from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images import sbom, store
 from toolkit.images.build import choice
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer import apptainer, layered
@@ -31,15 +30,16 @@ from toolkit.images.build.provenance import base_image, described
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
 from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
-from toolkit.images.builders.materials import complete
 from toolkit.images.lockfile import make as locking
 from toolkit.images.lockfile.apply import differences, locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.chain import chain
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.sharing import require_writable
 from toolkit.images.sif.file import normalise, partition_digest
+from toolkit.images.store import sbom, store
+from toolkit.images.store.materials import complete
+from toolkit.images.store.sharing import require_writable
 from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict

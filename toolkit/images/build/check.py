@@ -9,11 +9,11 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
-from toolkit.images import store
 from toolkit.images.build.buildlog import Results
-from toolkit.images.builders.labels import labels
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.labels import labels
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Check
 
 _PATIENCE = 900.0  # seconds for all checks together

@@ -8,7 +8,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images.build.contents import SCRIPT, Contents, parse
-from toolkit.images.builders.settings import temporary_settings
+from toolkit.images.store.settings import temporary_settings
 
 _PATIENCE = 300.0  # seconds
 

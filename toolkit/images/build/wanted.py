@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import store
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.store import store
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock, to_toml
 

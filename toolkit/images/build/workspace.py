@@ -15,7 +15,7 @@ from toolkit.errors import NoSpaceError
 from toolkit.images.build import ownership
 from toolkit.images.build.ownership import Owner
 from toolkit.images.build.remove import remove
-from toolkit.images.space import look, warnings
+from toolkit.images.store.space import look, warnings
 from toolkit.model.recipe import Space
 from toolkit.units import human_size
 

@@ -14,7 +14,6 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ImageMissingError, ToolkitError
 from toolkit.files import read_toml
-from toolkit.images import store
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import lend
 from toolkit.images.build.apptainer.cache import BASES, Cache
@@ -32,7 +31,8 @@ from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.chain import chain
 from toolkit.images.recipe.names import file_name, sha256
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Manifest
 from toolkit.model.lock import FORMAT, Lock, Pinned
 

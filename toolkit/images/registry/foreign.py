@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BuildError, ToolkitError, UsageError
-from toolkit.images import store
 from toolkit.images.recipe.names import LONGEST, image_name
 from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.progress import Progress
 from toolkit.quoting import shell_words

@@ -35,17 +35,17 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import write_atomically
-from toolkit.images import store
-from toolkit.images.prune import FAILED_LOG, files_of
 from toolkit.images.recipe.names import image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import credentials
 from toolkit.images.registry.references import Reference, is_loopback, parse
 from toolkit.images.registry.source import Source, source
-from toolkit.images.sbom import ENDING
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import text_of
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.prune import FAILED_LOG, files_of
+from toolkit.images.store.sbom import ENDING
+from toolkit.images.store.store import FoundImage
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 from toolkit.progress import Progress

@@ -14,8 +14,8 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
-from toolkit.images.builders.settings import temporary_settings
-from toolkit.images.store import FoundImage
+from toolkit.images.store.settings import temporary_settings
+from toolkit.images.store.store import FoundImage
 from toolkit.model.base import Model
 from toolkit.resources import package_directory
 
@@ -197,7 +197,7 @@ class Case:
     @cached_property
     def labels(self) -> dict[str, str]:
         """What the image says of itself."""
-        from toolkit.images.builders.labels import labels
+        from toolkit.images.store.labels import labels
 
         return labels(self.image.path)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.images import store
 from toolkit.images.build.collect import contents
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.images.verify import CHECKS, merged, verdicts
 from toolkit.images.verify.case import Case, Inside, Met, container_program
 from toolkit.images.verify.nodes import local_drivers, site_or_reason

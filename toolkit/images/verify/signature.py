@@ -9,7 +9,7 @@ def verify(case: Case) -> Answer:
     manifest = case.image.manifest
     if case.asked.key:
         from toolkit.errors import ToolkitError
-        from toolkit.images.builders.sign import verify as check
+        from toolkit.images.store.sign import verify as check
 
         try:
             found = check(case.path, case.asked.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.store import whole_header
+from toolkit.images.store.store import whole_header
 from toolkit.images.verify.case import Answer, Case, failed, passed
 from toolkit.units import human_size
 

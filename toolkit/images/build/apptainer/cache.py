@@ -23,7 +23,7 @@ from pathlib import Path
 from toolkit.errors import BusyError
 from toolkit.files import sync, write_atomically
 from toolkit.images.build.remove import remove
-from toolkit.images.sharing import lock, make_directory, open_lock
+from toolkit.images.store.sharing import lock, make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 
 BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"

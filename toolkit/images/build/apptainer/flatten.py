@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import store
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.apptainer.apptainer import COMPRESSION
 from toolkit.images.build.apptainer.namespaces import NotHereError, done, prove
@@ -21,6 +20,7 @@ from toolkit.images.build.privilege import way
 from toolkit.images.build.workspace import workspace
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import text_of
+from toolkit.images.store import store
 from toolkit.model.base import Model
 from toolkit.progress import Progress
 

@@ -14,8 +14,8 @@ from toolkit.images.build.apptainer.work import CANNOT, Work
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.privilege import may_mount, namespace_ids
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.builders.settings import VARIABLES
 from toolkit.images.recipe.block import CHECKS
+from toolkit.images.store.settings import VARIABLES
 from toolkit.model.base import to_json
 
 

@@ -21,13 +21,13 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import BuildError, ConfigError, ForbiddenError, NeedsInstallError, SignatureError
-from toolkit.images import store
 from toolkit.images.build.mutex import held
 from toolkit.images.build.workspace import require_space, workspace
-from toolkit.images.keys import fingerprint, is_guarded, pgp_fingerprint
 from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
 from toolkit.images.sif.objects import SIGNATURE
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Manifest, Signature
 from toolkit.model.recipe import Space
 from toolkit.progress import Progress

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.images import listing
 from toolkit.images.recipe import catalogue, library
 from toolkit.images.recipe.bases import Ngc
-from toolkit.images.search import FILTERS, Thing
+from toolkit.images.store import listing
+from toolkit.images.store.search import FILTERS, Thing
 from toolkit.model.catalogue import Release
 
 

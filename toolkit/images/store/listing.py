@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.errors import ImageMissingError
-from toolkit.images import store
 from toolkit.images.recipe import library
+from toolkit.images.store import store
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from toolkit.images.builders.settings import VARIABLES, temporary_settings
+from toolkit.images.store.settings import VARIABLES, temporary_settings
 
 
 def labels(path: str) -> dict[str, str]:

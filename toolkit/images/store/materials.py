@@ -9,10 +9,10 @@ import msgspec
 
 from toolkit import __version__
 from toolkit.files import read_text, write_atomically
-from toolkit.images import sbom
 from toolkit.images.build.collect import contents
 from toolkit.images.sif.file import partition_digest
-from toolkit.images.store import FoundImage, whole_header
+from toolkit.images.store import sbom
+from toolkit.images.store.store import FoundImage, whole_header
 from toolkit.model.image import Manifest
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit.errors import BusyError, UsageError
-from toolkit.images import usage
-from toolkit.images.sbom import ENDING
+from toolkit.images.store import usage
+from toolkit.images.store.sbom import ENDING
 from toolkit.model.base import Model
 from toolkit.units import human_age
 

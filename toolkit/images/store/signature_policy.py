@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.errors import SignatureError, ToolkitError, UsageError
-from toolkit.images.keys import pgp_fingerprint
+from toolkit.images.store.keys import pgp_fingerprint
 from toolkit.model.job import Job
 from toolkit.trusted_files import require_trusted
 
@@ -30,7 +30,7 @@ def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> li
                 next_step="--signature-key FILE",
             ),
         ]
-    from toolkit.images.builders.sign import verify
+    from toolkit.images.store.sign import verify
 
     try:
         verify(Path(image), _key(job.signature_key, here, folder, origin))

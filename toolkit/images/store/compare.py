@@ -10,13 +10,13 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
-from toolkit.images import store
 from toolkit.images.build.collect import contents
 from toolkit.images.build.workspace import require_space, workspace
-from toolkit.images.diff import Change, Difference, Entry, alike, files, listing, merged, named, variables
 from toolkit.images.sif.file import objects_of, partition_digest
 from toolkit.images.sif.objects import PARTITION
-from toolkit.images.store import FoundImage
+from toolkit.images.store import store
+from toolkit.images.store.diff import Change, Difference, Entry, alike, files, listing, merged, named, variables
+from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Packages
 from toolkit.model.recipe import Space
 

@@ -1,1 +1,0 @@
-"""What acts: the ways to build an image, and what they share."""

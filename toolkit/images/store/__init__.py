@@ -1,0 +1,1 @@
+"""The images on disk, and their manifests."""
