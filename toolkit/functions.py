@@ -21,11 +21,11 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
-from toolkit.plan import Inputs
-from toolkit.prepare import prepare
+from toolkit.planning.gather import prepare
+from toolkit.planning.plan import Inputs
+from toolkit.planning.settings import Layer
 from toolkit.refusals import asked_minutes
 from toolkit.runs import submit as runs
-from toolkit.settings import Layer
 from toolkit.slurm.patience import asked, patiently
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.unit.samples import inputs
 from toolkit.bench import allreduce, plot
 from toolkit.cli.bench.allreduce import Size
 from toolkit.errors import PlanError
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.resources import shipped
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"

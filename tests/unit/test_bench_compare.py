@@ -14,7 +14,7 @@ from toolkit.bench import compare
 from toolkit.errors import UnknownRunError
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 
 
 def ended(directory: Path, *, kind: str = "ok", **results: object) -> Path:

@@ -11,10 +11,11 @@ import click
 import pytest
 
 from tests.unit.test_cli import said
-from toolkit import prepare, shell
+from toolkit import shell
 from toolkit.cli.main import cli
 from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster import access
+from toolkit.planning import gather as prepare
 
 
 def all_commands(command: click.Command, context: click.Context, name: str) -> Iterator[tuple[str, click.Command]]:

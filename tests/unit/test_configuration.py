@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.readers import READERS
-from toolkit import configuration, prepare, sites
+from toolkit import configuration, sites
 from toolkit.cli.site_own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.images.registry.source import configured_mirrors
 from toolkit.images.store import listing, store
+from toolkit.planning import gather as prepare
 
 
 @pytest.fixture

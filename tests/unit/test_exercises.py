@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from toolkit.cli.jobs import command
 from toolkit.errors import ForbiddenError, ScriptMissingError, ToolkitError, UsageError
 from toolkit.exercises import exercises
-from toolkit.target import resolve
+from toolkit.planning.target import resolve
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from toolkit.explain.matcher import entries_of, explain, pasted
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.explain.rulebook import rules
 from toolkit.model.run import Failure, Outcome
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.redaction import is_secret_name, redacted
 from toolkit.runs.store import Paths
 

@@ -9,15 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, inputs
-from toolkit import prepare, rules, settings
+from toolkit import rules
 from toolkit.cli.options import flags
 from toolkit.errors import PlanError, ToolkitError, UsageError
-from toolkit.gpus import resolved
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.plan import plan
+from toolkit.planning import gather as prepare
+from toolkit.planning import settings
+from toolkit.planning.gpus import resolved
+from toolkit.planning.plan import plan
+from toolkit.planning.settings import Layer, Settings
 from toolkit.rules.model import Case
-from toolkit.settings import Layer, Settings
 from toolkit.slurm.parse import megabytes
 
 ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.unit.samples import MANIFEST, inputs
-from toolkit import prepare
 from toolkit.errors import PlanError, ScriptMissingError
 from toolkit.imports import entry
 from toolkit.imports.distributions import distribution, standard_note, written
@@ -25,12 +24,13 @@ from toolkit.model.image import Manifest, Python
 from toolkit.model.imports import Import, Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.plan import plan
+from toolkit.planning import gather as prepare
+from toolkit.planning.plan import plan
+from toolkit.planning.settings import Layer
+from toolkit.planning.target import module_file, of_python
 from toolkit.resources import package_directory, shipped
 from toolkit.rules import imports as rule
 from toolkit.rules.model import Case, Seen
-from toolkit.settings import Layer
-from toolkit.target import module_file, of_python
 
 HAS = (
     "torch",

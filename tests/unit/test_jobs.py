@@ -13,8 +13,8 @@ from toolkit.hostsetup.parts import DATASETS
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.model.base import toml
 from toolkit.model.job import Job
+from toolkit.planning.script_source import read
 from toolkit.resources import shipped
-from toolkit.source import read
 
 # Exercise -> its launcher, and the call that ends the ranks; None: it has one process, and nobody to wait for.
 EXERCISES: dict[str, tuple[str, str | None]] = {

@@ -11,7 +11,7 @@ from tests.unit.samples import MANIFEST, first, inputs
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import get
 from toolkit.model.source import Source
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 
 HELD = replace(MANIFEST, frameworks={"tensorflow": "2.21.0", "ray": "2.60.0"})
 ALONE = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MirroredStrategy",))

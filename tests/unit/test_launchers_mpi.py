@@ -12,7 +12,7 @@ from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import built, get
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.source import Source
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 
 BUILD = "built for pytorch 2.13.0+cpu, with {}"
 

@@ -17,7 +17,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.rules import binds
 from toolkit.rules.model import Case, Seen
 

@@ -14,7 +14,7 @@ from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import Attempt, JobState, Submission
 from toolkit.model.site import Access
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.runs import once, status
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client

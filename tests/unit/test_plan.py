@@ -20,7 +20,7 @@ from toolkit.errors import (
 from toolkit.model.base import from_json, to_json
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 
 
 def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:

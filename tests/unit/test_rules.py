@@ -21,7 +21,7 @@ from toolkit.images.store.store import FoundImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Facts, Limits, Site, Use
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.refusals import asked_minutes
 from toolkit.rules.model import Case, Missing, Seen, Unread
 from toolkit.rules.user_jobs import elements

@@ -11,7 +11,7 @@ from toolkit import scripts
 from toolkit.errors import JobLostError, UnknownRunError
 from toolkit.launchers import get
 from toolkit.model.run import JobState
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.runs import logs, store
 from toolkit.runs.outcome import outcome, results
 from toolkit.slurm import parse

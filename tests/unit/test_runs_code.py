@@ -12,9 +12,9 @@ from tests.unit.samples import inputs
 from toolkit import git, scripts
 from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
+from toolkit.planning.script_source import script_file
 from toolkit.runs import code, store
-from toolkit.source import script_file
 
 KEY = "hf_" + "a1" * 12
 

@@ -21,9 +21,9 @@ from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
+from toolkit.planning.target import resolve
 from toolkit.runs import index, store
-from toolkit.target import resolve
 
 DECIDED = plan(inputs())
 

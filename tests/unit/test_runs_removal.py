@@ -23,7 +23,7 @@ from toolkit.images.store import usage
 from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.runs import once, removal, status, store
 from toolkit.slurm.queue import Snapshot
 

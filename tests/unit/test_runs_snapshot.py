@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from tests.unit.samples import inputs
 from tests.unit.test_runs_code import call
-from toolkit import prepare
 from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
 from toolkit.model.job import Job
-from toolkit.plan import Inputs, plan
+from toolkit.planning import gather as prepare
+from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.settings import Layer
+from toolkit.planning.target import Target, resolve
 from toolkit.runs import snapshot, store, submit
-from toolkit.settings import Layer
-from toolkit.target import Target, resolve
 
 
 @pytest.fixture

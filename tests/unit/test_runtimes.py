@@ -21,10 +21,10 @@ from toolkit.model.environment import Engine, Environment
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind
 from toolkit.model.source import Source
-from toolkit.plan import Inputs, plan
+from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.settings import Layer, merge
 from toolkit.resources import package_directory
 from toolkit.runtimes import pyxis
-from toolkit.settings import Layer, merge
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 VENV = Environment(

@@ -21,13 +21,13 @@ from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ForbiddenError, PlanError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
-from toolkit.plan import Inputs, plan
+from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
 from toolkit.runs import hidden, store
 from toolkit.runs.logs import Tail
 from toolkit.runs.submit import write
-from toolkit.target import resolve
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden/scripts/secret.sbatch"
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"

@@ -19,7 +19,7 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
-from toolkit.plan import Inputs, plan
+from toolkit.planning.plan import Inputs, plan
 from toolkit.resources import package_directory
 
 # As PyTorch's ImageNet example defines them.

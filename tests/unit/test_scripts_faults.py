@@ -17,11 +17,11 @@ import pytest
 from tests.unit.samples import inputs
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
-from toolkit.plan import plan
+from toolkit.planning import requeue
+from toolkit.planning.plan import plan
 from toolkit.runs import once
 from toolkit.runs.logs import Line
 from toolkit.runs.store import Paths
-from toolkit.ways import requeue
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second one beside it signals the first.
 STEP = """#!/bin/bash

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
-from toolkit.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
+from toolkit.planning.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
 
 
 def test_each_layer_has_its_say_and_is_remembered() -> None:

@@ -10,13 +10,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.hostile import HOSTILE
-from toolkit import prepare, sites
+from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import UsageError
 from toolkit.model.base import from_toml
 from toolkit.model.overview import Live, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.model.survey import Met, Survey
+from toolkit.planning import gather as prepare
 from toolkit.sites import compare, schema
 from toolkit.sites.choice import chosen
 from toolkit.sites.draft import draft

@@ -10,7 +10,7 @@ import pytest
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.model.job import Job
 from toolkit.model.source import Option, Source
-from toolkit.source import look, read
+from toolkit.planning.script_source import look, read
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 SCRIPTS = [

@@ -20,7 +20,7 @@ from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, 
 from toolkit.launchers import submitit as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
-from toolkit.plan import plan
+from toolkit.planning.plan import plan
 from toolkit.runs import store
 
 HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
@@ -37,7 +37,7 @@ class Count:
 
 
 def test_the_package_stays_light_until_a_function_is_submitted() -> None:
-    code = "import sys, toolkit; print([name for name in ('submitit', 'msgspec', 'toolkit.plan') if name in sys.modules])"
+    code = "import sys, toolkit; print([name for name in ('submitit', 'msgspec', 'toolkit.planning.plan') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert toolkit.submit is functions.submit
     with pytest.raises(AttributeError, match="no attribute 'sumbit'"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError, ScriptMissingError
-from toolkit.target import resolve
+from toolkit.planning.target import resolve
 
 
 def test_a_script_keeps_the_name_it_was_given(tmp_path: Path) -> None:

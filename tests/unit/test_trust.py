@@ -15,8 +15,8 @@ from toolkit.errors import ConfigError, UntrustedError
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signature_policy import signature
 from toolkit.model.job import Job
-from toolkit.prepare import chosen_site
-from toolkit.target import resolve
+from toolkit.planning.gather import chosen_site
+from toolkit.planning.target import resolve
 from toolkit.trust import Entry, Reader, find_distrust
 from toolkit.trusted_files import read_text, require_own, require_trusted
 

@@ -17,10 +17,11 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
-from toolkit.plan import plan
+from toolkit.planning import arrays as sweep
+from toolkit.planning import requeue
+from toolkit.planning.plan import plan
 from toolkit.runs import after, excerpt, interactive, logs, points, processes, store
 from toolkit.runs.outcome import outcome
-from toolkit.ways import requeue, sweep
 
 BATCH = """\
 toolkit: attempt 1 of at most 21 begins 2026-11-21T08:00:00Z on nid[001-002]

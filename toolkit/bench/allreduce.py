@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
 from toolkit.model.base import Model, convert
-from toolkit.plan import Inputs
-from toolkit.settings import Layer
+from toolkit.planning.plan import Inputs
+from toolkit.planning.settings import Layer
 
 JOB = "nccl-allreduce"
 DEVICES = 4  # on each node, where buffers are shown and nobody says how many

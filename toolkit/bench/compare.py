@@ -20,9 +20,9 @@ from toolkit.files import read_json
 from toolkit.model.base import Model
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.plan import Inputs
+from toolkit.planning.plan import Inputs
+from toolkit.planning.settings import Layer
 from toolkit.runs.store import Paths
-from toolkit.settings import Layer
 
 INSIDE = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process

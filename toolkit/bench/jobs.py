@@ -9,12 +9,12 @@ from typing import NamedTuple
 from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.plan import Inputs
-from toolkit.prepare import Prepared, prepare
+from toolkit.planning.gather import Prepared, prepare
+from toolkit.planning.plan import Inputs
+from toolkit.planning.settings import Layer
 from toolkit.runs import follow, logs
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit, write
-from toolkit.settings import Layer
 
 Inform = Callable[[str, str], None]
 Adapt = Callable[[Inputs], Inputs]
@@ -44,7 +44,7 @@ def script_of(target: str, settings: Layer, here: Path, *, adapt: Adapt = _as_it
         ToolkitError: it could not be planned.
     """
     from toolkit import scripts
-    from toolkit.plan import plan
+    from toolkit.planning.plan import plan
 
     return scripts.script(plan(adapt(prepare(target, settings, here).inputs)))
 

@@ -40,7 +40,7 @@ def command(nodes: int | str | None, gpus: int | None, site: str | None, as_json
       toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
       toolkit cluster show --json
     """
-    from toolkit.prepare import chosen_site, find_place
+    from toolkit.planning.gather import chosen_site, find_place
     from toolkit.slurm import inventory
     from toolkit.slurm.client import Client
 

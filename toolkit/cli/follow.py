@@ -131,7 +131,7 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
 
 def show_attempts(stints: Sequence[Stint]) -> None:
     """The history of a run that went back into the queue."""
-    from toolkit.ways.requeue import told, warning
+    from toolkit.planning.requeue import told, warning
 
     for index, line in enumerate(told(stints) if len(stints) > 1 else ()):
         console.note(console.subject("" if index else "attempts", line))

@@ -10,7 +10,7 @@ from toolkit.cli import console
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
-from toolkit.prepare import Prepared
+from toolkit.planning.gather import Prepared
 from toolkit.runs import interactive
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import write

@@ -11,8 +11,8 @@ import click
 
 from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
+from toolkit.planning.settings import Layer
 from toolkit.runtimes import RUNTIMES
-from toolkit.settings import Layer
 
 
 class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions

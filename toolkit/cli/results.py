@@ -70,7 +70,7 @@ def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
 
 def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
     """A row for each point."""
-    from toolkit.ways.sweep import rows
+    from toolkit.planning.arrays import rows
 
     header, cells = rows(planned, outcomes)
     return console.table(header, cells)

@@ -15,8 +15,8 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
-from toolkit.plan import Inputs, plan
-from toolkit.prepare import Prepared, prepare
+from toolkit.planning.gather import Prepared, prepare
+from toolkit.planning.plan import Inputs, plan
 from toolkit.redaction import HIDDEN
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit, write
@@ -163,9 +163,9 @@ def _failed_points(name: str) -> dict[str, Any]:
     Raises:
         UsageError: that is no sweep, or none of its points has failed.
     """
+    from toolkit.planning import arrays as sweep
     from toolkit.runs import elements
     from toolkit.runs.store import find
-    from toolkit.ways import sweep
 
     paths = find(name, Path("runs"))
     numbers = sweep.failed(elements.of(paths))

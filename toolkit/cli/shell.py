@@ -30,7 +30,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
     from toolkit.cli.interactive import run_interactively
-    from toolkit.prepare import prepare
+    from toolkit.planning.gather import prepare
 
     given = {**options, "launcher": options.get("launcher") or "shell", "interactive": True, "pty": True}
     if given["launcher"] != "shell":
@@ -39,7 +39,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     prepared = prepare(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
-        from toolkit.plan import plan
+        from toolkit.planning.plan import plan
         from toolkit.runs.snapshot import frozen
 
         console.document(scripts.script(plan(frozen(prepared.inputs))))

@@ -39,7 +39,7 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
     """
     from toolkit import sites
     from toolkit.files import write_atomically
-    from toolkit.prepare import find_place
+    from toolkit.planning.gather import find_place
     from toolkit.sites.draft import draft
     from toolkit.sites.survey import survey
     from toolkit.slurm.client import Client
@@ -94,7 +94,7 @@ def check(site: str, as_json: bool) -> int:
 
 def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
     """What the cluster says otherwise, and which cluster was asked."""
-    from toolkit.prepare import place_of
+    from toolkit.planning.gather import place_of
     from toolkit.sites.compare import against
     from toolkit.sites.survey import survey
     from toolkit.slurm.client import Client

@@ -18,7 +18,7 @@ from toolkit.images.verify.case import Asked, Inside, Offer, container_program
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.nodes import local_drivers, on_nodes
 from toolkit.model.site import Site
-from toolkit.prepare import Place, find_place
+from toolkit.planning.gather import Place, find_place
 from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 

@@ -33,7 +33,7 @@ class Job(Model, frozen=True, kw_only=True):
         nodes: how many nodes; ``1:4`` for an elastic run, that takes what there is.
         ntasks_per_node: ranks on each node.
         gpus_per_node: GPUs on each node; ``8,4`` for nodes that differ.
-        gpus: the same; or the GPUs of the job, as Slurm's ``--gpus``, where a node has fewer (``toolkit.gpus``).
+        gpus: the same; or the GPUs of the job, as Slurm's ``--gpus``, where a node has fewer (``toolkit.planning.gpus``).
         cpus_per_task: CPUs for each rank.
         time: limit, in Slurm's format (``MM``, ``HH:MM:SS``, ``D-HH:MM:SS``).
         partition: Slurm's partition.

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.ways import Stint
+from toolkit.planning import requeue
 from toolkit.runs import logs, reports
 from toolkit.runs.lines import ends, find
 from toolkit.runs.logs import Line
 from toolkit.runs.store import Log, Paths
-from toolkit.ways import requeue
 
 MOST = 12 << 20  # bytes of all logs together that are held in memory; as Python's objects well below 200 MB
 _LEAST = 4 << 10  # bytes of each log, also of one of thousands

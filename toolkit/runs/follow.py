@@ -16,12 +16,12 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.run import JobState, Outcome
+from toolkit.planning import arrays as sweep
 from toolkit.runs import excerpt, logs, once
 from toolkit.runs import points as elements
 from toolkit.runs.outcome import mentions_node_failure, outcome
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
-from toolkit.ways import sweep
 
 _READ_SECONDS = 0.25  # between two looks into the logs
 _PATIENCE = 600.0  # a controller that restarts is back by then

@@ -14,7 +14,7 @@ from toolkit.files import read_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
-from toolkit.plan import Inputs, plan
+from toolkit.planning.plan import Inputs, plan
 from toolkit.runs import follow, once, status
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import repeatable

@@ -15,7 +15,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
-from toolkit.plan import Inputs, plan
+from toolkit.planning.plan import Inputs, plan
 from toolkit.redaction import shows
 from toolkit.runs import hidden, once, reports, store
 from toolkit.slurm.client import AnswerLostError, Client

@@ -19,8 +19,8 @@ def offer(name: str) -> Offer:
     Raises:
         UnknownSiteError, SlurmUnreachableError: it is not known, or cannot be reached.
     """
-    from toolkit.offline import container_command
-    from toolkit.prepare import find_place
+    from toolkit.planning.gather import find_place
+    from toolkit.planning.offline import container_command
     from toolkit.slurm.client import Client
 
     place = find_place(name)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import hostmpi, inside, offline, shell, sites
+from toolkit import hostmpi, inside, shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
@@ -28,16 +28,17 @@ from toolkit.model.job import Job
 from toolkit.model.project import Project
 from toolkit.model.site import Access, Facts, Site
 from toolkit.model.source import Source
-from toolkit.plan import Inputs
+from toolkit.planning import offline
+from toolkit.planning.plan import Inputs
+from toolkit.planning.script_source import read as read_source
+from toolkit.planning.script_source import script_file as read_script_file
+from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
+from toolkit.planning.target import Target, module_file, of_python, resolve
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, noun
-from toolkit.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
 from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
-from toolkit.source import read as read_source
-from toolkit.source import script_file as read_script_file
-from toolkit.target import Target, module_file, of_python, resolve
 
 _Found = TypeVar("_Found")
 # A home whose path is too long for a local cluster, or has a blank in it, has none that is up.

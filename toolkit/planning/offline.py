@@ -13,9 +13,9 @@ from toolkit.images.store import store
 from toolkit.inside import Inside
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
+from toolkit.planning.settings import Layer
 from toolkit.rules.model import Seen, source_of
 from toolkit.runtimes import RUNTIMES
-from toolkit.settings import Layer
 
 
 def facts(site: Site) -> Facts:

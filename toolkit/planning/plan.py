@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import __version__, gpus, launchers, runtimes
+from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS, Request, auto
 from toolkit.model.code import ScriptFile, Tree
@@ -23,12 +23,14 @@ from toolkit.model.plan import Bind, Container, Launch, Plan
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
 from toolkit.model.ways import Requeue
+from toolkit.planning import arrays as sweep
+from toolkit.planning import gpus, requeue
 from toolkit.redaction import is_secret, shows
 from toolkit.refusals import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
 from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
-from toolkit.ways import requeue, sweep, terminal
+from toolkit.ways import terminal
 
 _Decided = TypeVar("_Decided")
 

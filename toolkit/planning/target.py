@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
 from toolkit.model.job import Job
+from toolkit.planning.settings import Layer, layer
 from toolkit.resources import shipped
 from toolkit.runs import hidden
-from toolkit.settings import Layer, layer
 
 
 class Target(NamedTuple):
