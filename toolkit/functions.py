@@ -24,7 +24,7 @@ from toolkit.model.job import Job as Settings
 from toolkit.planning.gather import prepare
 from toolkit.planning.plan import Inputs
 from toolkit.planning.settings import Layer
-from toolkit.refusals import asked_minutes
+from toolkit.preflight.options import asked_minutes
 from toolkit.runs import submit as runs
 from toolkit.slurm.patience import asked, patiently
 

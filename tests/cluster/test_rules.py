@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from toolkit import rules, sites
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Partition, Site, Use
-from toolkit.refusals import asked_minutes
-from toolkit.rules.model import Case, Seen
+from toolkit.preflight.model import Case, Seen
+from toolkit.preflight.options import asked_minutes
 from toolkit.slurm import overview, parse
 
 RIGHT: dict[str, Any] = {"partition": "cas_v100_4", "comment": "field=nlp;appl=pytorch", "nodes": 2, "gpus": 4, "time": "2:00:00"}

@@ -19,7 +19,7 @@ from toolkit.planning import settings
 from toolkit.planning.gpus import resolved
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, Settings
-from toolkit.rules.model import Case
+from toolkit.preflight.model import Case
 from toolkit.slurm.parse import megabytes
 
 ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs

@@ -28,9 +28,9 @@ from toolkit.planning import gather as prepare
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, of_python
+from toolkit.preflight.model import Case, Seen
 from toolkit.resources import package_directory, shipped
 from toolkit.rules import imports as rule
-from toolkit.rules.model import Case, Seen
 
 HAS = (
     "torch",

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.samples import LOCAL, MANIFEST, first, inputs
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import IMAGENET
-from toolkit import looking, scripts
+from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.launchers import get
 from toolkit.model.job import Job
@@ -18,8 +18,9 @@ from toolkit.model.plan import Plan
 from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
 from toolkit.planning.plan import plan
+from toolkit.preflight import host_facts as looking
+from toolkit.preflight.model import Case, Seen
 from toolkit.rules import binds
-from toolkit.rules.model import Case, Seen
 
 SPAWN = {"launcher": "spawn"}
 

@@ -51,7 +51,7 @@ def command(context: click.Context, files: tuple[Path, ...], site_name: str | No
         for name, findings in found.items():
             _show(name, findings)
         if site:
-            from toolkit.rules.model import source_of
+            from toolkit.preflight.model import source_of
 
             console.note(f"checked against the file of {source_of(site)}; the cluster itself was not asked")
     errors = any(finding.severity == "error" for findings in found.values() for finding in findings)

@@ -20,7 +20,6 @@ from toolkit.images.store import store
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
-from toolkit.looking import look
 from toolkit.model.base import BadDataError
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.imports import Imports, Shown
@@ -34,6 +33,7 @@ from toolkit.planning.script_source import read as read_source
 from toolkit.planning.script_source import script_file as read_script_file
 from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
 from toolkit.planning.target import Target, module_file, of_python, resolve
+from toolkit.preflight.host_facts import look
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, noun
 from toolkit.sites.imitation import imitation

@@ -14,7 +14,7 @@ from toolkit.inside import Inside
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
-from toolkit.rules.model import Seen, source_of
+from toolkit.preflight.model import Seen, source_of
 from toolkit.runtimes import RUNTIMES
 
 

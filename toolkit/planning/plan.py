@@ -25,12 +25,12 @@ from toolkit.model.source import Source
 from toolkit.model.ways import Requeue
 from toolkit.planning import arrays as sweep
 from toolkit.planning import gpus, requeue
+from toolkit.preflight import terminal
+from toolkit.preflight.model import Case, Seen
+from toolkit.preflight.options import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.redaction import is_secret, shows
-from toolkit.refusals import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.rules import judge
-from toolkit.rules.model import Case, Seen
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
-from toolkit.ways import terminal
 
 _Decided = TypeVar("_Decided")
 

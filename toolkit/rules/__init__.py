@@ -13,7 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.model.plan import Forced
 
 if TYPE_CHECKING:
-    from toolkit.rules.model import Case, Finding, Rule
+    from toolkit.preflight.model import Case, Finding, Rule
 
 # rule -> what it is about; the module of the same name has ``look``. In the order in which findings are shown.
 RULES: dict[str, str] = {

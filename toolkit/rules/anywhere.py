@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.model.site import SitePartition
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.rules.size import count
 from toolkit.units import counted
 

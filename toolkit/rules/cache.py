@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from toolkit.errors import NoSpaceError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.units import human_size
 
 # Where programs put what they download, compile or unpack.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import UsageError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.sites.comment import form, problem
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import BindMissingError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 
 
 def look(case: Case) -> list[Finding]:

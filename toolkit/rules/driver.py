@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.images.recipe import cuda
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.versions import compare
 
 

@@ -9,8 +9,8 @@ from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python
 from toolkit.model.imports import Import
+from toolkit.preflight.model import Case, Finding
 from toolkit.quoting import shell_words
-from toolkit.rules.model import Case, Finding
 
 _SOURCE = "the script was read, not run"
 _MOST = 8  # modules that a message names

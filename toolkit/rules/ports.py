@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import UsageError
 from toolkit.model.site import PORTS
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 
 _LOWEST, _HIGHEST = 1024, 65535  # that a user can listen at
 _LEAST = 64  # with fewer, jobs on one node meet at the same ones

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from toolkit.errors import BindMissingError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 
 _DAY = 1440  # minutes
 _QUEUE = 1.0  # days that a job may wait, where nobody knows

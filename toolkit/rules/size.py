@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.errors import ShapeError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.slurm import hostlist
 from toolkit.units import counted
 

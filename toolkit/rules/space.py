@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import NoSpaceError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.units import human_size
 
 LEAST = 100 * 10**6  # bytes: logs of a short run

@@ -6,7 +6,7 @@ Who waits in an allocation has less at some sites.
 from __future__ import annotations
 
 from toolkit.errors import ShapeError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.units import counted
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import ShapeError
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.units import counted
 
 

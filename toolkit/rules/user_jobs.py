@@ -6,7 +6,7 @@ import re
 
 from toolkit.errors import ShapeError
 from toolkit.model.site import Use
-from toolkit.rules.model import Case, Finding
+from toolkit.preflight.model import Case, Finding
 from toolkit.units import counted
 
 

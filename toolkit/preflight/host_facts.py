@@ -17,9 +17,9 @@ from toolkit.images.store import space
 from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site
+from toolkit.preflight.model import Missing, Seen, Unread
 from toolkit.resources import shipped
 from toolkit.rules.cache import VARIABLES
-from toolkit.rules.model import Missing, Seen, Unread
 
 _DAY = 86400.0  # seconds
 

@@ -1,0 +1,1 @@
+"""Refuse jobs that could not run, before they queue."""
