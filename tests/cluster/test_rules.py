@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from toolkit import rules, sites
+from toolkit import sites
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Partition, Site, Use
+from toolkit.preflight import judge as rules
 from toolkit.preflight.model import Case, Seen
 from toolkit.preflight.options import asked_minutes
 from toolkit.slurm import overview, parse

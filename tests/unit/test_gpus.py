@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, inputs
-from toolkit import rules
 from toolkit.cli.options import flags
 from toolkit.errors import PlanError, ToolkitError, UsageError
 from toolkit.model.job import Job
@@ -19,6 +18,7 @@ from toolkit.planning import settings
 from toolkit.planning.gpus import resolved
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, Settings
+from toolkit.preflight import judge as rules
 from toolkit.preflight.model import Case
 from toolkit.slurm.parse import megabytes
 

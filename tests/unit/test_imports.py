@@ -29,8 +29,8 @@ from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, of_python
 from toolkit.preflight.model import Case, Seen
+from toolkit.preflight.rules import imports as rule
 from toolkit.resources import package_directory, shipped
-from toolkit.rules import imports as rule
 
 HAS = (
     "torch",

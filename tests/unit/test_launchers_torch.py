@@ -20,7 +20,7 @@ from toolkit.model.source import Option, Source
 from toolkit.planning.plan import plan
 from toolkit.preflight import host_facts as looking
 from toolkit.preflight.model import Case, Seen
-from toolkit.rules import binds
+from toolkit.preflight.rules import binds
 
 SPAWN = {"launcher": "spawn"}
 

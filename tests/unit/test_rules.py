@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
-from toolkit import rules, sites
+from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError
 from toolkit.images.sif import header as sif
@@ -23,9 +23,10 @@ from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Facts, Limits, Site, Use
 from toolkit.planning.plan import plan
 from toolkit.preflight import host_facts as looking
+from toolkit.preflight import judge as rules
 from toolkit.preflight.model import Case, Missing, Seen, Unread
 from toolkit.preflight.options import asked_minutes
-from toolkit.rules.user_jobs import elements
+from toolkit.preflight.rules.user_jobs import elements
 from toolkit.slurm.usage import uses
 
 NEURON = sites.load("neuron")

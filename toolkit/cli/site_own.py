@@ -154,7 +154,7 @@ def rules(as_json: bool) -> None:
     Example:
       toolkit site rules
     """
-    from toolkit.rules import RULES
+    from toolkit.preflight.judge import RULES
 
     if as_json:
         console.out_json(RULES)

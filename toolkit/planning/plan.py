@@ -26,10 +26,10 @@ from toolkit.model.ways import Requeue
 from toolkit.planning import arrays as sweep
 from toolkit.planning import gpus, requeue
 from toolkit.preflight import terminal
+from toolkit.preflight.judge import judge
 from toolkit.preflight.model import Case, Seen
 from toolkit.preflight.options import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
 from toolkit.redaction import is_secret, shows
-from toolkit.rules import judge
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
 
 _Decided = TypeVar("_Decided")

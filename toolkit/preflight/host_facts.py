@@ -18,8 +18,8 @@ from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.preflight.model import Missing, Seen, Unread
+from toolkit.preflight.rules.cache import VARIABLES
 from toolkit.resources import shipped
-from toolkit.rules.cache import VARIABLES
 
 _DAY = 86400.0  # seconds
 

@@ -8,7 +8,7 @@ from toolkit.model.base import Model, field_names
 from toolkit.model.job import Job
 from toolkit.model.site import Site, SitePartition
 from toolkit.model.survey import Survey
-from toolkit.rules.size import count
+from toolkit.preflight.rules.size import count
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
 from toolkit.units import counted

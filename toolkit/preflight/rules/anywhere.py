@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.errors import ShapeError
 from toolkit.model.site import SitePartition
 from toolkit.preflight.model import Case, Finding
-from toolkit.rules.size import count
+from toolkit.preflight.rules.size import count
 from toolkit.units import counted
 
 

@@ -61,7 +61,7 @@ def findings(case: Case) -> list[Finding]:
     """What every rule finds, each error with its source."""
     found: list[Finding] = []
     for name in RULES:
-        rule: Rule = import_module(f"{__name__}.{name}")
+        rule: Rule = import_module(f"toolkit.preflight.rules.{name}")
         for finding in rule.look(case):
             finding.error.source = finding.source
             found.append(finding)

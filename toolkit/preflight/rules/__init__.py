@@ -1,0 +1,1 @@
+"""Rules over a job before it is submitted: a module each."""
