@@ -19,8 +19,8 @@ from toolkit.images.build import choice
 from toolkit.images.build.docker import client as docker_client
 from toolkit.images.build.docker import docker, podman_client
 from toolkit.images.build.docker.engine import engine
-from toolkit.inside import engines
 from toolkit.progress import Silent
+from toolkit.runtimes.discover import engines
 
 
 @contextmanager

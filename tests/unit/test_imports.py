@@ -729,7 +729,7 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
         },
     )
     write(tmp_path, {"other/linked.py": ""})
-    program = (package_directory("inside") / "importable.py").read_text()
+    program = (package_directory("runtimes/discover") / "importable.py").read_text()
     start = f"import site; site.addsitedir({str(site)!r})\n"
     said = subprocess.run([sys.executable, "-s", "-c", start + program], capture_output=True, text=True, check=True).stdout
     modules = set(json.loads(said.removeprefix("toolkit-modules: "))["modules"])

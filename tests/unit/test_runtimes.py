@@ -15,7 +15,6 @@ from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
-from toolkit.inside import environments
 from toolkit.launchers import LAUNCHERS, auto
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.job import Job
@@ -25,6 +24,7 @@ from toolkit.planning.plan import Inputs, plan
 from toolkit.planning.settings import Layer, merge
 from toolkit.resources import package_directory
 from toolkit.runtimes import pyxis
+from toolkit.runtimes.discover import environments
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 VENV = Environment(
@@ -380,7 +380,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     meta = tmp_path / "torch-9.9.dist-info"
     meta.mkdir()
     (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
-    program = (package_directory("inside") / "find.py").read_text()
+    program = (package_directory("runtimes/discover") / "find.py").read_text()
     done = subprocess.run(
         ["python3", "-c", program, "torch", "no_such_module"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

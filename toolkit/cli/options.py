@@ -66,7 +66,7 @@ def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -
     del param
     if ctx.params.get("runtime") != "conda":
         return []
-    from toolkit.inside.environments import names
+    from toolkit.runtimes.discover.environments import names
 
     return [name for name in names() if name.startswith(incomplete)]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from toolkit import hostmpi, inside, shell, sites
+from toolkit import shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_toml
@@ -36,6 +36,8 @@ from toolkit.planning.target import Target, module_file, of_python, resolve
 from toolkit.preflight.host_facts import look
 from toolkit.runs import store as runs
 from toolkit.runtimes import able, noun
+from toolkit.runtimes.discover import discover as inside
+from toolkit.runtimes.discover import mpirun as hostmpi
 from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store
-from toolkit.inside import Inside
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
 from toolkit.preflight.model import Seen, source_of
 from toolkit.runtimes import RUNTIMES
+from toolkit.runtimes.discover.discover import Inside
 
 
 def facts(site: Site) -> Facts:

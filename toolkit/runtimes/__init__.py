@@ -1,7 +1,7 @@
 """What a rank runs inside: one module per runtime, one template of the same name in ``scripts/templates/runtimes``, one line here.
 
 A runtime is pure: it refuses (``check``), and says how a command enters (``container``), which the script does. What it needs to know of
-this machine was looked up before, in ``toolkit.inside``.
+this machine was looked up before, in ``toolkit.runtimes.discover.discover``.
 """
 
 from __future__ import annotations

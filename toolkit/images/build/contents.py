@@ -44,7 +44,7 @@ _DPKG = f"{_MARK} apt " + "\\t".join(f"${{{field}}}" for field in _FIELDS) + "\\
 
 # Where an image may have a Python besides that on PATH.
 _PYTHONS = "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python /opt/venv/bin/python3"
-_IMPORTABLE = (package_directory("inside") / "importable.py").read_text(encoding="utf-8")
+_IMPORTABLE = (package_directory("runtimes/discover") / "importable.py").read_text(encoding="utf-8")
 _MODULES = "toolkit-modules: "  # as that program has it
 
 SCRIPT = f"""\

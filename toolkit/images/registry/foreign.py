@@ -154,7 +154,7 @@ def _pinned(origin: str, digest: str) -> str:
 def _mpi(sif: Path) -> tuple[str, ...]:
     """Return what the image's MPI can be started by, from how its mpirun introduces itself."""
     from toolkit import shell
-    from toolkit.inside.environments import spoken
+    from toolkit.runtimes.discover.environments import spoken
 
     program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
     try:

@@ -73,7 +73,7 @@ def _there(found: Answering, image: str, program: str) -> None:
 
 def _contents(image: str, program: str, address: str) -> Manifest | None:
     """What the image's Python can import; None where it has none that answers."""
-    directory = package_directory("inside")
+    directory = package_directory("runtimes/discover")
     text = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
     environment = {**os.environ, "CONTAINER_HOST": address} if address and program == "podman" else None

@@ -101,7 +101,7 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
 def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None) -> Said:
     """What the Python on PATH says of itself, after the modules are loaded and ``first`` is put before all else."""
     script = (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
-    directory = package_directory("inside")
+    directory = package_directory("runtimes/discover")
     program = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     argv = ["bash", "-c", script, "bash", program, " ".join(FRAMEWORKS), *modules]
     done = shell.run(argv, env={**environment, "TOOLKIT_FIRST": str(first or "")}, cwd="/", timeout=_ANSWER, check=False)

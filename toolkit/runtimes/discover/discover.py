@@ -62,7 +62,7 @@ def _look(runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], 
     if runtime not in RUNTIMES:
         return Inside()
     if runtime in ("conda", "none"):
-        from toolkit.inside.environments import conda, host
+        from toolkit.runtimes.discover.environments import conda, host
 
         if runtime == "conda" and not job.conda_env:
             return Inside()
@@ -72,11 +72,11 @@ def _look(runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], 
     if not job.image:
         raise UsageError("no image was named", place="--image", next_step=f"--runtime {runtime} --image REGISTRY/NAME:TAG")
     if runtime == "pyxis":
-        from toolkit.inside.plugin import check
+        from toolkit.runtimes.discover.plugin import check
 
         image = check(client, job.image)
         return Inside(image=image, shared=("--image", image) if image.startswith("/") else None)
-    from toolkit.inside.engines import look as engine_and_image
+    from toolkit.runtimes.discover.engines import look as engine_and_image
 
     engine, held = engine_and_image(job.image)
     return Inside(image=job.image, manifest=held, engine=engine)
