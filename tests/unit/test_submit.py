@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 import toolkit
 from tests.unit.samples import MANIFEST, inputs
-from toolkit import functionjobs, functions
+from toolkit.api import functions
+from toolkit.api import jobs as functionjobs
 from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, SlurmUnreachableError, UsageError
 from toolkit.launchers import submitit as launcher
 from toolkit.model.image import Packages

@@ -29,7 +29,7 @@ from toolkit.runs import submit as runs
 from toolkit.slurm.patience import asked, patiently
 
 if TYPE_CHECKING:
-    from toolkit.functionjobs import Job
+    from toolkit.api.jobs import Job
 
 # Not those that are a script's, or another launcher's; going back into the queue is submitit's own work here.
 _NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues", "snapshot"}
@@ -90,7 +90,7 @@ def _submit(function: Callable[..., Any], arguments: tuple[Any, ...], options: d
     number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
-    from toolkit.functionjobs import job
+    from toolkit.api.jobs import job
 
     return job(prepared.client, paths, number, decided.nodes * decided.ranks_per_node)
 

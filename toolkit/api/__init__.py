@@ -1,0 +1,1 @@
+"""The Python API: call functions on the nodes of a cluster."""
