@@ -1,7 +1,8 @@
 """Building in layers: a base that is packed once, and for each step what it changed, kept for the next build.
 
 Only the steps from the first changed one on run again; the image is put together from the base and the layers without packing any of them
-again: ``images/sif/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built flat.
+again: ``images/sif/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built
+flat.
 """
 
 from __future__ import annotations
