@@ -166,8 +166,8 @@ PRINTS: tuple[str, ...] = (
     "doctor/scripts/",
 )
 PRINTS += (
-    "inside/find.py",
-    "inside/importable.py",
+    "runtimes/discover/find.py",
+    "runtimes/discover/importable.py",
     "images/build/apptainer/sandbox.py",
     "images/build/apptainer/fence.py",
     "localcluster/supervisor.py",
