@@ -1,12 +1,15 @@
 """Run the steps of a build, each on an overlay of its own, and pack what it changed.
 
-Started as ``python -m toolkit.images.build.apptainer.sandbox WORK``. This process and all below it live in namespaces: root's own
-mounts, or, for an ordinary user (``users`` is set), a user namespace in which its subordinate ids are the image's. It works in one directory, in which lower file systems are ``l0``, ``l1``, ... and what a task changed
-is ``u0``, ``u1``, ...; the names are short, so that neither a strange path nor many layers trouble the options of the mount.
+Started as ``python -m toolkit.images.build.apptainer.sandbox WORK``. This process and all below it
+live in namespaces: root's own mounts, or, for an ordinary user (``users`` is set), a user namespace
+in which its subordinate ids are the image's. It works in one directory, in which lower file systems
+are ``l0``, ``l1``, ... and what a task changed is ``u0``, ``u1``, ...; the names are short, so that
+neither a strange path nor many layers trouble the options of the mount.
 
-Why not ``apptainer exec --overlay``: it hides parts of the image behind mounts of the machine's, shows the environment of a run and not of
-a build, chooses between overlayfs and FUSE by itself (which mark opaque directories in four ways), and root here may not start it without
-a changed configuration. With mounts of our own there is one kind of overlay, whose options are known.
+Why not ``apptainer exec --overlay``: it hides parts of the image behind mounts of the machine's,
+shows the environment of a run and not of a build, chooses between overlayfs and FUSE by itself
+(which mark opaque directories in four ways), and root here may not start it without a changed
+configuration. With mounts of our own there is one kind of overlay, whose options are known.
 """
 
 from __future__ import annotations
