@@ -24,8 +24,13 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "key-error": Kind("print({'rate': 0.1}['momentum'])", "KeyError: 'momentum'"),
-    "assertion": Kind("assert 3 * 7 == 22, 'the sum of the shards is wrong'", "AssertionError: the sum of the shards is wrong"),
-    "exit": Kind("print('cannot go on without labels', file=sys.stderr)\nsys.exit(3)", "exit code 3"),
+    "assertion": Kind(
+        "assert 3 * 7 == 22, 'the sum of the shards is wrong'",
+        "AssertionError: the sum of the shards is wrong",
+    ),
+    "exit": Kind(
+        "print('cannot go on without labels', file=sys.stderr)\nsys.exit(3)", "exit code 3"
+    ),
     "argparse": Kind(
         "parser = argparse.ArgumentParser(prog='study.py')\nparser.add_argument('--depth', type=int)\nparser.parse_args(['--width', '4'])",
         "study.py: error: unrecognized arguments: --width 4",
@@ -35,7 +40,9 @@ KINDS: dict[str, Kind] = {
     "killed": Kind("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", "import signal"),
     "memory-error": Kind("table = bytearray(1 << 60)", "MemoryError"),
     "out-of-memory": Kind(
-        "kept = []\nwhile True:\n    kept.append(b'x' * (64 << 20))\n    time.sleep(0.05)", "memory", options=("--mem", "2G")
+        "kept = []\nwhile True:\n    kept.append(b'x' * (64 << 20))\n    time.sleep(0.05)",
+        "memory",
+        options=("--mem", "2G"),
     ),
     "data-loader": Kind(
         "from torch.utils.data import DataLoader\nfor batch in DataLoader(Scans(), batch_size=2, num_workers=1):\n    print(len(batch))",
@@ -95,13 +102,23 @@ _LEAVE = "dist.barrier()\ndist.destroy_process_group()"
 MEETINGS: dict[str, Meeting] = {
     "torchrun": Meeting("int(os.environ['RANK'])", _TORCH, "dist.all_reduce(values)", _LEAVE),
     "srun": Meeting("int(os.environ['RANK'])", _TORCH, "dist.all_reduce(values)", _LEAVE),
-    "spawn": Meeting("int(os.environ['NODE_RANK']) * 2 + index", _TORCH, "dist.all_reduce(values)", _LEAVE),
+    "spawn": Meeting(
+        "int(os.environ['NODE_RANK']) * 2 + index", _TORCH, "dist.all_reduce(values)", _LEAVE
+    ),
     "horovod": Meeting("int(os.environ['SLURM_PROCID'])", _HOROVOD, _ADD, "hvd.shutdown()"),
     "horovod-gloo": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "hvd.shutdown()"),
-    "horovod-elastic": Meeting("int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "pass", ("--max-restarts", "0")),
-    "mpi": Meeting("int(os.environ['SLURM_PROCID'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
-    "mpirun": Meeting("int(os.environ['OMPI_COMM_WORLD_RANK'])", _MPI, "world.allreduce(1)", "world.Barrier()"),
-    "tensorflow": Meeting("int(os.environ['SLURM_PROCID'])", _TENSORFLOW, "total()", "pass", image="tensorflow_cpu"),
+    "horovod-elastic": Meeting(
+        "int(os.environ['HOROVOD_RANK'])", _HOROVOD, _ADD, "pass", ("--max-restarts", "0")
+    ),
+    "mpi": Meeting(
+        "int(os.environ['SLURM_PROCID'])", _MPI, "world.allreduce(1)", "world.Barrier()"
+    ),
+    "mpirun": Meeting(
+        "int(os.environ['OMPI_COMM_WORLD_RANK'])", _MPI, "world.allreduce(1)", "world.Barrier()"
+    ),
+    "tensorflow": Meeting(
+        "int(os.environ['SLURM_PROCID'])", _TENSORFLOW, "total()", "pass", image="tensorflow_cpu"
+    ),
     "ray": Meeting("0", _RAY, "ray.get(work.remote())", "pass", image="ray_cpu"),
     "none": Meeting("int(os.environ['SLURM_PROCID'])", "pass", "time.sleep(0.05)", "pass"),
 }
@@ -125,7 +142,12 @@ class Case(NamedTuple):
         return f"nid{self.rank // RANKS_PER_NODE + 1:03}"
 
 
-def drawn(seed: int, number: int, launchers: tuple[str, ...] = tuple(MEETINGS), kinds: tuple[str, ...] = tuple(KINDS)) -> Case:
+def drawn(
+    seed: int,
+    number: int,
+    launchers: tuple[str, ...] = tuple(MEETINGS),
+    kinds: tuple[str, ...] = tuple(KINDS),
+) -> Case:
     """Draw a case: the same seed and number give the same one."""
     chance = random.Random(f"{seed}/{number}")
     launcher, kind = chance.choice(launchers), chance.choice(kinds)
@@ -135,7 +157,9 @@ def drawn(seed: int, number: int, launchers: tuple[str, ...] = tuple(MEETINGS), 
         number,
         launcher,
         kind,
-        0 if launcher == "ray" else chance.randrange(RANKS),  # its script runs once, on the first node
+        0
+        if launcher == "ray"
+        else chance.randrange(RANKS),  # its script runs once, on the first node
         chance.choice(MOMENTS),
         chance.choice(OTHERS),
         chance.choice(("functions", "class")),
@@ -149,7 +173,8 @@ def script(case: Case) -> str:
     text = "\n\n\n".join(
         part
         for part in (
-            "import os\nimport sys\nimport time" + (f"\n{kind.define}" if kind.define.startswith("import") else ""),
+            "import os\nimport sys\nimport time"
+            + (f"\n{kind.define}" if kind.define.startswith("import") else ""),
             "" if kind.define.startswith("import") else kind.define.rstrip(),
             _trouble(case, kind),
             _main(case, meeting),
@@ -163,14 +188,24 @@ def script(case: Case) -> str:
 def _trouble(case: Case, kind: Kind) -> str:
     body = textwrap.indent(kind.code, "    ")
     if case.style == "class":
-        return "class Study:\n    def check(self):\n" + textwrap.indent(body, "    ") + "\n\n\ndef trouble():\n    Study().check()"
-    call = "import ray\n    ray.get(ray.remote(look_up).remote())" if _is_remote(case) else "look_up()"
+        return (
+            "class Study:\n    def check(self):\n"
+            + textwrap.indent(body, "    ")
+            + "\n\n\ndef trouble():\n    Study().check()"
+        )
+    call = (
+        "import ray\n    ray.get(ray.remote(look_up).remote())" if _is_remote(case) else "look_up()"
+    )
     return "def look_up():\n" + body + f"\n\n\ndef trouble():\n    {call}"
 
 
 def _is_remote(case: Case) -> bool:
     """Return whether a task of Ray fails, and not the script that waits for it."""
-    return case.launcher == "ray" and case.kind in ("key-error", "assertion", "memory-error") and case.moment in ("loop", "end")
+    return (
+        case.launcher == "ray"
+        and case.kind in ("key-error", "assertion", "memory-error")
+        and case.moment in ("loop", "end")
+    )
 
 
 def _main(case: Case, meeting: Meeting) -> str:
@@ -178,12 +213,21 @@ def _main(case: Case, meeting: Meeting) -> str:
     loop = [
         f"for step in range({STEPS}):",
         *(f"    {line}" for line in _here(case, "loop", f"step == {case.step}").splitlines()),
-        *([f"    if step == {case.step} and rank != {case.rank}:", "        time.sleep(6)"] if case.others == "compute" else []),
+        *(
+            [f"    if step == {case.step} and rank != {case.rank}:", "        time.sleep(6)"]
+            if case.others == "compute"
+            else []
+        ),
         f"    {'time.sleep(0.05)' if apart else meeting.add}",
     ]
     if case.launcher == "horovod-elastic":
         body = textwrap.indent("\n".join(loop), "    ")
-        loop = ["@hvd.elastic.run", "def train(state):", *body.splitlines(), "train(hvd.elastic.TorchState(epoch=0))"]
+        loop = [
+            "@hvd.elastic.run",
+            "def train(state):",
+            *body.splitlines(),
+            "train(hvd.elastic.TorchState(epoch=0))",
+        ]
     lines = [
         f"rank = {meeting.rank}",
         _here(case, "start"),
@@ -194,7 +238,9 @@ def _main(case: Case, meeting: Meeting) -> str:
         *(["pass"] if apart else meeting.leave.splitlines()),
     ]
     lines = [line for text in lines for line in text.splitlines() if line]
-    return f"def main({'index' if case.launcher == 'spawn' else ''}):\n" + textwrap.indent("\n".join(lines), "    ")
+    return f"def main({'index' if case.launcher == 'spawn' else ''}):\n" + textwrap.indent(
+        "\n".join(lines), "    "
+    )
 
 
 def _here(case: Case, moment: str, more: str = "") -> str:

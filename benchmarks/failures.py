@@ -1,7 +1,8 @@
 """Measure how often the first failing rank and its cause are named: `make bench-failures`.
 
-Cases are drawn at random from (launcher x kind x rank x moment x what the others do x style of the script), run on a local cluster, and
-explained. Results are kept as they come, so that a bench that was stopped goes on where it was.
+Cases are drawn at random from (launcher x kind x rank x moment x what the others do x style of the
+script), run on a local cluster, and explained. Results are kept as they come, so that a bench that
+was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -31,10 +32,18 @@ def judge(case: Case, outcome: dict[str, Any], explained: dict[str, Any]) -> dic
     failure, match = outcome.get("failure") or {}, explained.get("match") or {}
     said = f"{explained.get('first', '')} {match.get('cause', '')}"
     cause = failing.KINDS[case.kind].expected in said
-    rank = failure.get("rank") == case.rank or (case.launcher == "ray" and failure.get("rank") is None)
+    rank = failure.get("rank") == case.rank or (
+        case.launcher == "ray" and failure.get("rank") is None
+    )
     if case.kind == "out-of-memory":  # Slurm may end all of a step that takes too much
         rank = rank or case.host in said
-    return {"cause": cause, "rank": rank, "sure": match.get("sure", ""), "said": said[:400], "message": outcome.get("message", "")[:200]}
+    return {
+        "cause": cause,
+        "rank": rank,
+        "sure": match.get("sure", ""),
+        "said": said[:400],
+        "message": outcome.get("message", "")[:200],
+    }
 
 
 def run(case: Case, directory: Path) -> dict[str, Any]:
@@ -42,17 +51,55 @@ def run(case: Case, directory: Path) -> dict[str, Any]:
     name = f"case{case.number:04}"
     (directory / f"{name}.py").write_text(failing.script(case))
     meeting, kind = failing.MEETINGS[case.launcher], failing.KINDS[case.kind]
-    limit = "1" if case.launcher in ("mpi", "mpirun") else "3"  # of mpi4py a rank that fails keeps the others waiting until then
-    shape = ("--nodes", str(failing.NODES), "--ntasks-per-node", str(failing.RANKS_PER_NODE), "--time", limit)
-    words = ("run", "--image", meeting.image, "--launcher", case.launcher, *shape, *meeting.options, *kind.options, f"{name}.py")
+    limit = (
+        "1" if case.launcher in ("mpi", "mpirun") else "3"
+    )  # of mpi4py a rank that fails keeps the others waiting until then
+    shape = (
+        "--nodes",
+        str(failing.NODES),
+        "--ntasks-per-node",
+        str(failing.RANKS_PER_NODE),
+        "--time",
+        limit,
+    )
+    words = (
+        "run",
+        "--image",
+        meeting.image,
+        "--launcher",
+        case.launcher,
+        *shape,
+        *meeting.options,
+        *kind.options,
+        f"{name}.py",
+    )
     began = time.monotonic()
-    done = subprocess.run((*TOOLKIT, *words), cwd=directory, text=True, capture_output=True, timeout=_RUN_SECONDS, check=False)
+    done = subprocess.run(
+        (*TOOLKIT, *words),
+        cwd=directory,
+        text=True,
+        capture_output=True,
+        timeout=_RUN_SECONDS,
+        check=False,
+    )
     seconds = time.monotonic() - began
     runs = sorted(directory.glob(f"runs/{name}-*"))
     outcome = runs[-1] / "outcome.json" if runs else None
     if outcome is None or not outcome.is_file():
-        return {"cause": False, "rank": False, "sure": "", "said": f"no outcome: {done.stderr[-400:]}", "seconds": seconds}
-    explained = subprocess.run((*TOOLKIT, "explain", "--json", runs[-1].name), cwd=directory, text=True, capture_output=True, check=False)
+        return {
+            "cause": False,
+            "rank": False,
+            "sure": "",
+            "said": f"no outcome: {done.stderr[-400:]}",
+            "seconds": seconds,
+        }
+    explained = subprocess.run(
+        (*TOOLKIT, "explain", "--json", runs[-1].name),
+        cwd=directory,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     said = json.loads(explained.stdout) if explained.stdout.startswith("{") else {}
     return {**judge(case, json.loads(outcome.read_text()), said), "seconds": seconds}
 
@@ -72,28 +119,53 @@ def table(results: Sequence[tuple[Case, dict[str, Any]]], key: Callable[[Case], 
 
 def wrongly_certain(results: Iterable[tuple[Case, dict[str, Any]]]) -> int:
     """Return how often something wrong was called certain."""
-    return sum(result["sure"] == "certain" and not (result["cause"] and result["rank"]) for _, result in results)
+    return sum(
+        result["sure"] == "certain" and not (result["cause"] and result["rank"])
+        for _, result in results
+    )
 
 
 def known(path: Path, cases: Sequence[Case]) -> dict[int, dict[str, Any]]:
     """Return the results of these cases that an earlier bench has kept."""
     wanted = {case.number: case._asdict() for case in cases}
-    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {row["case"]["number"]: row["result"] for row in rows if row["case"] == wanted.get(row["case"]["number"])}
+    rows: list[dict[str, Any]] = (
+        [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    )
+    return {
+        row["case"]["number"]: row["result"]
+        for row in rows
+        if row["case"] == wanted.get(row["case"]["number"])
+    }
 
 
 def options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=300, help="cases (default: 300)")
-    parser.add_argument("--seed", type=int, default=20261122, help="of the draw (default: 20261122)")
-    parser.add_argument("--launcher", action="append", choices=tuple(failing.MEETINGS), help="draw among these only")
-    parser.add_argument("--kind", action="append", choices=tuple(failing.KINDS), help="draw among these only")
-    parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 2) // 8), help="cases at a time")
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help="begin no case after so many minutes; the next call goes on (default: no end)"
+        "--seed", type=int, default=20261122, help="of the draw (default: 20261122)"
     )
-    parser.add_argument("--directory", type=Path, default=Path.home() / ".cache" / "bench-failures", help="of scripts, runs and results")
+    parser.add_argument(
+        "--launcher", action="append", choices=tuple(failing.MEETINGS), help="draw among these only"
+    )
+    parser.add_argument(
+        "--kind", action="append", choices=tuple(failing.KINDS), help="draw among these only"
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=max(1, (os.cpu_count() or 2) // 8), help="cases at a time"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=0.0,
+        help="begin no case after so many minutes; the next call goes on (default: no end)",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path.home() / ".cache" / "bench-failures",
+        help="of scripts, runs and results",
+    )
     return parser.parse_args()
 
 
@@ -107,18 +179,37 @@ def main() -> int:
     cases = [failing.drawn(given.seed, number, *draw) for number in range(given.runs)]
     done = known(kept, cases)
     end = time.monotonic() + given.minutes * 60 if given.minutes else float("inf")
-    print(f"seed {given.seed}, {len(cases)} cases, {len([case for case in cases if case.number in done])} of them done before")
+    print(
+        f"seed {given.seed}, {len(cases)} cases, {len([case for case in cases if case.number in done])} of them done before"
+    )
 
     def one(case: Case) -> None:
         if case.number in done or time.monotonic() > end:
             return
         result = done[case.number] = run(case, directory)
         with kept.open("a") as file:
-            file.write(json.dumps({"seed": given.seed, "case": case._asdict(), "result": result}) + "\n")
+            file.write(
+                json.dumps({"seed": given.seed, "case": case._asdict(), "result": result}) + "\n"
+            )
         word = "right" if result["cause"] and result["rank"] else f"WRONG {result['sure']}"
-        print(f"{word:14} {' '.join(map(str, case))}" + ("" if word == "right" else f": {result['said']}"), flush=True)
+        print(
+            f"{word:14} {' '.join(map(str, case))}"
+            + ("" if word == "right" else f": {result['said']}"),
+            flush=True,
+        )
 
-    up = ("cluster", "up", "--nodes", "2", "--cpus-per-node", "8", "--mem-per-node", "16G", "--share", str(directory))
+    up = (
+        "cluster",
+        "up",
+        "--nodes",
+        "2",
+        "--cpus-per-node",
+        "8",
+        "--mem-per-node",
+        "16G",
+        "--share",
+        str(directory),
+    )
     subprocess.run((*TOOLKIT, *up), check=True)
     try:
         with ThreadPoolExecutor(given.parallel) as pool:
@@ -126,10 +217,17 @@ def main() -> int:
     finally:
         subprocess.run((*TOOLKIT, "cluster", "down"), check=False)
     results = [(case, done[case.number]) for case in cases if case.number in done]
-    print(f"\n{table(results, lambda case: case.launcher)}\n\n{table(results, lambda case: case.kind)}\n")
-    right, certain = sum(result["cause"] and result["rank"] for _, result in results), wrongly_certain(results)
+    print(
+        f"\n{table(results, lambda case: case.launcher)}\n\n{table(results, lambda case: case.kind)}\n"
+    )
+    right, certain = (
+        sum(result["cause"] and result["rank"] for _, result in results),
+        wrongly_certain(results),
+    )
     held = bool(results) and right >= BAR * len(results) and not certain
-    print(f"{right} of {len(results)} right, {certain} wrongly certain: {'held' if held else 'MISSED'}")
+    print(
+        f"{right} of {len(results)} right, {certain} wrongly certain: {'held' if held else 'MISSED'}"
+    )
     return 0 if held else 1
 
 

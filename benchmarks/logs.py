@@ -1,7 +1,7 @@
 """Measure the memory that following, listing and explaining a job with very large logs takes: `make bench-logs`.
 
-A job on a local cluster writes gigabytes of lines and one line of 100 MB, and fails. Each command runs as a process of its own, whose peak
-memory the kernel tells.
+A job on a local cluster writes gigabytes of lines and one line of 100 MB, and fails. Each command
+runs as a process of its own, whose peak memory the kernel tells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def measure(words: tuple[str, ...], directory: Path, output: Path) -> Reading:
     """Run a command; its standard output and error go to a file."""
     began = time.monotonic()
     with output.open("wb") as stream:
-        process = subprocess.Popen(words, cwd=directory, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        process = subprocess.Popen(
+            words, cwd=directory, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return Reading(process.returncode, time.monotonic() - began, usage.ru_maxrss * 1024)
@@ -51,23 +53,38 @@ def measure(words: tuple[str, ...], directory: Path, output: Path) -> Reading:
 def main() -> int:
     """Measure, print a table, and return 1 if a bar is missed or a command is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--size", type=int, default=4_000_000_000, help="bytes of log (default: 4 GB)")
+    parser.add_argument(
+        "--size", type=int, default=4_000_000_000, help="bytes of log (default: 4 GB)"
+    )
     size = parser.parse_args().size
     toolkit = (sys.executable, "-m", "toolkit")
     os.environ["TOOLKIT_CLUSTER"] = "bench"
     directory = Path(tempfile.mkdtemp(prefix="bench-logs-", dir=Path.home() / ".cache"))
     try:
-        subprocess.run((*toolkit, "cluster", "up", "--nodes", "1", "--share", str(directory)), check=True)
+        subprocess.run(
+            (*toolkit, "cluster", "up", "--nodes", "1", "--share", str(directory)), check=True
+        )
         (directory / "train.py").write_text(SCRIPT)
         run = (*toolkit, "run", "--runtime", "none", "--launcher", "none", "train.py", str(size))
         readings = {"toolkit run (follow)": measure(run, directory, directory / "followed")}
-        kind = json.loads((directory / "runs/train-0001/outcome.json").read_text())["failure"]["exit_code"]
+        kind = json.loads((directory / "runs/train-0001/outcome.json").read_text())["failure"][
+            "exit_code"
+        ]
         (directory / "runs/train-0001/outcome.json").unlink()
-        readings["toolkit ps (first look)"] = measure((*toolkit, "ps"), directory, directory / "listed")
-        readings["toolkit explain"] = measure((*toolkit, "explain"), directory, directory / "explained")
+        readings["toolkit ps (first look)"] = measure(
+            (*toolkit, "ps"), directory, directory / "listed"
+        )
+        readings["toolkit explain"] = measure(
+            (*toolkit, "explain"), directory, directory / "explained"
+        )
         log = next(path for path in (directory / "runs/train-0001/logs").glob("*-0-*.log"))
-        readings["toolkit explain LOGFILE"] = measure((*toolkit, "explain", str(log)), directory, directory / "read")
-        right = kind == 1 and all("weights" in (directory / name).read_text()[-20000:] for name in ("followed", "explained", "read"))
+        readings["toolkit explain LOGFILE"] = measure(
+            (*toolkit, "explain", str(log)), directory, directory / "read"
+        )
+        right = kind == 1 and all(
+            "weights" in (directory / name).read_text()[-20000:]
+            for name in ("followed", "explained", "read")
+        )
         return report(readings, log.stat().st_size, right=right)
     finally:
         subprocess.run((*toolkit, "cluster", "down"), check=False)

@@ -18,9 +18,12 @@ pytest_plugins = [
     "tests.cluster.runtime_fixtures",
     "tests.cluster.standins",
 ]
-pytest.register_assert_rewrite("tests.cluster.contained")  # no fixtures, but what several tests assert
+pytest.register_assert_rewrite(
+    "tests.cluster.contained"
+)  # no fixtures, but what several tests assert
 
-# A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the tests start and send it to.
+# A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the
+# tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The index of runs of these tests is not the user's, and what /etc/toolkit says is not for them.

@@ -23,7 +23,9 @@ def write(path: Path, evidence: Evidence, directory: Path, image: Path) -> None:
     del data["entries"]
     data["lines"] = [[entry.text, entry.host, entry.rank] for entry in evidence.entries]
     shown = json.dumps(data, indent=1, ensure_ascii=False)
-    shown = shown.replace(str(directory), "/scratch/user").replace(str(image), "/images/pytorch_cpu.sif")
+    shown = shown.replace(str(directory), "/scratch/user").replace(
+        str(image), "/images/pytorch_cpu.sif"
+    )
     shown = re.sub(r"/root/[\w./-]+", "/home/user", shown)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(shown + "\n")

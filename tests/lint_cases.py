@@ -30,7 +30,9 @@ class Case(NamedTuple):
 
     @property
     def id(self) -> str:
-        return f"{self.rule}-{self.bad.splitlines()[self.lines[0] - 1][:40].strip()}".replace(" ", "_")
+        return f"{self.rule}-{self.bad.splitlines()[self.lines[0] - 1][:40].strip()}".replace(
+            " ", "_"
+        )
 
 
 def _batch(*lines: str) -> str:
@@ -46,7 +48,9 @@ def _case(rule: str, bad: str, good: str, *, mends: bool = False, refused: bool 
 def _command(rule: str, bad: str, good: str, *, mends: bool = False) -> Case:
     """A fault in one command of a batch script."""
     fine = _batch("#SBATCH --nodes=2", good)
-    return Case(rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), mended=fine if mends else "")
+    return Case(
+        rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), mended=fine if mends else ""
+    )
 
 
 def _site(rule: str, bad: str, good: str, site: str = "neuron") -> Case:
@@ -86,15 +90,36 @@ CASES = (
         (3,),
         _batch("#SBATCH --nodes=1", "module purge", "srun true"),
     ),
-    _case("stray-word", "#SBATCH -- job-name=train", "#SBATCH --job-name=train", mends=True, refused=True),
-    _case("stray-word", "#SBATCH --job-name=multinode torchrun", '#SBATCH --job-name="multinode torchrun"', mends=True, refused=True),
+    _case(
+        "stray-word",
+        "#SBATCH -- job-name=train",
+        "#SBATCH --job-name=train",
+        mends=True,
+        refused=True,
+    ),
+    _case(
+        "stray-word",
+        "#SBATCH --job-name=multinode torchrun",
+        '#SBATCH --job-name="multinode torchrun"',
+        mends=True,
+        refused=True,
+    ),
     _case("stray-word", '#SBATCH --comment="a', '#SBATCH --comment="a"', refused=True),
     _case("stray-word", "#SBATCH --nodes=1 now", "#SBATCH --nodes=1 # now", refused=True),
-    _case("unknown-option", "#SBATCH --ntasks_per_node=1", "#SBATCH --ntasks-per-node=1", mends=True, refused=True),
+    _case(
+        "unknown-option",
+        "#SBATCH --ntasks_per_node=1",
+        "#SBATCH --ntasks-per-node=1",
+        mends=True,
+        refused=True,
+    ),
     _case("unknown-option", "#SBATCH --ntask=1", "#SBATCH --ntasks=1", refused=True),
     _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
     _command(
-        "unknown-option", "srun --num_tasks_per_node 1 python t.py", "srun --ntasks-per-node 1 python t.py --num_tasks 1", mends=False
+        "unknown-option",
+        "srun --num_tasks_per_node 1 python t.py",
+        "srun --ntasks-per-node 1 python t.py --num_tasks 1",
+        mends=False,
     ),
     _case("bad-value", "#SBATCH --time=2h", "#SBATCH --time=2:0:0", refused=True),
     Case(
@@ -105,7 +130,12 @@ CASES = (
         taken_since="23.11",
     ),
     _case("bad-value", "#SBATCH -N two", "#SBATCH -N 1-2", refused=True),
-    _case("variable-in-directive", "#SBATCH --output=/scratch/${USER}/%j.log", "#SBATCH --output=/scratch/%u/%j.log", mends=True),
+    _case(
+        "variable-in-directive",
+        "#SBATCH --output=/scratch/${USER}/%j.log",
+        "#SBATCH --output=/scratch/%u/%j.log",
+        mends=True,
+    ),
     _case("variable-in-directive", "#SBATCH --chdir=$HOME", "#SBATCH --chdir=/home"),
     _case("log-name", "#SBATCH -e %s.e%j", "#SBATCH -e %x.e%j", mends=True),
     _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log", mends=True),
@@ -121,22 +151,45 @@ CASES = (
     Case(
         "continuation",
         _batch("#SBATCH --nodes=1", "srun \\ ", "true"),
-        _batch("#SBATCH --nodes=1", "arguments=(", "    --label", ")", 'srun "${arguments[@]}" true'),
+        _batch(
+            "#SBATCH --nodes=1", "arguments=(", "    --label", ")", 'srun "${arguments[@]}" true'
+        ),
         (3,),
         _batch("#SBATCH --nodes=1", "srun \\", "true"),
     ),
     _command("assignment", "MASTER ADDR=$(hostname)", "MASTER_ADDR=$(hostname)"),
-    _command("assignment", "export PATH=/home/${USER} /.local/bin:$PATH", "export PATH=/home/${USER}/.local/bin:$PATH"),
-    _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
-    _command("early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"),
-    _command("early-expansion", "srun python t.py --rank $SLURM_PROCID", "srun python t.py --world-size $SLURM_NTASKS"),
-    _command("early-expansion", "export RANK=$SLURM_PROCID", "export WORLD_SIZE=$SLURM_NTASKS"),
-    _command("slurm-variable", "python t.py --world-size $SLURM_TASKS_PER_NODE", "python t.py --world-size $SLURM_NTASKS"),
     _command(
-        "slurm-variable", 'a=$(scontrol show nodelist "$SLURM_NODELIST")', 'a=$(scontrol show hostnames "$SLURM_NODELIST")', mends=True
+        "assignment",
+        "export PATH=/home/${USER} /.local/bin:$PATH",
+        "export PATH=/home/${USER}/.local/bin:$PATH",
+    ),
+    _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
+    _command(
+        "early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"
+    ),
+    _command(
+        "early-expansion",
+        "srun python t.py --rank $SLURM_PROCID",
+        "srun python t.py --world-size $SLURM_NTASKS",
+    ),
+    _command("early-expansion", "export RANK=$SLURM_PROCID", "export WORLD_SIZE=$SLURM_NTASKS"),
+    _command(
+        "slurm-variable",
+        "python t.py --world-size $SLURM_TASKS_PER_NODE",
+        "python t.py --world-size $SLURM_NTASKS",
+    ),
+    _command(
+        "slurm-variable",
+        'a=$(scontrol show nodelist "$SLURM_NODELIST")',
+        'a=$(scontrol show hostnames "$SLURM_NODELIST")',
+        mends=True,
     ),
     _command("slurm-variable", "address=$(hostname --ip-address)", "address=$(hostname --fqdn)"),
-    _command("slurm-variable", "horovodrun -H $SLURM_JOB_NODELIST python t.py", "horovodrun -H $hosts python t.py"),
+    _command(
+        "slurm-variable",
+        "horovodrun -H $SLURM_JOB_NODELIST python t.py",
+        "horovodrun -H $hosts python t.py",
+    ),
     Case(
         "rank-count",
         _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 2 python t.py"),
@@ -155,9 +208,17 @@ CASES = (
         _batch("#SBATCH --ntasks=1", "#SBATCH --gpus-per-task=1", "srun python t.py"),
         (3,),
     ),
-    _command("gpu-binding", "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'", "CUDA_VISIBLE_DEVICES=0,1 srun python t.py"),
+    _command(
+        "gpu-binding",
+        "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'",
+        "CUDA_VISIBLE_DEVICES=0,1 srun python t.py",
+    ),
     _command("fixed-port", "MASTER_PORT=29500", "MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"),
-    _command("fixed-port", "srun torchrun --rdzv-endpoint=$host:29400 t.py", "srun torchrun --rdzv-endpoint=$host:0 t.py --data=20230101"),
+    _command(
+        "fixed-port",
+        "srun torchrun --rdzv-endpoint=$host:29400 t.py",
+        "srun torchrun --rdzv-endpoint=$host:0 t.py --data=20230101",
+    ),
     _command("fixed-port", "ray start --head --port=6379", "ray start --head --port=$port"),
     Case(
         "bare-wait",
@@ -170,8 +231,12 @@ CASES = (
     _command("kill-by-name", "pkill -f vllm", 'kill "$pid"'),
     _command("kill-by-name", "ray stop", "ray status"),
     _command("secret", "jupyter lab --NotebookApp.token=$USER", "jupyter lab --config token.py"),
-    _command("secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"),
-    _site("site-comment", "#SBATCH --comment=pytorch", '#SBATCH --comment="field=nlp;appl=pytorch"'),
+    _command(
+        "secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"
+    ),
+    _site(
+        "site-comment", "#SBATCH --comment=pytorch", '#SBATCH --comment="field=nlp;appl=pytorch"'
+    ),
     _site("site-comment", "#SBATCH --nodes=1", "#SBATCH --comment=etc", site="neuron-2022"),
     _site("site-option", "#SBATCH --mem=16G", "#SBATCH --cpus-per-task=1"),
     Case(
@@ -181,7 +246,9 @@ CASES = (
         site="perlmutter-like",
     ),
     _site("site-partition", "#SBATCH -p cas_v100", "#SBATCH -p cas_v100_4"),
-    _site("site-partition", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"),
+    _site(
+        "site-partition", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"
+    ),
     _site("site-partition", "#SBATCH -t 72:00:00", "#SBATCH -t 2-00"),
     _site("site-partition", "#SBATCH -p jupyter", "#SBATCH -p cpu"),
     Case(
@@ -191,13 +258,36 @@ CASES = (
         (3,),
         site="neuron",
     ),
-    _case("blank-equals", "#SBATCH --job-name = resnet", "#SBATCH --job-name=resnet", mends=True, refused=True),
+    _case(
+        "blank-equals",
+        "#SBATCH --job-name = resnet",
+        "#SBATCH --job-name=resnet",
+        mends=True,
+        refused=True,
+    ),
     _case("blank-equals", "#SBATCH --nodes= 2", "#SBATCH --nodes=2", mends=True, refused=True),
     _case("blank-equals", "#SBATCH --job-name =resnet", "#SBATCH --job-name=resnet", mends=True),
-    _case("blank-equals", '#SBATCH --job-name = "a b"', '#SBATCH --job-name="a b"', mends=True, refused=True),
-    _case("blank-equals", "#SBATCH --exclusive = user", '#SBATCH --comment "a = b" --exclusive=user', refused=True),
-    _command("lone-launcher", "torchrun --nproc-per-node=4 t.py", "srun torchrun --nproc-per-node=4 t.py"),
-    _command("lone-launcher", "NCCL_DEBUG=INFO python -m torch.distributed.run t.py", "python -m torch.utils.collect_env"),
+    _case(
+        "blank-equals",
+        '#SBATCH --job-name = "a b"',
+        '#SBATCH --job-name="a b"',
+        mends=True,
+        refused=True,
+    ),
+    _case(
+        "blank-equals",
+        "#SBATCH --exclusive = user",
+        '#SBATCH --comment "a = b" --exclusive=user',
+        refused=True,
+    ),
+    _command(
+        "lone-launcher", "torchrun --nproc-per-node=4 t.py", "srun torchrun --nproc-per-node=4 t.py"
+    ),
+    _command(
+        "lone-launcher",
+        "NCCL_DEBUG=INFO python -m torch.distributed.run t.py",
+        "python -m torch.utils.collect_env",
+    ),
     _command("lone-launcher", "$PREFIX/bin/torchrun t.py", 'srun bash -c "torchrun t.py"'),
     Case(
         "lone-launcher",
@@ -214,27 +304,61 @@ CASES = (
     Case(
         "lone-launcher",
         _batch("#SBATCH -N 2", "torchrun t.py"),
-        _batch("#SBATCH -N 2", 'if [ -z "$INSIDE" ]; then INSIDE=1 srun bash "$0"; exit; fi', "torchrun t.py"),
+        _batch(
+            "#SBATCH -N 2",
+            'if [ -z "$INSIDE" ]; then INSIDE=1 srun bash "$0"; exit; fi',
+            "torchrun t.py",
+        ),
         (3,),
     ),
     _command("node-count", "srun torchrun --nnodes=4 t.py", "srun torchrun --nnodes=2 t.py"),
-    _command("node-count", "srun torchrun --nnodes 1 t.py", "srun torchrun --nnodes=$SLURM_NNODES t.py --nnodes-file x"),
-    _command("node-count", 'srun bash -c "torchrun --nnodes=3:4 t.py"', 'srun bash -c "torchrun --nnodes=1:4 t.py"'),
-    _command("node-count", "srun python -m torch.distributed.run --nnodes=8 t.py", "srun torchrun --standalone --nnodes=1 t.py"),
+    _command(
+        "node-count",
+        "srun torchrun --nnodes 1 t.py",
+        "srun torchrun --nnodes=$SLURM_NNODES t.py --nnodes-file x",
+    ),
+    _command(
+        "node-count",
+        'srun bash -c "torchrun --nnodes=3:4 t.py"',
+        'srun bash -c "torchrun --nnodes=1:4 t.py"',
+    ),
+    _command(
+        "node-count",
+        "srun python -m torch.distributed.run --nnodes=8 t.py",
+        "srun torchrun --standalone --nnodes=1 t.py",
+    ),
     Case(
         "node-count",
         _batch("#SBATCH --nodes=1", "torchrun --nnodes=2 t.py"),
         _batch("#SBATCH --time=1:00:00", "torchrun --nnodes=2 t.py"),
         (3,),
     ),
-    _command("local-rendezvous", "export MASTER_ADDR=localhost", "export MASTER_ADDR=localhost.site"),
-    _command("local-rendezvous", "srun torchrun --rdzv-endpoint=127.0.0.1:$PORT t.py", "srun torchrun --rdzv-endpoint=$HOST:$PORT t.py"),
-    _command("local-rendezvous", "srun python t.py --dist-url tcp://localhost:$PORT", "srun python t.py --web localhost:$PORT"),
-    _command("local-rendezvous", 'srun bash -c "MASTER_ADDR=127.0.0.1 python t.py"', 'if [ "$ONE" ]; then MASTER_ADDR=127.0.0.1; fi'),
+    _command(
+        "local-rendezvous", "export MASTER_ADDR=localhost", "export MASTER_ADDR=localhost.site"
+    ),
+    _command(
+        "local-rendezvous",
+        "srun torchrun --rdzv-endpoint=127.0.0.1:$PORT t.py",
+        "srun torchrun --rdzv-endpoint=$HOST:$PORT t.py",
+    ),
+    _command(
+        "local-rendezvous",
+        "srun python t.py --dist-url tcp://localhost:$PORT",
+        "srun python t.py --web localhost:$PORT",
+    ),
+    _command(
+        "local-rendezvous",
+        'srun bash -c "MASTER_ADDR=127.0.0.1 python t.py"',
+        'if [ "$ONE" ]; then MASTER_ADDR=127.0.0.1; fi',
+    ),
     Case(
         "local-rendezvous",
         _batch("#SBATCH -N 2", "MASTER_ADDR=localhost"),
-        _batch("#SBATCH -N 2", "MASTER_ADDR=localhost", 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_NODELIST" | head -n1)'),
+        _batch(
+            "#SBATCH -N 2",
+            "MASTER_ADDR=localhost",
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_NODELIST" | head -n1)',
+        ),
         (3,),
     ),
     Case(
@@ -245,8 +369,12 @@ CASES = (
     ),
     Case(
         "world-size",
-        _batch("#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=4", "srun python t.py"),
-        _batch("#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=8", "srun python t.py"),
+        _batch(
+            "#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=4", "srun python t.py"
+        ),
+        _batch(
+            "#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=8", "srun python t.py"
+        ),
         (4,),
     ),
     Case(
@@ -257,8 +385,16 @@ CASES = (
     ),
     Case(
         "world-size",
-        _batch("#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4", "export WORLD_SIZE=4", "srun python spawn.py"),
-        _batch("#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4", "export WORLD_SIZE=8", "srun python spawn.py"),
+        _batch(
+            "#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4",
+            "export WORLD_SIZE=4",
+            "srun python spawn.py",
+        ),
+        _batch(
+            "#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4",
+            "export WORLD_SIZE=8",
+            "srun python spawn.py",
+        ),
         (3,),
     ),
     Case(
@@ -275,8 +411,16 @@ CASES = (
     ),
     Case(
         "no-nv",
-        _batch("#SBATCH --gpus-per-node=a100:1", "/opt/bin/apptainer --silent run \\", "    --bind /data image.sif"),
-        _batch("#SBATCH --gpus-per-node=a100:1", "apptainer pull x.sif docker://x", "apptainer run $OPTIONS image.sif"),
+        _batch(
+            "#SBATCH --gpus-per-node=a100:1",
+            "/opt/bin/apptainer --silent run \\",
+            "    --bind /data image.sif",
+        ),
+        _batch(
+            "#SBATCH --gpus-per-node=a100:1",
+            "apptainer pull x.sif docker://x",
+            "apptainer run $OPTIONS image.sif",
+        ),
         (3,),
     ),
     Case(
@@ -291,12 +435,18 @@ CASES = (
         _batch("#SBATCH --gres=tmp:10G", "apptainer exec image.sif python t.py"),
         (3,),
     ),
-    _command("conda-activate", "conda activate torch", 'eval "$(conda shell.bash hook)" && conda activate torch'),
+    _command(
+        "conda-activate",
+        "conda activate torch",
+        'eval "$(conda shell.bash hook)" && conda activate torch',
+    ),
     _command("conda-activate", "mamba activate torch", "source ~/miniforge3/bin/activate torch"),
     Case(
         "conda-activate",
         _batch("#SBATCH --nodes=1", "conda activate torch"),
-        _batch("#SBATCH --nodes=1", "source /opt/conda/etc/profile.d/conda.sh", "conda activate torch"),
+        _batch(
+            "#SBATCH --nodes=1", "source /opt/conda/etc/profile.d/conda.sh", "conda activate torch"
+        ),
         (3,),
     ),
     Case(
@@ -311,11 +461,20 @@ CASES = (
         "#!/bin/bash -l\n#SBATCH --nodes=1\nconda activate torch\n",
         (3,),
     ),
-    # As published scripts have it: both branches of a condition, files that are sourced, an image in a variable.
+    # As published scripts have it: both branches of a condition, files that are sourced, an image
+    # in a variable.
     Case(
         "lone-launcher",
         _batch("#SBATCH -N 2", "torchrun t.py"),
-        _batch("#SBATCH -N 2", "if [[ $nodes -gt 1 ]]; then", "    srun torchrun \\", "        t.py", "else", "    torchrun t.py", "fi"),
+        _batch(
+            "#SBATCH -N 2",
+            "if [[ $nodes -gt 1 ]]; then",
+            "    srun torchrun \\",
+            "        t.py",
+            "else",
+            "    torchrun t.py",
+            "fi",
+        ),
         (3,),
     ),
     Case(
@@ -345,5 +504,9 @@ CASES = (
         _batch("#SBATCH -N 1", "cat >other <<END", "#SBATCH -N 2", "END", "sbatch other"),
         (4,),
     ),
-    _case("unknown-option", "#SBATCH --ntasks_per_node=1 --comment=--ntasks_per_node", "#SBATCH --comment=--ntasks_per_node"),
+    _case(
+        "unknown-option",
+        "#SBATCH --ntasks_per_node=1 --comment=--ntasks_per_node",
+        "#SBATCH --comment=--ntasks_per_node",
+    ),
 )

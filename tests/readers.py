@@ -197,7 +197,9 @@ def _read_page(data: bytes, directory: Path) -> None:
 # ---- archives
 
 
-def tarred(files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT, **more: tarfile.TarInfo) -> bytes:
+def tarred(
+    files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT, **more: tarfile.TarInfo
+) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
         for name, data in files.items():
@@ -218,7 +220,9 @@ def _link(name: str, target: str) -> tarfile.TarInfo:
 _SAVED = {
     "c.json": b'{"a": 1}',
     "two/layer.tar": b"layer",
-    "manifest.json": json.dumps([{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]).encode(),
+    "manifest.json": json.dumps(
+        [{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]
+    ).encode(),
 }
 _DIGESTS = {name: (name * 64)[:64] for name in "abc"}
 _OCI = {
@@ -339,15 +343,21 @@ READERS: dict[str, Reader] = {
     "layer": Reader((_LAYER,), _graft_layer),
     "base": Reader((_BASE,), _graft_base),
     "manifest": Reader((to_json(_MANIFEST).encode(),), _read_manifest),
-    "model": Reader((to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError),
+    "model": Reader(
+        (to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError
+    ),
     "lock": Reader((to_toml(_LOCK).encode(),), _read_lock),
-    "contents": Reader((_CONTENTS,), lambda data, _: contents(data.decode("utf-8", "replace")), ValueError),
+    "contents": Reader(
+        (_CONTENTS,), lambda data, _: contents(data.decode("utf-8", "replace")), ValueError
+    ),
     "labels": Reader(
         (b'{"data": {"attributes": {"labels": {"a": "b"}}}}',),
         lambda data, _: identity.labels_of(data),
     ),
     "page": Reader((_HTML, _JSON), _read_page),
-    "archive": Reader((_PLAIN, _LONG, tarred(_OCI), gzip.compress(tarred(_OCI), mtime=0)), _read_archive),
+    "archive": Reader(
+        (_PLAIN, _LONG, tarred(_OCI), gzip.compress(tarred(_OCI), mtime=0)), _read_archive
+    ),
     "saved": Reader((_PLAIN, tarred({**_SAVED, "one/layer.tar": b"layer"})), _read_saved),
     "server": Reader(_ANSWERS, _ask),
 }

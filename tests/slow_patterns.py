@@ -1,7 +1,7 @@
 """Inputs that make a regular expression slow, and a measure of how its time grows.
 
-The time of a search is compared with the time of a search in twice the text, in CPU seconds of this process, the least of several
-runs: other work on the machine does not change it.
+The time of a search is compared with the time of a search in twice the text, in CPU seconds of this
+process, the least of several runs: other work on the machine does not change it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _pieces(items: Iterable[Any], head: str) -> Iterator[tuple[str, str]]:
 
 def _sample(items: Iterable[Any]) -> str:
     """Return a text that the items match, as far as that can be told one by one."""
-    return "".join(next(iter(_of_item(str(operation), argument)), "") for operation, argument in items)
+    return "".join(
+        next(iter(_of_item(str(operation), argument)), "") for operation, argument in items
+    )
 
 
 def _samples(items: Iterable[Any]) -> list[str]:
@@ -123,7 +125,11 @@ def _of_item(name: str, argument: Any) -> list[str]:
 
 
 def _first(taken: Iterable[Any]) -> list[str]:
-    return [chr(value if str(kind) == "LITERAL" else value[0]) for kind, value in taken if str(kind) in ("LITERAL", "RANGE")][:1]
+    return [
+        chr(value if str(kind) == "LITERAL" else value[0])
+        for kind, value in taken
+        if str(kind) in ("LITERAL", "RANGE")
+    ][:1]
 
 
 def _holds(taken: Iterable[Any], character: str) -> bool:
@@ -152,7 +158,9 @@ def grown(unit: str, length: int, end: str = "") -> str:
     return (unit * (length // len(unit) + 1))[:length] + end
 
 
-def is_slow(function: Callable[[str], object], unit: str, end: str = "", length: int = LENGTH) -> str:
+def is_slow(
+    function: Callable[[str], object], unit: str, end: str = "", length: int = LENGTH
+) -> str:
     """Say by how much the time of a function grows faster than its input; empty where it does not.
 
     Args:
@@ -168,7 +176,9 @@ def is_slow(function: Callable[[str], object], unit: str, end: str = "", length:
         return ""
     short = long = 0.0
     for _ in range(_DOUBTS):
-        short, long = (_seconds(function, grown(unit, size, end), 5) for size in (length, 2 * length))
+        short, long = (
+            _seconds(function, grown(unit, size, end), 5) for size in (length, 2 * length)
+        )
         if short < _LEAST or long < _MOST_GROWTH * short:
             return ""
         if short > _CLEAR:
@@ -216,7 +226,11 @@ def uses(package: ModuleType) -> Iterator[Use]:
     for name in _module_names(package):
         module = importlib.import_module(name)
         tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        for call in (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ):
             pattern, method = _called(call, vars(module)), call.func.attr  # type: ignore[attr-defined]
             if pattern is not None and (pattern.pattern, pattern.flags, method) not in seen:
                 seen.add((pattern.pattern, pattern.flags, method))
@@ -224,22 +238,36 @@ def uses(package: ModuleType) -> Iterator[Use]:
 
 
 def _module_names(package: ModuleType) -> list[str]:
-    found = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    found = [
+        module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
     # What runs inside an image or on a node is no module of ours: it is handed to another Python as
     # a file.
-    return [name for name in found if not re.search(r"\.__main__$|\.(?:scripts|checks|templates)\.", name)]
+    return [
+        name
+        for name in found
+        if not re.search(r"\.__main__$|\.(?:scripts|checks|templates)\.", name)
+    ]
 
 
 def _called(call: ast.Call, names: Mapping[str, object]) -> re.Pattern[str] | None:
     """Return the expression of a call: ``_NAME.search(...)`` or ``re.search("...", ...)``."""
     function = call.func
-    if not isinstance(function, ast.Attribute) or function.attr not in _METHODS or not isinstance(function.value, ast.Name):
+    if (
+        not isinstance(function, ast.Attribute)
+        or function.attr not in _METHODS
+        or not isinstance(function.value, ast.Name)
+    ):
         return None
     known = names.get(function.value.id)
     if isinstance(known, re.Pattern):
         return known if isinstance(known.pattern, str) else None
     first = call.args[0] if call.args else None
-    if function.value.id != "re" or not isinstance(first, ast.Constant) or not isinstance(first.value, str):
+    if (
+        function.value.id != "re"
+        or not isinstance(first, ast.Constant)
+        or not isinstance(first.value, str)
+    ):
         return None
     flags = re.RegexFlag(0)
     for name in re.findall(

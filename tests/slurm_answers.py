@@ -1,7 +1,7 @@
 """Capture what Slurm's commands answer about a known set of jobs, as examples for the parsers' tests.
 
-Run ``python -m tests.slurm_answers`` on a machine with a Slurm; it brings up a cluster of its own and writes
-``tests/golden/slurm/VERSION/``. Do so for each version, and look at what differs.
+Run ``python -m tests.slurm_answers`` on a machine with a Slurm; it brings up a cluster of its own
+and writes ``tests/golden/slurm/VERSION/``. Do so for each version, and look at what differs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,25 @@ NAME = "a | b\n<x> %s 'q' é"
 # The path is in the answers; every node of a local cluster sees it.
 PLACE = Path("/var/tmp/slurm-answers")
 SHAPE = (
-    *("--nodes", "3", "--cpus-per-node", "8", "--mem-per-node", "8G", "--gpus-per-node", "4", "--gpu-type", "v100"),
-    *("--partition", "debug:max-nodes=1,max-time=30:00", "--partition", "main:default", "--accounting"),
+    *(
+        "--nodes",
+        "3",
+        "--cpus-per-node",
+        "8",
+        "--mem-per-node",
+        "8G",
+        "--gpus-per-node",
+        "4",
+        "--gpu-type",
+        "v100",
+    ),
+    *(
+        "--partition",
+        "debug:max-nodes=1,max-time=30:00",
+        "--partition",
+        "main:default",
+        "--accounting",
+    ),
 )
 # Each job by its name, in the order of submission; the first has the id 1.
 JOBS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -33,7 +50,10 @@ JOBS: Mapping[str, tuple[str, Sequence[str]]] = {
     "completed": ("true", ()),
     "signal": ("kill -9 $$", ()),
     "cancelled": ("sleep 600", ()),
-    "sweep": ("[ $SLURM_ARRAY_TASK_ID != 1 ] || exit 4; sleep $((SLURM_ARRAY_TASK_ID * 300))", ("--array=0-9%2",)),
+    "sweep": (
+        "[ $SLURM_ARRAY_TASK_ID != 1 ] || exit 4; sleep $((SLURM_ARRAY_TASK_ID * 300))",
+        ("--array=0-9%2",),
+    ),
     "many": ("true", ("--hold", f"--array={','.join(str(n) for n in range(60) if n % 3 != 1)}")),
     "requeued": ("sleep 600", ("--requeue",)),
     "gpus": ("sleep 600", ("--nodes=2", "--gpus-per-node=2")),
@@ -55,7 +75,14 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     "mpi": ("srun", "--mpi=list"),
     "partitions": ("scontrol", "--oneliner", "show", "partition"),
     "nodes": ("scontrol", "--oneliner", "--details", "show", "node"),
-    "qos": ("sacctmgr", "--noheader", "--parsable2", "show", "qos", f"format={overview.QOS_FORMAT}"),
+    "qos": (
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "qos",
+        f"format={overview.QOS_FORMAT}",
+    ),
     "starts": ("sbatch", "--test-only", "--nodes=2", "--wrap=true"),
     "refused": ("sbatch", "--test-only", "--nodes=9", "--wrap=true"),
 }
@@ -65,7 +92,11 @@ class Cluster:
     """A local cluster of the version that is installed."""
 
     def __init__(self) -> None:
-        self._env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(PLACE / "c"), "TOOLKIT_CLUSTER": "answers"}
+        self._env = {
+            **os.environ,
+            "TOOLKIT_CLUSTER_DIR": str(PLACE / "c"),
+            "TOOLKIT_CLUSTER": "answers",
+        }
 
     def toolkit(self, *words: str) -> None:
         """Run the toolkit."""
@@ -74,20 +105,31 @@ class Cluster:
     def call(self, *words: str) -> str:
         """Run a command of Slurm's and return what it prints."""
         command = (sys.executable, "-m", "toolkit", "cluster", "exec", "--", *words)
-        done = subprocess.run(command, env=self._env, cwd=PLACE, text=True, capture_output=True, check=False)
+        done = subprocess.run(
+            command, env=self._env, cwd=PLACE, text=True, capture_output=True, check=False
+        )
         return done.stdout or done.stderr
 
     def submit(self, name: str, body: str, options: Sequence[str]) -> int:
         """Submit a script as the client does."""
         script = PLACE / f"job.{MARK}.sbatch"
         script.write_text(f"#!/bin/bash\n{body}\n")
-        words = ("sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", *options, str(script))
+        words = (
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            "--output=/dev/null",
+            *options,
+            str(script),
+        )
         return int(self.call(*words))
 
     def wait(self, job_id: int, state: str) -> None:
         """Wait until a job is in a state."""
         until = time.monotonic() + 150
-        while state not in self.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"):
+        while state not in self.call(
+            "squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"
+        ):
             if time.monotonic() > until:
                 raise SystemExit(f"job {job_id} is not {state}")
             time.sleep(0.5)
@@ -119,7 +161,10 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, words in ANSWERS.items():
             known = ",".join(map(str, ids.values()))
-            asked = [word.replace("=IDS", f"={known}").replace("=ID", f"={ids['debug']}") for word in words]
+            asked = [
+                word.replace("=IDS", f"={known}").replace("=ID", f"={ids['debug']}")
+                for word in words
+            ]
             (directory / f"{name}.txt").write_text(cluster.call(*asked))
         print(f"wrote {directory}")
     finally:

@@ -15,7 +15,11 @@ _GUARDED = Path(__file__).with_name("cluster")
 
 
 def _forbid(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
-    if report.outcome == "skipped" and not hasattr(report, "wasxfail") and path.is_relative_to(_GUARDED):
+    if (
+        report.outcome == "skipped"
+        and not hasattr(report, "wasxfail")
+        and path.is_relative_to(_GUARDED)
+    ):
         reason: Any = report.longrepr
         report.outcome = "failed"
         report.longrepr = f"skipped, which is not allowed in CI: {reason[2] if isinstance(reason, tuple) else reason}"

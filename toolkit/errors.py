@@ -1,9 +1,11 @@
 """One tree of errors, one exit code per cause.
 
-Every error says what is wrong (``cause``), where (``place``), what would have been valid (``choices``, of which the
-nearest is named) and what to do next (``next_step``). ``cli.main`` is the only place that catches and prints them.
+Every error says what is wrong (``cause``), where (``place``), what would have been valid
+(``choices``, of which the nearest is named) and what to do next (``next_step``). ``cli.main`` is
+the only place that catches and prints them.
 
-Codes start at 64 (as ``sysexits.h`` does), because `toolkit run` ends with the exit code of the job, and programs use the low ones.
+Codes start at 64 (as ``sysexits.h`` does), because `toolkit run` ends with the exit code of the
+job, and programs use the low ones.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class PlanError(ToolkitError):
 
     exit_code, kind = 65, "plan"
 
-    def __init__(self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None) -> None:
+    def __init__(
+        self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None
+    ) -> None:
         super().__init__(cause, next_step=next_step)
         self.findings = tuple(findings)
         if len({finding.exit_code for finding in findings}) == 1:

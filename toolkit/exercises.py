@@ -65,7 +65,9 @@ def copy(name: str, target: Path) -> None:
     try:
         _copy(source, target)
     except OSError as error:
-        raise ForbiddenError(f"{target} cannot be written: {error.strerror}", place=str(target)) from error
+        raise ForbiddenError(
+            f"{target} cannot be written: {error.strerror}", place=str(target)
+        ) from error
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -88,5 +90,7 @@ def _bring_script(source: Path, copied: Path) -> None:
     for module in (source / script).parent.glob("*.py"):
         shutil.copy(module, copied / module.name)
     job = copied / "job.toml"
-    text = job.read_text(encoding="utf-8").replace(f'script = "{script}"', f'script = "{Path(script).name}"')
+    text = job.read_text(encoding="utf-8").replace(
+        f'script = "{script}"', f'script = "{Path(script).name}"'
+    )
     job.write_text(text, encoding="utf-8")

@@ -13,9 +13,24 @@ from toolkit.errors import NeedsInstallError
 
 _PATIENCE = 5.0  # seconds; a work tree on a slow file server must not hold a submission up
 _MOST_NAMES = 16 << 20  # characters of a list of files
-# A file system monitor, hooks, external diffs and text converters are programs that .git/config names.
-_QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
-_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
+# A file system monitor, hooks, external diffs and text converters are programs that .git/config
+# names.
+_QUIET = (
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.quotePath=false",
+)
+_DIFF = (
+    "diff",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--ignore-submodules=dirty",
+    "HEAD",
+)
 
 
 class State(NamedTuple):
@@ -62,7 +77,10 @@ def state(tree: Path) -> State | None:
 def parse_state(text: str) -> State:
     """Parse ``git status --porcelain=v2 --branch -z``."""
     words = text.split("\0")
-    heads = {key: value for key, _, value in (word[2:].partition(" ") for word in words if word.startswith("# "))}
+    heads = {
+        key: value
+        for key, _, value in (word[2:].partition(" ") for word in words if word.startswith("# "))
+    }
     commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
     return State(
         commit="" if commit.startswith("(") else commit,
@@ -98,7 +116,9 @@ def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | No
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
     try:
-        process = shell.start(("git", "-C", tree, *_QUIET, *words), env=environment, stderr=subprocess.DEVNULL)
+        process = shell.start(
+            ("git", "-C", tree, *_QUIET, *words), env=environment, stderr=subprocess.DEVNULL
+        )
     except (NeedsInstallError, OSError):
         return None
     timer = threading.Timer(_PATIENCE, process.kill)

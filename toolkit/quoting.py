@@ -40,7 +40,11 @@ def _whole(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError("a script holds UTF-8 only, which these bytes are not", place=repr(text), next_step="rename it") from None
+        raise UsageError(
+            "a script holds UTF-8 only, which these bytes are not",
+            place=repr(text),
+            next_step="rename it",
+        ) from None
     return text
 
 
@@ -58,12 +62,17 @@ def sbatch(value: object) -> str:
     text = str(value)
     for character, name in (("\n", "a newline"), ("\r", "a carriage return"), ("\0", "a NUL byte")):
         if character in text:
-            raise UsageError(f"an #SBATCH line cannot carry {name}", place=repr(text), next_step="leave it out of the value")
+            raise UsageError(
+                f"an #SBATCH line cannot carry {name}",
+                place=repr(text),
+                next_step="leave it out of the value",
+            )
     _whole(text)
     if _PLAIN_SBATCH.match(text) and not _PACKJOB.search(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    # sbatch writes "hetjob" over "packjob" in the raw line; an escape in its middle hides the word and is dropped afterwards.
+    # sbatch writes "hetjob" over "packjob" in the raw line; an escape in its middle hides the word
+    # and is dropped afterwards.
     return '"' + _PACKJOB.sub(r"\1\\\2", escaped) + '"'
 
 
@@ -75,7 +84,11 @@ def sbatch_path(path: object) -> str:
     """
     text = str(path)
     if "\\" in text:
-        raise UsageError("a path for logs cannot have a backslash in it", place=repr(text), next_step="run from another directory")
+        raise UsageError(
+            "a path for logs cannot have a backslash in it",
+            place=repr(text),
+            next_step="run from another directory",
+        )
     return sbatch(text.replace("%", "%%"))
 
 

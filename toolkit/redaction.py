@@ -21,7 +21,9 @@ _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}\Z")
 _NAME_ONLY = frozenset({"ssh", "sftp", "scp", "rsync"})
 # Databases have no "@" in their names: what looks like a port before one may be the beginning of a
 # password, as in postgres://me:12/34@host.
-_DATABASES = frozenset({"postgres", "postgresql", "mysql", "mariadb", "redis", "rediss", "mongodb", "amqp", "amqps"})
+_DATABASES = frozenset(
+    {"postgres", "postgresql", "mysql", "mariadb", "redis", "rediss", "mongodb", "amqp", "amqps"}
+)
 _DIGEST = ("sha256:", "sha512:")
 
 _NAMED = re.compile(
@@ -36,7 +38,9 @@ _OPTION = re.compile(
 )
 _BEARER = re.compile(r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<value>[A-Za-z0-9+/=._-]{8,})")
 # What the keys of well-known services begin with.
-_KNOWN = re.compile(r"\b(?:nvapi-|hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bap]-|AKIA)[A-Za-z0-9_-]{12,}")
+_KNOWN = re.compile(
+    r"\b(?:nvapi-|hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bap]-|AKIA)[A-Za-z0-9_-]{12,}"
+)
 
 
 def redacted(text: str) -> str:

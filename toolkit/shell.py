@@ -1,7 +1,8 @@
 """The one door to outside programs.
 
-``run`` waits for a program and returns what it said; ``echo`` shows each command as a line that can be pasted (set by ``--verbose``).
-Programs that talk for long (a build, `srun --pty`) use ``start`` and read by themselves.
+``run`` waits for a program and returns what it said; ``echo`` shows each command as a line that can
+be pasted (set by ``--verbose``). Programs that talk for long (a build, `srun --pty`) use ``start``
+and read by themselves.
 """
 
 from __future__ import annotations
@@ -89,8 +90,12 @@ def start(
         )
     except FileNotFoundError as error:
         if cwd is not None and not Path(cwd).is_dir():
-            raise CommandFailedError(f"the directory {cwd} is not there", place=shell_words(words)) from error
-        raise NeedsInstallError(f"{words[0]} is not installed here", place=shell_words(words), next_step="toolkit setup") from error
+            raise CommandFailedError(
+                f"the directory {cwd} is not there", place=shell_words(words)
+            ) from error
+        raise NeedsInstallError(
+            f"{words[0]} is not installed here", place=shell_words(words), next_step="toolkit setup"
+        ) from error
 
 
 def _program(name: str, env: Mapping[str, str] | None) -> str:
@@ -121,7 +126,9 @@ def run(
         CommandFailedError: it failed (and ``check``), or it was killed for taking longer than ``timeout``.
         NeedsInstallError: there is no such program.
     """
-    process = start(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE)
+    process = start(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE
+    )
     words = tuple(str(word) for word in argv)
     try:
         stdout, stderr = process.communicate(input, timeout=timeout)
@@ -129,7 +136,9 @@ def run(
         process.kill()
         stdout, stderr = process.communicate()
         raise CommandFailedError(
-            f"{words[0]} gave no answer within {timeout:g} s", place=shell_words(words), details=stderr.strip().splitlines()[-12:]
+            f"{words[0]} gave no answer within {timeout:g} s",
+            place=shell_words(words),
+            details=stderr.strip().splitlines()[-12:],
         ) from None
     except BaseException:
         process.kill()
@@ -137,5 +146,9 @@ def run(
         raise
     result = Result(words, process.returncode, stdout, stderr)
     if check and not result.ok:
-        raise CommandFailedError(f"{words[0]} failed with exit code {result.returncode}", place=shell_words(words), details=result.tail())
+        raise CommandFailedError(
+            f"{words[0]} failed with exit code {result.returncode}",
+            place=shell_words(words),
+            details=result.tail(),
+        )
     return result

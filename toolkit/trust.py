@@ -86,7 +86,10 @@ def _is_exempt(path: str, target: str, trusted: Sequence[str]) -> bool:
     """Return whether the entry is within a directory that the user trusts, or leads to one."""
     place = PurePath(path)
     return any(
-        place.is_relative_to(directory) or (PurePath(directory).is_relative_to(place) and PurePath(target).is_relative_to(directory))
+        place.is_relative_to(directory)
+        or (
+            PurePath(directory).is_relative_to(place) and PurePath(target).is_relative_to(directory)
+        )
         for directory in trusted
     )
 

@@ -16,7 +16,8 @@ def numbers(version: str) -> tuple[int, ...]:
 def compare(version: str, other: str) -> int:
     """-1, 0 or 1: whether ``version`` is older than, as far as it is said equal to, or newer than ``other``.
 
-    Only as many numbers are compared as ``other`` has, so that ``12.8.1`` equals ``12`` and ``12.8``; missing ones count as 0.
+    Only as many numbers are compared as ``other`` has, so that ``12.8.1`` equals ``12`` and
+    ``12.8``; missing ones count as 0.
     """
     wanted = numbers(other)
     has = numbers(version)[: len(wanted)]

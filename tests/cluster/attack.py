@@ -1,7 +1,8 @@
 """Act as a malicious package: try every known way out of a build step, and print what came of each.
 
-Usage, inside a build step: ``attack.py CANARY VICTIM``, with the absolute path of a file of the host and the id of a process of the host.
-Each attempt prints ``attack NAME: held`` or ``attack NAME: ESCAPED (how)``. Only the standard library is used: this runs in a small image.
+Usage, inside a build step: ``attack.py CANARY VICTIM``, with the absolute path of a file of the
+host and the id of a process of the host. Each attempt prints ``attack NAME: held`` or ``attack
+NAME: ESCAPED (how)``. Only the standard library is used: this runs in a small image.
 """
 
 from __future__ import annotations
@@ -19,10 +20,43 @@ from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _X86 = os.uname().machine == "x86_64"
-_NEWNS, _NEWCGROUP, _NEWUSER, _NEWNET, _NEWPID = 0x20000, 0x02000000, 0x10000000, 0x40000000, 0x20000000
+_NEWNS, _NEWCGROUP, _NEWUSER, _NEWNET, _NEWPID = (
+    0x20000,
+    0x02000000,
+    0x10000000,
+    0x40000000,
+    0x20000000,
+)
 _BIND, _REMOUNT, _DETACH = 4096, 32, 2
-_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}
-_ALLOWED = {"chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "audit_write", "sys_chroot", "setfcap"}
+_DEVICES = {
+    "console",
+    "core",
+    "fd",
+    "full",
+    "null",
+    "ptmx",
+    "pts",
+    "random",
+    "shm",
+    "stderr",
+    "stdin",
+    "stdout",
+    "tty",
+    "urandom",
+    "zero",
+}
+_ALLOWED = {
+    "chown",
+    "dac_override",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "audit_write",
+    "sys_chroot",
+    "setfcap",
+}
 _NUMBERS = {
     0: "chown",
     1: "dac_override",
@@ -164,7 +198,14 @@ class Attack:
         there = set(os.listdir("/dev"))
         if there - _DEVICES:
             yield f"further devices: {sorted(there - _DEVICES)}"
-        wanted = [("b", 259, 0), ("b", 8, 0), ("c", 1, 1), ("c", 1, 11), ("c", 10, 229), ("c", 10, 237)]
+        wanted = [
+            ("b", 259, 0),
+            ("b", 8, 0),
+            ("c", 1, 1),
+            ("c", 1, 11),
+            ("c", 10, 229),
+            ("c", 10, 237),
+        ]
         with suppress(OSError):
             for line in Path("/proc/partitions").read_text().splitlines()[2:]:
                 wanted.append(("b", int(line.split()[0]), int(line.split()[1])))
@@ -172,7 +213,11 @@ class Attack:
             for directory in ("/", "/tmp", "/dev", "/dev/shm", "/var/tmp"):
                 path = f"{directory}/node-{kind}-{major}-{minor}"
                 with suppress(OSError):
-                    os.mknod(path, 0o666 | (stat.S_IFBLK if kind == "b" else stat.S_IFCHR), os.makedev(major, minor))
+                    os.mknod(
+                        path,
+                        0o666 | (stat.S_IFBLK if kind == "b" else stat.S_IFCHR),
+                        os.makedev(major, minor),
+                    )
                     yield f"{path} can be made{' and read' if opens(path, os.O_RDONLY) else ''}"
 
     def kernel_settings(self) -> Found:
@@ -190,7 +235,11 @@ class Attack:
 
     def memory_of_the_kernel(self) -> Found:
         with suppress(OSError):
-            if not stat.S_ISCHR(os.stat("/proc/kcore").st_mode) and os.stat("/proc/kcore").st_size and opens("/proc/kcore", os.O_RDONLY):
+            if (
+                not stat.S_ISCHR(os.stat("/proc/kcore").st_mode)
+                and os.stat("/proc/kcore").st_size
+                and opens("/proc/kcore", os.O_RDONLY)
+            ):
                 yield "/proc/kcore can be read"
 
     def other_processes(self) -> Found:
@@ -216,16 +265,27 @@ class Attack:
             yield "the step has the terminal of the user"
 
     def privileges(self) -> Found:
-        status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+        status = dict(
+            line.split(":\t", 1)
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if ":\t" in line
+        )
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-            extra = [number for number in range(64) if int(status[name], 16) >> number & 1 and _NUMBERS.get(number) not in _ALLOWED]
+            extra = [
+                number
+                for number in range(64)
+                if int(status[name], 16) >> number & 1 and _NUMBERS.get(number) not in _ALLOWED
+            ]
             if extra:
                 yield f"{name} has the capabilities {extra}"
         if status.get("NoNewPrivs") != "1":
             yield "a program may gain privileges"
 
     def sockets(self) -> Found:
-        for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW)):
+        for family, kind in (
+            (socket.AF_PACKET, socket.SOCK_RAW),
+            (socket.AF_INET, socket.SOCK_RAW),
+        ):
             with suppress(OSError):
                 socket.socket(family, kind, 1).close()
                 yield f"raw sockets of the family {family} can be opened"
@@ -236,7 +296,10 @@ class Attack:
         if not lent:
             yield "nothing was lent: this attempt proves nothing"
         for place in lent:
-            inner = [place, *(os.path.join(top, name) for top, _, names in os.walk(place) for name in names)]
+            inner = [
+                place,
+                *(os.path.join(top, name) for top, _, names in os.walk(place) for name in names),
+            ]
             for path in inner[:200]:
                 with suppress(OSError):
                     if stat.S_ISREG(os.lstat(path).st_mode) and opens(path, os.O_WRONLY):
@@ -286,22 +349,41 @@ class Attack:
             yield from (f"with a user namespace: {line}" for line in stream.read().splitlines())
 
     def _in_namespaces(self) -> Found:
-        for kind, target in (("proc", "/tmp/p"), ("sysfs", "/tmp/s"), ("cgroup2", "/tmp/c"), ("cgroup", "/tmp/d")):
+        for kind, target in (
+            ("proc", "/tmp/p"),
+            ("sysfs", "/tmp/s"),
+            ("cgroup2", "/tmp/c"),
+            ("cgroup", "/tmp/d"),
+        ):
             os.makedirs(target, exist_ok=True)
             if not mount(kind, target, kind, 0, "memory" if kind == "cgroup" else ""):
                 continue
-            for name in ("sys/kernel/core_pattern", "sysrq-trigger", "kernel/uevent_helper", "power/state", "release_agent"):
+            for name in (
+                "sys/kernel/core_pattern",
+                "sysrq-trigger",
+                "kernel/uevent_helper",
+                "power/state",
+                "release_agent",
+            ):
                 if opens(f"{target}/{name}", os.O_WRONLY):
                     yield f"{kind} can be mounted, and {name} written"
         for row in mounts():
-            lent = row[4].startswith(("/mnt", "/etc", "/sys", "/proc/")) and not stat.S_ISCHR(os.stat(row[4]).st_mode)
+            lent = row[4].startswith(("/mnt", "/etc", "/sys", "/proc/")) and not stat.S_ISCHR(
+                os.stat(row[4]).st_mode
+            )
             if lent and mount("none", row[4], "", _REMOUNT | _BIND):
                 yield f"{row[4]} can be mounted for writing"
         for row in reversed(mounts()):
-            if row[4] != "/tmp" and call("umount2", row[4].encode(), _DETACH) and reads(self.canary):
+            if (
+                row[4] != "/tmp"
+                and call("umount2", row[4].encode(), _DETACH)
+                and reads(self.canary)
+            ):
                 yield f"the host is below {row[4]}"
         os.makedirs("/tmp/new/old", exist_ok=True)
-        if mount("/tmp/new", "/tmp/new", "", _BIND) and call("pivot_root", b"/tmp/new", b"/tmp/new/old"):
+        if mount("/tmp/new", "/tmp/new", "", _BIND) and call(
+            "pivot_root", b"/tmp/new", b"/tmp/new/old"
+        ):
             for row in reversed(mounts()):
                 call("umount2", row[4].encode(), _DETACH)
             for up in ("/old", "/old/..", "/.."):
@@ -330,7 +412,9 @@ class Attack:
             os.setgroups([])
             os.setgid(1000)
             os.setuid(1000)
-            out = os.popen(f"{program} -p -c 'while read line; do case $line in Uid:*) echo $line;; esac; done < /proc/self/status'").read()
+            out = os.popen(
+                f"{program} -p -c 'while read line; do case $line in Uid:*) echo $line;; esac; done < /proc/self/status'"
+            ).read()
             if " 0" in out:
                 yield f"a set-user-id program became root: {out.strip()}"
 
@@ -366,7 +450,10 @@ def main(arguments: list[str]) -> int:
             found = list(getattr(attack, name)())
         except Exception as error:
             found = [f"the attempt itself failed: {error!r}"]
-        print(f"attack {name}: {'ESCAPED (' + '; '.join(found[:4]) + ')' if found else 'held'}", flush=True)
+        print(
+            f"attack {name}: {'ESCAPED (' + '; '.join(found[:4]) + ')' if found else 'held'}",
+            flush=True,
+        )
     return 0
 
 

@@ -36,7 +36,10 @@ def _take_down_forgotten() -> None:
             env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(directory / "c")}
             for cluster in (directory / "c").glob("*"):
                 subprocess.run(
-                    (sys.executable, "-m", "toolkit", "cluster", "down", "--name", cluster.name), env=env, check=False, timeout=60
+                    (sys.executable, "-m", "toolkit", "cluster", "down", "--name", cluster.name),
+                    env=env,
+                    check=False,
+                    timeout=60,
                 )
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -44,8 +47,17 @@ def _take_down_forgotten() -> None:
 @pytest.fixture(scope="session")
 def toolkit_env(base: Path) -> dict[str, str]:
     """The environment of every command: clusters in a directory of the tests, of which `test` is meant where none is named."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SLURM", "SBATCH_"))}
-    return {**inherited, "TOOLKIT_CLUSTER_DIR": str(base / "c"), "TOOLKIT_CLUSTER": "test", "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TOOLKIT_", "SLURM", "SBATCH_"))
+    }
+    return {
+        **inherited,
+        "TOOLKIT_CLUSTER_DIR": str(base / "c"),
+        "TOOLKIT_CLUSTER": "test",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +65,10 @@ def toolkit(toolkit_env: dict[str, str]) -> Toolkit:
     """``toolkit("cluster", "status", cwd=..., env=..., timeout=...)`` runs the command as a user types it."""
 
     def call(
-        *arguments: str, cwd: Path | str | None = None, timeout: float = 120, env: Mapping[str, str] | None = None
+        *arguments: str,
+        cwd: Path | str | None = None,
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         words = (sys.executable, "-m", "toolkit", *map(str, arguments))
         return subprocess.run(
@@ -73,7 +88,16 @@ def toolkit(toolkit_env: dict[str, str]) -> Toolkit:
 @pytest.fixture(scope="session")
 def cluster(toolkit: Toolkit) -> Iterator[str]:
     """The name of a cluster of three nodes with 8 CPUs, 16 GB and 2 GPUs each; who cuts or kills a node restores it."""
-    shape = ("--nodes", "3", "--cpus-per-node", "8", "--mem-per-node", "16G", "--gpus-per-node", "2")
+    shape = (
+        "--nodes",
+        "3",
+        "--cpus-per-node",
+        "8",
+        "--mem-per-node",
+        "16G",
+        "--gpus-per-node",
+        "2",
+    )
     done = toolkit("cluster", "up", *shape)
     assert done.returncode == 0, done.stderr
     yield "test"

@@ -28,7 +28,12 @@ while True:
 def told(directory: Path, name: str) -> list[dict[str, Any]]:
     """What each rank of a run said with TELL."""
     logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
-    return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.startswith("{")]
+    return [
+        json.loads(line)
+        for log in logs
+        for line in log.read_text().splitlines()
+        if line.startswith("{")
+    ]
 
 
 def hostile() -> tuple[list[str], dict[str, str]]:
@@ -41,14 +46,35 @@ def options_of(variables: dict[str, str]) -> list[str]:
     return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
-def hostile_strings_arrive(toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path) -> None:
+def hostile_strings_arrive(
+    toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path
+) -> None:
     """Whatever a user types reaches two ranks byte for byte, and nothing is left of their containers."""
     directory = place / 'it\'s $(touch pwned) "q" 한글'
     directory.mkdir()
     (directory / "tell.py").write_text(TELL)
     words, variables = hostile()
-    options = ("--launcher", "none", "--ntasks-per-node", "2", "--bind", "/usr/share:/in side:ro", *options_of(variables))
-    done = toolkit("run", "--runtime", "docker", "--image", image, *options, "tell.py", *words, cwd=directory, env=env)
+    options = (
+        "--launcher",
+        "none",
+        "--ntasks-per-node",
+        "2",
+        "--bind",
+        "/usr/share:/in side:ro",
+        *options_of(variables),
+    )
+    done = toolkit(
+        "run",
+        "--runtime",
+        "docker",
+        "--image",
+        image,
+        *options,
+        "tell.py",
+        *words,
+        cwd=directory,
+        env=env,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = told(directory, "tell-0001")
     assert len(ranks) == 2
@@ -62,7 +88,9 @@ def hostile_strings_arrive(toolkit: Any, env: dict[str, str], service: Service, 
     assert not list(directory.rglob("pwned"))
 
 
-def containers_end_with_their_job(toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path) -> None:
+def containers_end_with_their_job(
+    toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path
+) -> None:
     """Cancelled, a rank is told to end; one that does not is killed, with nobody left to remove its container but the container itself."""
     (place / "stays.py").write_text(STAYS)
     options = ("--detach", "--runtime", "docker", "--image", image, "--launcher", "none")

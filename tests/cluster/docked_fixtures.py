@@ -19,7 +19,9 @@ from tests.cluster.image_fixtures import Tiny, quoted, tidied
 class Docked(Tiny):
     """Tiny images whose base is in a registry."""
 
-    def recipe(self, *commands: str, checks: str = "", more: str = "", name: str = "tiny", base: str = "") -> Path:
+    def recipe(
+        self, *commands: str, checks: str = "", more: str = "", name: str = "tiny", base: str = ""
+    ) -> Path:
         path = self.place / f"{name}.toml"
         lines = "".join(f"    {quoted(command)},\n" for command in commands)
         path.write_text(
@@ -38,10 +40,17 @@ class Docked(Tiny):
 
 
 @contextmanager
-def store_of(environment: dict[str, str], registry: TestRegistry, reference: str) -> Iterator[Docked]:
+def store_of(
+    environment: dict[str, str], registry: TestRegistry, reference: str
+) -> Iterator[Docked]:
     """A store of its own for an engine."""
     place = Path(
-        subprocess.run(["mktemp", "-d", "/var/tmp/toolkit-test-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip()
+        subprocess.run(
+            ["mktemp", "-d", "/var/tmp/toolkit-test-XXXXXX"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
     )
     store = Docked(place, reference)
     store.extra = {**environment, "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
@@ -52,7 +61,9 @@ def store_of(environment: dict[str, str], registry: TestRegistry, reference: str
 
 
 @pytest.fixture
-def docked(docker_engine: TestEngine, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
+def docked(
+    docker_engine: TestEngine, registry: TestRegistry, tiny_reference: str
+) -> Iterator[Docked]:
     """A store of its own beside the tests' engine, in which no image of the store is left."""
     with store_of(docker_engine.environment, registry, tiny_reference) as made:
         yield made

@@ -1,7 +1,8 @@
 """A real Docker engine and real registries for tests: started as root when the first test asks for them, ended by their process ids.
 
-Everything of theirs is below one directory in /var/tmp. The engine has mounts of its own, which end with it, and no networks of its own:
-what it runs sees the machine's, so no bridge and no rule of a firewall is left behind.
+Everything of theirs is below one directory in /var/tmp. The engine has mounts of its own, which end
+with it, and no networks of its own: what it runs sees the machine's, so no bridge and no rule of a
+firewall is left behind.
 """
 
 from __future__ import annotations
@@ -91,13 +92,20 @@ class TestEngine(Service):
 
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         """What Debian's own client says."""
-        return said_by([docker_program(), *words], {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"}, input, check=check)
+        return said_by(
+            [docker_program(), *words],
+            {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"},
+            input,
+            check=check,
+        )
 
     def containers(self) -> list[str]:
         return self.client("ps", "--all", "--format", "{{.Names}}").split()
 
 
-def said_by(argv: list[str], environment: dict[str, str], input: bytes | None, *, check: bool) -> str:
+def said_by(
+    argv: list[str], environment: dict[str, str], input: bytes | None, *, check: bool
+) -> str:
     """What a client says."""
     done = subprocess.run(argv, env=environment, input=input, capture_output=True, check=False)
     assert not check or done.returncode == 0, done.stderr.decode()
@@ -118,7 +126,9 @@ class TestRegistry:
         """Put the right login into the Docker configuration of a home directory."""
         secret = base64.b64encode(f"{REGISTRY_USER}:{REGISTRY_PASSWORD}".encode()).decode()
         (home / ".docker").mkdir(exist_ok=True)
-        (home / ".docker/config.json").write_text(json.dumps({"auths": {self.name: {"auth": secret}}}))
+        (home / ".docker/config.json").write_text(
+            json.dumps({"auths": {self.name: {"auth": secret}}})
+        )
 
 
 def docker_program() -> str:
@@ -148,12 +158,37 @@ def start_engine(directory: Path) -> TestEngine:
     sock = directory / "docker.sock"
     sock.unlink(missing_ok=True)
     (directory / "docker.pid").unlink(missing_ok=True)
-    options = ["--data-root", str(directory / "data"), "--exec-root", str(directory / "exec"), "--pidfile", str(directory / "docker.pid")]
-    options += ["-H", f"unix://{sock}", "--storage-driver", "overlay2" if overlays(directory) else "vfs"]
+    options = [
+        "--data-root",
+        str(directory / "data"),
+        "--exec-root",
+        str(directory / "exec"),
+        "--pidfile",
+        str(directory / "docker.pid"),
+    ]
+    options += [
+        "-H",
+        f"unix://{sock}",
+        "--storage-driver",
+        "overlay2" if overlays(directory) else "vfs",
+    ]
     options += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
-    options += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--log-level", "warn"]
-    # The data is mounted on itself, privately: what containers mount there is gone with the last process of it.
-    daemon = start(["unshare", "--mount", "--propagation", "private", "dockerd", *options], directory, "dockerd")
+    options += [
+        "--bridge=none",
+        "--iptables=false",
+        "--ip6tables=false",
+        "--ip-forward=false",
+        "--ip-masq=false",
+        "--log-level",
+        "warn",
+    ]
+    # The data is mounted on itself, privately: what containers mount there is gone with the last
+    # process of it.
+    daemon = start(
+        ["unshare", "--mount", "--propagation", "private", "dockerd", *options],
+        directory,
+        "dockerd",
+    )
     wait_for(lambda: daemon.process.poll() is not None or answers(sock), "the engine to answer")
     assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
     return TestEngine(f"unix://{sock}", directory, daemon)
@@ -165,7 +200,9 @@ def overlays(directory: Path) -> bool:
         for part in ("lower", "upper", "work", "at"):
             Path(name, part).mkdir()
         script = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/at"'
-        tried = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", name], capture_output=True, check=False)
+        tried = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script, "sh", name], capture_output=True, check=False
+        )
     return tried.returncode == 0
 
 
@@ -188,7 +225,11 @@ def engine_directory() -> Iterator[Path]:
     directory.chmod(0o711)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
-    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+    mounts = [
+        line
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if str(directory) in line
+    ]
     assert not mounts, mounts
 
 
@@ -200,7 +241,11 @@ def cgroups() -> Iterator[None]:
         return
     root = Path("/sys/fs/cgroup")
     subprocess.run(["mount", "-t", "tmpfs", "cgroup", root], check=True)
-    fields = [line.split() for line in Path("/proc/cgroups").read_text().splitlines() if not line.startswith("#")]
+    fields = [
+        line.split()
+        for line in Path("/proc/cgroups").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     for name in (field[0] for field in fields if field[3] == "1"):
         (root / name).mkdir()
         subprocess.run(["mount", "-t", "cgroup", "-o", name, "cgroup", root / name], check=False)
@@ -232,9 +277,13 @@ def _registry(directory: Path, *, guarded: bool) -> Iterator[TestRegistry]:
         f"version: 0.1\nlog: {{level: warn}}\nstorage:\n  filesystem: {{rootdirectory: {directory}/data}}\n  delete: {{enabled: true}}\n"
         f'http: {{addr: "127.0.0.1:{port}"}}\n{guard}'
     )
-    daemon = start(["docker-registry", "serve", str(directory / "registry.yml")], directory, "registry")
+    daemon = start(
+        ["docker-registry", "serve", str(directory / "registry.yml")], directory, "registry"
+    )
     registry = TestRegistry(f"localhost:{port}", directory, daemon)
-    wait_for(lambda: daemon.process.poll() is not None or _serves(registry), "the registry to answer")
+    wait_for(
+        lambda: daemon.process.poll() is not None or _serves(registry), "the registry to answer"
+    )
     assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
     yield registry
     daemon.end()
@@ -242,7 +291,9 @@ def _registry(directory: Path, *, guarded: bool) -> Iterator[TestRegistry]:
 
 def _serves(registry: TestRegistry) -> bool:
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://{registry.name}/v2/", timeout=3).close()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            f"http://{registry.name}/v2/", timeout=3
+        ).close()
     except urllib.error.HTTPError as error:
         return error.code == 401
     except OSError:
@@ -290,7 +341,11 @@ def tiny_reference(docker_engine: TestEngine, registry: TestRegistry, tiny_base:
 
 def put_tiny(engine: TestEngine, tiny_base: str, name: str) -> None:
     """Make an image of the directory ``tiny_base``, and push it."""
-    packed = subprocess.run(["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True).stdout
+    packed = subprocess.run(
+        ["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True
+    ).stdout
     said = 'org.opencontainers.image.description="stand-in: a handful of programs for tests"'
-    engine.client("import", "--change", f"LABEL {said}", "--change", "ENV PATH=/bin", "-", name, input=packed)
+    engine.client(
+        "import", "--change", f"LABEL {said}", "--change", "ENV PATH=/bin", "-", name, input=packed
+    )
     engine.client("push", name)

@@ -20,8 +20,24 @@ import pytest
 from tests.cluster.ordinary_user import becoming
 
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
-_PROGRAMS = ("sh", "cat", "grep", "id", "mkdir", "sleep", "env", "find", "rm", "ls", "chown", "printf", "test", "true")
-# Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells what it was given to install.
+_PROGRAMS = (
+    "sh",
+    "cat",
+    "grep",
+    "id",
+    "mkdir",
+    "sleep",
+    "env",
+    "find",
+    "rm",
+    "ls",
+    "chown",
+    "printf",
+    "test",
+    "true",
+)
+# Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells
+# what it was given to install.
 _FAKES = {
     "pip": '[ "$1" = list ] || printf "%s\\0" "$@" >> /said',
     "python3": 'echo "stand-in for python3"',
@@ -97,7 +113,10 @@ def copy_program(program: str, base: Path) -> None:
     found = shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")
     assert found, program
     shutil.copy(found, base / "bin" / program)
-    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout):
+    for library in re.findall(
+        r"(/\S+)",
+        subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout,
+    ):
         target = base / library.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
@@ -128,7 +147,13 @@ class Tiny:
         return path
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "TOOLKIT_IMAGES": str(self.images), "HOME": str(self.place), "PYTHONDONTWRITEBYTECODE": "1", **self.extra}
+        return {
+            **os.environ,
+            "TOOLKIT_IMAGES": str(self.images),
+            "HOME": str(self.place),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.extra,
+        }
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """`toolkit image ...` in a session of its own."""
@@ -150,15 +175,32 @@ class Tiny:
 
     def inside(self, *argv: str) -> str:
         """What a program in the image says."""
-        command = [*self.become, "apptainer", "--silent", "exec", "--containall", str(self.images / "tiny.sif"), *argv]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))}
-        return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=True).stdout
+        command = [
+            *self.become,
+            "apptainer",
+            "--silent",
+            "exec",
+            "--containall",
+            str(self.images / "tiny.sif"),
+            *argv,
+        ]
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("APPTAINER", "SINGULARITY"))
+        }
+        return subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, check=True
+        ).stdout
 
     def started(self, *arguments: object, until: str) -> subprocess.Popen[str]:
         """A build that has come to where its log says `until`."""
         process = self.start("build", *arguments)
         log = self.images / "tiny.failed.log"
-        wait_for(lambda: log.exists() and until in log.read_text(errors="replace"), f"{until!r} in the log")
+        wait_for(
+            lambda: log.exists() and until in log.read_text(errors="replace"),
+            f"{until!r} in the log",
+        )
         return process
 
     def processes(self) -> list[str]:
@@ -166,32 +208,55 @@ class Tiny:
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                line, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-                # Steps of a build in layers know nothing of the store but what is mounted for them alone.
+                line, environment = (
+                    (entry / "cmdline").read_bytes(),
+                    (entry / "environ").read_bytes(),
+                )
+                # Steps of a build in layers know nothing of the store but what is mounted for them
+                # alone.
                 is_apart = (entry / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
                 mounts = (entry / "mountinfo").read_bytes() if is_apart else b""
             except OSError:
                 continue  # it has ended meanwhile
-            if str(self.place).encode() in line + environment + mounts and int(entry.name) != os.getpid():
+            if (
+                str(self.place).encode() in line + environment + mounts
+                and int(entry.name) != os.getpid()
+            ):
                 found.append(line.replace(b"\0", b" ").decode(errors="replace"))
         return found
 
     def ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What ``newuidmap`` and ``newgidmap`` are told for the user of this store."""
-        name = self.become[self.become.index("--reuid") + 1] if self.become else pwd.getpwuid(os.geteuid()).pw_name
+        name = (
+            self.become[self.become.index("--reuid") + 1]
+            if self.become
+            else pwd.getpwuid(os.geteuid()).pw_name
+        )
         user = pwd.getpwnam(name)
         found = []
         for file, own in (("/etc/subuid", user.pw_uid), ("/etc/subgid", user.pw_gid)):
-            rows = [line.split(":") for line in Path(file).read_text().splitlines() if line.startswith(f"{name}:")]
+            rows = [
+                line.split(":")
+                for line in Path(file).read_text().splitlines()
+                if line.startswith(f"{name}:")
+            ]
             found.append((0, own, 1, 1, int(rows[0][1]), int(rows[0][2])))
         return found[0], found[1]
 
     def mounts(self) -> list[str]:
-        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.place) in line]
+        return [
+            line
+            for line in Path("/proc/self/mounts").read_text().splitlines()
+            if str(self.place) in line
+        ]
 
     def left(self) -> list[str]:
         """What a store holds that is no lock and no cache."""
-        return sorted(path.name for path in self.images.iterdir() if path.suffix != ".lock" and path.name != ".cache")
+        return sorted(
+            path.name
+            for path in self.images.iterdir()
+            if path.suffix != ".lock" and path.name != ".cache"
+        )
 
 
 def quoted(text: str) -> str:
@@ -222,7 +287,10 @@ def tidied(store: Tiny) -> Iterator[Tiny]:
     finally:
         for entry in Path("/proc").glob("[0-9]*"):  # nothing of a failed test goes on
             try:
-                if str(store.place).encode() in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                if (
+                    str(store.place).encode() in (entry / "environ").read_bytes()
+                    and int(entry.name) != os.getpid()
+                ):
                     os.kill(int(entry.name), signal.SIGKILL)
             except OSError:
                 continue
@@ -234,7 +302,9 @@ def image_user() -> Iterator[str]:
     if os.geteuid() != 0:
         yield pwd.getpwuid(os.geteuid()).pw_name
         return
-    subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{USER}", USER], check=True)  # Apptainer wants a home
+    subprocess.run(
+        ["useradd", "--create-home", "--home-dir", f"/var/tmp/{USER}", USER], check=True
+    )  # Apptainer wants a home
     try:
         subprocess.run(["apptainer", "config", "fakeroot", "--add", USER], check=True)
         yield USER

@@ -19,7 +19,15 @@ from pathlib import Path
 _PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "spython", "tomli")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NOT_NEEDED = shutil.ignore_patterns(
-    "site-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter", "ensurepip", "lib2to3"
+    "site-packages",
+    "test",
+    "tests",
+    "__pycache__",
+    "config-*",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
 )
 
 
@@ -41,7 +49,9 @@ class User:
     python: str
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, *words: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Any command, in the user's home, with an environment as after a login."""
         settings = {
             "HOME": str(self.home),
@@ -61,7 +71,9 @@ class User:
             stdin=subprocess.DEVNULL,
         )
 
-    def toolkit(self, *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def toolkit(
+        self, *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """`toolkit ARGUMENTS`."""
         return self.run(self.python, "-m", "toolkit", *arguments, timeout=timeout, env=env)
 
@@ -89,7 +101,9 @@ def _importing() -> tuple[str, ...]:
 
 def _copy_toolkit(place: Path) -> None:
     for part in ("toolkit", "recipes", "containers", "jobs"):
-        shutil.copytree(_CHECKOUT / part, place / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif"))
+        shutil.copytree(
+            _CHECKOUT / part, place / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif")
+        )
 
 
 @contextlib.contextmanager
@@ -100,7 +114,18 @@ def ordinary_user() -> Iterator[User]:
         return
     name = f"tk{os.getpid()}"
     home = Path("/home", name)
-    subprocess.run(("/usr/sbin/useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", name), check=True)
+    subprocess.run(
+        (
+            "/usr/sbin/useradd",
+            "--create-home",
+            "--home-dir",
+            str(home),
+            "--shell",
+            "/bin/bash",
+            name,
+        ),
+        check=True,
+    )
     try:
         yield _equipped(User(name, home, ("/usr/sbin/runuser", "-u", name, "--"), sys.executable))
     finally:
@@ -116,16 +141,26 @@ def _equipped(user: User) -> User:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (place / "bin").mkdir(parents=True)
     shutil.copy2(Path(sys.base_prefix, "bin", version), place / "bin" / version)
-    shutil.copytree(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}), place / "lib" / version, ignore=_NOT_NEEDED)
+    shutil.copytree(
+        sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}),
+        place / "lib" / version,
+        ignore=_NOT_NEEDED,
+    )
     for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
         shutil.copy2(library, place / "lib")
     packages = place / "packages"
     site = Path(sysconfig.get_path("purelib"))
     for package in _PACKAGES:
         if (site / package).is_dir():
-            shutil.copytree(site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__")
+            )
     _copy_toolkit(packages)
-    env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {
+        "LD_LIBRARY_PATH": str(place / "lib"),
+        "PYTHONPATH": str(packages),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     equipped = User(user.name, user.home, user.become, str(place / "bin" / version), env)
     said = equipped.toolkit("--version")
     assert said.returncode == 0, said.stderr

@@ -1,6 +1,7 @@
 """A real podman for tests: its service on a socket of their own, with images, containers and settings of their own.
 
-As the engine of Docker beside it (``engine_fixtures``): below one directory, with mounts that end with it, without networks.
+As the engine of Docker beside it (``engine_fixtures``): below one directory, with mounts that end
+with it, without networks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.docked_fixtures import Docked, store_of
-from tests.cluster.engine_fixtures import Service, TestEngine, TestRegistry, answers, overlays, said_by, start
+from tests.cluster.engine_fixtures import (
+    Service,
+    TestEngine,
+    TestRegistry,
+    answers,
+    overlays,
+    said_by,
+    start,
+)
 from tests.cluster.image_fixtures import wait_for
 
 # The machine may not let root raise a limit, and podman's own are above those of most machines.
@@ -34,7 +43,12 @@ class TestPodman(Service):
 
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         """What podman's client says."""
-        return said_by(["podman", "--remote", "--url", self.address, *words], dict(os.environ), input, check=check)
+        return said_by(
+            ["podman", "--remote", "--url", self.address, *words],
+            dict(os.environ),
+            input,
+            check=check,
+        )
 
     def containers(self) -> list[str]:
         """The names of all, also of those in which something is built."""
@@ -44,18 +58,38 @@ class TestPodman(Service):
 def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestPodman:
     """A service with its data in ``directory``, which must be short: podman takes 50 characters for what it keeps while it runs."""
     directory.mkdir(exist_ok=True)
-    files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
-    (directory / "containers.conf").write_text(_SETTINGS.format(files=files, processes=min(processes, _NPROC) if processes > 0 else _NPROC))
+    files, processes = (
+        resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+    )
+    (directory / "containers.conf").write_text(
+        _SETTINGS.format(files=files, processes=min(processes, _NPROC) if processes > 0 else _NPROC)
+    )
     insecure = f'[[registry]]\nlocation = "{registry.name}"\ninsecure = true\n' if registry else ""
     (directory / "registries.conf").write_text(insecure)
     sock = directory / "podman.sock"
-    settings = [f"CONTAINERS_CONF={directory}/containers.conf", f"CONTAINERS_REGISTRIES_CONF={directory}/registries.conf"]
+    settings = [
+        f"CONTAINERS_CONF={directory}/containers.conf",
+        f"CONTAINERS_REGISTRIES_CONF={directory}/registries.conf",
+    ]
     places = {"root": "data", "runroot": "r", "tmpdir": "tmp", "network-config-dir": "net"}
-    options = [word for option, name in places.items() for word in (f"--{option}", str(directory / name))]
-    options += ["--storage-driver", "overlay" if overlays(directory) else "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
+    options = [
+        word for option, name in places.items() for word in (f"--{option}", str(directory / name))
+    ]
+    options += [
+        "--storage-driver",
+        "overlay" if overlays(directory) else "vfs",
+        "--cgroup-manager",
+        "cgroupfs",
+        "--events-backend",
+        "file",
+    ]
     options += ["--log-level", "info"]  # as systemd starts it: requests are logged
     command = ["podman", *options, "system", "service", "--time", "0", f"unix://{sock}"]
-    daemon = start(["env", *settings, "unshare", "--mount", "--propagation", "private", *command], directory, "podman")
+    daemon = start(
+        ["env", *settings, "unshare", "--mount", "--propagation", "private", *command],
+        directory,
+        "podman",
+    )
     wait_for(lambda: daemon.process.poll() is not None or answers(sock), "podman to answer")
     assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
     return TestPodman(f"unix://{sock}", directory, daemon)
@@ -81,7 +115,9 @@ def podded(podman: TestPodman, registry: TestRegistry, tiny_reference: str) -> I
 
 
 @pytest.fixture(scope="session")
-def podman_python(podman: TestPodman, docker_engine: TestEngine, python_tag: str, engine_directory: Path) -> str:
+def podman_python(
+    podman: TestPodman, docker_engine: TestEngine, python_tag: str, engine_directory: Path
+) -> str:
     """The same image as ``python_tag``, in podman."""
     saved = engine_directory / "python.tar"
     docker_engine.client("save", "-o", str(saved), python_tag)

@@ -17,8 +17,12 @@ def processes_of(directory: Path) -> dict[int, dict[str, str]]:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue  # it has ended meanwhile, or is not ours to look at
-        environment = dict(row.decode(errors="replace").partition("=")[::2] for row in rows if b"=" in row)
-        belongs = "SLURM_JOB_ID" in environment and str(directory) in (environment.get("PWD", "") + environment.get("SLURM_SUBMIT_DIR", ""))
+        environment = dict(
+            row.decode(errors="replace").partition("=")[::2] for row in rows if b"=" in row
+        )
+        belongs = "SLURM_JOB_ID" in environment and str(directory) in (
+            environment.get("PWD", "") + environment.get("SLURM_SUBMIT_DIR", "")
+        )
         if command and belongs and int(entry.name) != os.getpid():
             found[int(entry.name)] = environment
     return found
@@ -31,17 +35,31 @@ def rank_process(directory: Path, rank: int) -> int:
         LookupError: there is none.
     """
     for pid, environment in processes_of(directory).items():
-        if environment.get("RANK") == str(rank) and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if (
+            environment.get("RANK") == str(rank)
+            and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ):
             return pid
     raise LookupError(f"no process of rank {rank} below {directory}")
 
 
 def none_left(directory: Path, *, seconds: float = 15) -> None:
     """After a job has ended, Slurm may need a moment until all of its processes are gone."""
-    wait_for(lambda: not processes_of(directory), "no process to be left", seconds=seconds, says=lambda: repr(processes_of(directory)))
+    wait_for(
+        lambda: not processes_of(directory),
+        "no process to be left",
+        seconds=seconds,
+        says=lambda: repr(processes_of(directory)),
+    )
 
 
-def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60, says: Callable[[], str] = str) -> None:
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    *,
+    seconds: float = 60,
+    says: Callable[[], str] = str,
+) -> None:
     """Until a condition holds; ``says`` tells how things are where it never does."""
     until = time.monotonic() + seconds
     while not condition():

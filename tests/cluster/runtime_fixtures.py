@@ -15,7 +15,17 @@ import pytest
 from tests.cluster.engine_fixtures import TestEngine
 
 _NOT_NEEDED = shutil.ignore_patterns(
-    "site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a"
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "__pycache__",
+    "config-*",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+    "*.a",
 )
 
 
@@ -32,7 +42,9 @@ def python_tag(docker_engine: TestEngine, tiny_base: str, base: Path) -> str:
     target = root / prefix.relative_to("/")
     (target / "bin").mkdir(parents=True, exist_ok=True)
     shutil.copy(program, target / "bin" / version)
-    shutil.copytree(prefix / "lib" / version, target / "lib" / version, ignore=_NOT_NEEDED, dirs_exist_ok=True)
+    shutil.copytree(
+        prefix / "lib" / version, target / "lib" / version, ignore=_NOT_NEEDED, dirs_exist_ok=True
+    )
     (target / "bin/python3").symlink_to(version)
     packed = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
     shutil.rmtree(root)
@@ -42,7 +54,10 @@ def python_tag(docker_engine: TestEngine, tiny_base: str, base: Path) -> str:
 
 
 def _copy_libraries(program: Path, root: Path) -> None:
-    for library in re.findall(r"(/\S+)", subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout):
+    for library in re.findall(
+        r"(/\S+)",
+        subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout,
+    ):
         target = root / library.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
@@ -54,7 +69,9 @@ def venv(base: Path) -> Path:
     """A virtual environment with nothing in it but one module that is nowhere else, and a program."""
     prefix = base / "venv one"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    (next(prefix.glob("lib/python3*/site-packages")) / "only_there.py").write_text("where = __file__\n")
+    (next(prefix.glob("lib/python3*/site-packages")) / "only_there.py").write_text(
+        "where = __file__\n"
+    )
     return prefix
 
 
@@ -65,9 +82,13 @@ def conda_root(base: Path) -> Iterator[Path]:
     root = base / "envs"
     prefix = root / "digits"
     _as_conda_makes_it(prefix)
-    (prefix / "conda-meta/state").write_text('{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}')
+    (prefix / "conda-meta/state").write_text(
+        '{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}'
+    )
     (prefix / "etc/conda/activate.d").mkdir(parents=True)
-    (prefix / "etc/conda/activate.d/part.sh").write_text('export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n')
+    (prefix / "etc/conda/activate.d/part.sh").write_text(
+        'export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n'
+    )
     yield root
     assert not list(base.rglob("pwned"))
 
@@ -83,7 +104,15 @@ def torch_environment(base: Path) -> Path:
     """Such a stand-in whose packages are real, and pip's."""
     prefix = base / "envs-with-torch/learns"
     _as_conda_makes_it(prefix)
-    pip = (sys.executable, "-m", "pip", "--python", str(prefix / "bin/python3"), "install", "--quiet")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(prefix / "bin/python3"),
+        "install",
+        "--quiet",
+    )
     subprocess.run([*pip, "torch==2.13.0+cpu", "numpy", "scikit-learn"], check=True)
     return prefix
 
@@ -93,5 +122,10 @@ def modules(base: Path) -> dict[str, str]:
     """A directory of modules for Debian's environment-modules, as variables of whoever submits."""
     place = base / "modulefiles"
     (place / "demo").mkdir(parents=True, exist_ok=True)
-    (place / "demo/1.0").write_text("#%Module1.0\nsetenv DEMO loaded\nprepend-path PYTHONPATH /of/the/module\n")
-    return {"MODULEPATH": str(place), **{name: "" for name in os.environ if name.startswith("LOADEDMODULES")}}
+    (place / "demo/1.0").write_text(
+        "#%Module1.0\nsetenv DEMO loaded\nprepend-path PYTHONPATH /of/the/module\n"
+    )
+    return {
+        "MODULEPATH": str(place),
+        **{name: "" for name in os.environ if name.startswith("LOADEDMODULES")},
+    }

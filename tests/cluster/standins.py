@@ -1,6 +1,7 @@
 """Stand-ins for NVIDIA's images, in the tests' own registry under NVIDIA's names: their /STAND-IN says what is real in them.
 
-They are made of a handful of this machine's programs and the Python that runs the tests, so that no network and no minute is needed.
+They are made of a handful of this machine's programs and the Python that runs the tests, so that no
+network and no minute is needed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,51 @@ from tests.cluster.standin import wheel
 
 _HERE = Path(wheel.__file__).parent
 _PROGRAMS = (
-    *("cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "gzip", "head", "id", "ldconfig", "ls", "mkdir", "nproc", "rm"),
-    *("sed", "sh", "sha256sum", "sort", "stat", "tar", "timeout", "touch", "tr", "true", "uname", "wc"),
+    *(
+        "cat",
+        "chmod",
+        "cp",
+        "cut",
+        "dirname",
+        "env",
+        "find",
+        "grep",
+        "gzip",
+        "head",
+        "id",
+        "ldconfig",
+        "ls",
+        "mkdir",
+        "nproc",
+        "rm",
+    ),
+    *(
+        "sed",
+        "sh",
+        "sha256sum",
+        "sort",
+        "stat",
+        "tar",
+        "timeout",
+        "touch",
+        "tr",
+        "true",
+        "uname",
+        "wc",
+    ),
 )
-_NOT_NEEDED = ("site-packages", "test", "tests", "config-*", "idlelib", "tkinter", "lib2to3", "turtledemo", "ensurepip", "pydoc_data")
+_NOT_NEEDED = (
+    "site-packages",
+    "test",
+    "tests",
+    "config-*",
+    "idlelib",
+    "tkinter",
+    "lib2to3",
+    "turtledemo",
+    "ensurepip",
+    "pydoc_data",
+)
 _DOCKERFILE = """\
 FROM stand-in/python
 COPY root/ /
@@ -51,7 +93,9 @@ def ngc_stand_ins(docker_engine: TestEngine, registry: TestRegistry, engine_dire
     """What ``nvcr.io`` is sent to: the tests' registry, with a stand-in for every NGC image that a recipe begins with."""
     root = engine_directory / "ngc"
     _python(root)
-    packed = subprocess.run(["tar", "-C", root, "--owner=0", "--group=0", "-c", "."], capture_output=True, check=True).stdout
+    packed = subprocess.run(
+        ["tar", "-C", root, "--owner=0", "--group=0", "-c", "."], capture_output=True, check=True
+    ).stdout
     docker_engine.client("import", "-", "stand-in/python", input=packed)
     for name, (framework, constraints) in _IMAGES.items():
         reference = f"{registry.name}/nvidia/{name}"
@@ -67,28 +111,56 @@ def ngc_stand_ins(docker_engine: TestEngine, registry: TestRegistry, engine_dire
 def _python(root: Path) -> None:
     """Programs, and a Python with pip, of this machine; stand-ins before them.
 
-    A virtual environment in /usr/local, since the Python of a Debian has its packages elsewhere than one of python.org.
+    A virtual environment in /usr/local, since the Python of a Debian has its packages elsewhere
+    than one of python.org.
     """
-    directories = ("bin", "dev", "etc", "mnt", "opt/nvidia", "proc", "root", "sys", "tmp", "usr/bin", "usr/local/bin", "var/log", "var/tmp")
+    directories = (
+        "bin",
+        "dev",
+        "etc",
+        "mnt",
+        "opt/nvidia",
+        "proc",
+        "root",
+        "sys",
+        "tmp",
+        "usr/bin",
+        "usr/local/bin",
+        "var/log",
+        "var/tmp",
+    )
     for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):
         (root / name).mkdir(parents=True)
     for program in _PROGRAMS:
         copy_program(program, root)
     library = root / "opt/python/lib" / _VERSION
-    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_NOT_NEEDED))
+    shutil.copytree(
+        sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_NOT_NEEDED)
+    )
     for place in ("opt/python/bin", "usr/local/bin"):
         (root / place).mkdir(exist_ok=True)
         shutil.copy(Path(sys.base_prefix, "bin", _VERSION), root / place / "python3")
-    (root / "usr/local/pyvenv.cfg").write_text("home = /opt/python/bin\ninclude-system-site-packages = false\n")
+    (root / "usr/local/pyvenv.cfg").write_text(
+        "home = /opt/python/bin\ninclude-system-site-packages = false\n"
+    )
     for file in (root / "usr/local/bin/python3", *library.glob("lib-dynload/*.so")):
         _libraries(file, root)
     site = root / "usr/local/lib" / _VERSION / "site-packages"
     site.mkdir(parents=True)
-    places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))  # the second is Debian's
+    places = (
+        Path(ensurepip.__file__).parent / "_bundled",
+        Path("/usr/share/python-wheels"),
+    )  # the second is Debian's
     bundled = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
     with zipfile.ZipFile(bundled) as packed:
         packed.extractall(site)
-    compileall.compile_dir(site, quiet=2, workers=0, stripdir=str(root), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    compileall.compile_dir(
+        site,
+        quiet=2,
+        workers=0,
+        stripdir=str(root),
+        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+    )
     shutil.copy(_HERE / "STAND-IN", root)
     shutil.copy(_HERE / "nvidia_entrypoint.sh", root / "opt/nvidia")
     shutil.copytree(_HERE / "bin", root / "usr/local/bin", dirs_exist_ok=True)
@@ -98,7 +170,9 @@ def _python(root: Path) -> None:
     (root / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf"):
         (root / "etc" / name).touch()
-    authorities = Path("/etc/ssl/certs/ca-certificates.crt")  # Debian's pip reads this file when it starts
+    authorities = Path(
+        "/etc/ssl/certs/ca-certificates.crt"
+    )  # Debian's pip reads this file when it starts
     if authorities.is_file():
         (root / "etc/ssl/certs").mkdir(parents=True)
         shutil.copy(authorities, root / "etc/ssl/certs")
@@ -109,8 +183,12 @@ def _python(root: Path) -> None:
 def _libraries(file: Path, root: Path) -> None:
     said = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
     for library in re.findall(r"(/\S+) \(0x", said):
-        system = library.startswith(("/lib", "/usr/lib"))  # not a Python's own, which may lie in somebody's home
-        target = root / library.lstrip("/") if system else root / "usr/local/lib" / Path(library).name
+        system = library.startswith(
+            ("/lib", "/usr/lib")
+        )  # not a Python's own, which may lie in somebody's home
+        target = (
+            root / library.lstrip("/") if system else root / "usr/local/lib" / Path(library).name
+        )
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(library).resolve(), target)
@@ -129,9 +207,13 @@ def _framework(root: Path, framework: str, constraints: str) -> None:
     _modules(_HERE / "site", site)
     (site / f"{'torch' if framework == 'tensorflow' else 'tensorflow'}.py").unlink()
     if framework == "tensorflow":
-        version = re.findall(r'^__version__ = "(.*)"', (site / "tensorflow.py").read_text(), re.MULTILINE)[0]
+        version = re.findall(
+            r'^__version__ = "(.*)"', (site / "tensorflow.py").read_text(), re.MULTILINE
+        )[0]
         for name, text in wheel.files({"tensorflow": version}, ["mpi", "gloo", "nccl"]).items():
-            target = root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
+            target = (
+                root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
+            )
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
             target.chmod(0o755)

@@ -16,7 +16,15 @@ from pathlib import Path
 class Terminal:
     """A command that was started at a terminal of its own."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, rows: int = 33, columns: int = 101) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        rows: int = 33,
+        columns: int = 101,
+    ) -> None:
         self.seen = ""
         self._pid, self._descriptor = pty.fork()
         if self._pid == 0:

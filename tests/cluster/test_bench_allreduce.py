@@ -35,7 +35,18 @@ def meet(backend):
 def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     backends = ("gloo", "horovod", "mpi")
     chosen = [word for name in backends for word in ("--backend", name)]
-    words = ("bench", "allreduce", "--image", str(pytorch_image), "--nodes", "2", "--max-size", "64K", "--json", *chosen)
+    words = (
+        "bench",
+        "allreduce",
+        "--image",
+        str(pytorch_image),
+        "--nodes",
+        "2",
+        "--max-size",
+        "64K",
+        "--json",
+        *chosen,
+    )
     done = toolkit(*words, cwd=shared_dir, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
@@ -49,35 +60,75 @@ def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared
     assert len(circles) == 12
 
 
-def test_each_devices_buffer_is_shown_rank_by_rank(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit("bench", "allreduce", "--image", str(pytorch_image), "--show-buffers", cwd=shared_dir, timeout=200)
+def test_each_devices_buffer_is_shown_rank_by_rank(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    done = toolkit(
+        "bench",
+        "allreduce",
+        "--image",
+        str(pytorch_image),
+        "--show-buffers",
+        cwd=shared_dir,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     shown = [line.split() for line in done.stdout.splitlines() if " rank:" in line]
-    assert [line[:4] for line in shown[:8]] == [["before", f"nid00{1 + rank // 4}", f"rank:{rank}", f"cpu{rank % 4}"] for rank in range(8)]
+    assert [line[:4] for line in shown[:8]] == [
+        ["before", f"nid00{1 + rank // 4}", f"rank:{rank}", f"cpu{rank % 4}"] for rank in range(8)
+    ]
     assert [line[4:] for line in shown[:8]] == [[str(rank % 4 + 1)] * 8 for rank in range(8)]
     assert [line[0] for line in shown[8:]] == ["after"] * 8
     assert [line[4:] for line in shown[8:]] == [["20"] * 8] * 8
 
 
-def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     shutil.copy(shipped("jobs") / "nccl-allreduce" / "train.py", shared_dir)
     (shared_dir / "libraries.py").write_text(WRONG)
-    words = ("run", "--image", str(pytorch_image), "--launcher", "none", "train.py", "--max-size", "1024")
+    words = (
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "train.py",
+        "--max-size",
+        "1024",
+    )
     done = toolkit(*words, cwd=shared_dir)
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((shared_dir / "runs/train-0001/outcome.json").read_text())["results"]
     assert results["wrong"] == 1
-    refused = toolkit("bench", "allreduce", "--image", str(pytorch_image), "--backend", "nccl", cwd=shared_dir)
+    refused = toolkit(
+        "bench", "allreduce", "--image", str(pytorch_image), "--backend", "nccl", cwd=shared_dir
+    )
     assert refused.returncode == 64, refused.stderr
     assert "--gpus N" in refused.stderr
 
 
-def test_two_trainings_are_put_side_by_side(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    words = ("bench", "compare", "--json", "--image", str(pytorch_image), "--arguments", "--epochs 1")
-    done = toolkit(*words, "jobs/digits-dataparallel", "jobs/digits-horovod", cwd=shared_dir, timeout=200)
+def test_two_trainings_are_put_side_by_side(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    words = (
+        "bench",
+        "compare",
+        "--json",
+        "--image",
+        str(pytorch_image),
+        "--arguments",
+        "--epochs 1",
+    )
+    done = toolkit(
+        *words, "jobs/digits-dataparallel", "jobs/digits-horovod", cwd=shared_dir, timeout=200
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     alone, together = json.loads(done.stdout)
-    assert [(one["job"], one["launcher"]) for one in (alone, together)] == [("digits-dataparallel", "none"), ("digits-horovod", "horovod")]
+    assert [(one["job"], one["launcher"]) for one in (alone, together)] == [
+        ("digits-dataparallel", "none"),
+        ("digits-horovod", "horovod"),
+    ]
     assert "parameters_equal" not in alone or alone["parameters_equal"] is None
     assert together["parameters_equal"] is True
     for one in (alone, together):

@@ -15,10 +15,20 @@ import pytest
 pytestmark = pytest.mark.usefixtures("cluster")
 
 OF_THIS_MACHINE = ("slurm", "node-states", "container", "directories", "space")
-OF_NODES = ("allocation", "image-on-nodes", "names", "connections", "rendezvous", "clocks", "interface")
+OF_NODES = (
+    "allocation",
+    "image-on-nodes",
+    "names",
+    "connections",
+    "rendezvous",
+    "clocks",
+    "interface",
+)
 
 
-def doctor(toolkit: Any, directory: Path, *options: str, **more: Any) -> tuple[int, dict[str, dict[str, str]]]:
+def doctor(
+    toolkit: Any, directory: Path, *options: str, **more: Any
+) -> tuple[int, dict[str, dict[str, str]]]:
     done = toolkit("doctor", "--json", *options, cwd=directory, timeout=400, **more)
     assert done.stdout, done.stderr
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["findings"]}
@@ -29,10 +39,14 @@ def failed(found: dict[str, dict[str, str]]) -> set[str]:
 
 
 def test_a_healthy_cluster_passes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--gpus", "1", "--image", str(pytorch_image))
+    code, found = doctor(
+        toolkit, shared_dir, "--nodes", "2", "--gpus", "1", "--image", str(pytorch_image)
+    )
     assert code == 0, found
     for name in (*OF_THIS_MACHINE, "image", *OF_NODES, "allreduce-gloo", "allreduce-mpi"):
-        assert found[name]["outcome"] in ("PASS", "WARN"), found[name]  # little room on a disk is worth a warning
+        assert found[name]["outcome"] in ("PASS", "WARN"), found[
+            name
+        ]  # little room on a disk is worth a warning
     assert "GB/s per rank" in found["allreduce-gloo"]["detail"]
     assert "simulated; Slurm gave the nodes 1, 1" in found["gpus"]["detail"]
     assert not list((Path.home() / ".cache/toolkit").glob("verify-*/told-*"))
@@ -51,12 +65,16 @@ def on_node(toolkit: Any, node: str, line: str, back: str) -> Iterator[None]:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_name_that_does_not_resolve_and_a_drained_node(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_name_that_does_not_resolve_and_a_drained_node(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "hosts").write_text("127.0.0.1 localhost\n10.77.0.12 nid002\n")
     admin = ("cluster", "exec", "--", "scontrol", "update", "nodename=nid003")
     assert toolkit(*admin, "state=drain", "reason=fan is broken").returncode == 0
     try:
-        with on_node(toolkit, "nid002", f"mount --bind {shared_dir}/hosts /etc/hosts", "umount /etc/hosts"):
+        with on_node(
+            toolkit, "nid002", f"mount --bind {shared_dir}/hosts /etc/hosts", "umount /etc/hosts"
+        ):
             code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
             few, _ = doctor(toolkit, shared_dir, "--nodes", "3")
     finally:
@@ -69,7 +87,9 @@ def test_a_name_that_does_not_resolve_and_a_drained_node(toolkit: Any, pytorch_i
     assert "do not reach each other" in found["allreduce-gloo"]["detail"]
 
 
-def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     rule = "INPUT -i eth0 -p tcp --dport 61000:65535 -j REJECT"
     with on_node(toolkit, "nid001", f"iptables -A {rule}", f"iptables -D {rule}"):
         code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
@@ -80,7 +100,9 @@ def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(tool
     assert found["allreduce-gloo"]["outcome"] == "not checked"
 
 
-def test_a_node_that_does_not_see_the_image(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_node_that_does_not_see_the_image(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     directory = pytorch_image.parent
     with on_node(toolkit, "nid002", f"mount -t tmpfs none {directory}", f"umount {directory}"):
         code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
@@ -90,18 +112,43 @@ def test_a_node_that_does_not_see_the_image(toolkit: Any, pytorch_image: Path, s
     assert found["names"]["outcome"] == "not checked"
 
 
-def test_a_full_directory_no_slurm_and_no_image(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+def test_a_full_directory_no_slurm_and_no_image(
+    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
+) -> None:
     full = shared_dir / "full"
     full.mkdir()
     line = 'mount -t tmpfs -o size=64k none "$1" && cd "$1" && shift && exec "$@"'
-    words = ("unshare", "--mount", "bash", "-c", line, "bash", str(full), sys.executable, "-m", "toolkit", "doctor", "--json")
-    done = subprocess.run(words, env=toolkit_env, capture_output=True, text=True, check=False, timeout=100)
+    words = (
+        "unshare",
+        "--mount",
+        "bash",
+        "-c",
+        line,
+        "bash",
+        str(full),
+        sys.executable,
+        "-m",
+        "toolkit",
+        "doctor",
+        "--json",
+    )
+    done = subprocess.run(
+        words, env=toolkit_env, capture_output=True, text=True, check=False, timeout=100
+    )
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
     assert done.returncode == 92
     assert failed(found) == {"directories", "space"}
     assert "no space left on device" in found["directories"]["detail"]
 
-    code, found = doctor(toolkit, shared_dir, "--nodes", "1", "--image", "nothing", env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"})
+    code, found = doctor(
+        toolkit,
+        shared_dir,
+        "--nodes",
+        "1",
+        "--image",
+        "nothing",
+        env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"},
+    )
     assert code == 92
     assert failed(found) == {"slurm", "image"}
     assert found["allocation"]["outcome"] == "not checked"

@@ -50,30 +50,51 @@ class Failure(NamedTuple):
 
 FAILURES = {
     "one rank raises": Failure(
-        "python-exception", "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)", says="line 4", rank=1
+        "python-exception",
+        "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)",
+        says="line 4",
+        rank=1,
     ),
     "one rank raises under torchrun": Failure(
-        "python-exception", "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)", "torchrun", "the label 12", rank=1
-    ),
-    "one rank raises while another waits for it": Failure(
         "python-exception",
-        GROUP + "dist.init_process_group('gloo')\nif rank == 1: raise ValueError('the label 12 is unknown')\ndist.barrier()",
+        "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)",
         "torchrun",
         "the label 12",
         rank=1,
     ),
-    "a rank is killed": Failure("killed", "import signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)", rank=None),
-    "a rank crashes": Failure("crashed", "import ctypes\nif rank == 0: ctypes.string_at(0)\ntime.sleep(60)"),
+    "one rank raises while another waits for it": Failure(
+        "python-exception",
+        GROUP
+        + "dist.init_process_group('gloo')\nif rank == 1: raise ValueError('the label 12 is unknown')\ndist.barrier()",
+        "torchrun",
+        "the label 12",
+        rank=1,
+    ),
+    "a rank is killed": Failure(
+        "killed",
+        "import signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+        rank=None,
+    ),
+    "a rank crashes": Failure(
+        "crashed", "import ctypes\nif rank == 0: ctypes.string_at(0)\ntime.sleep(60)"
+    ),
     "a module is missing": Failure(
         "module-missing",
         "import importlib\nimportlib.import_module('tensorflow')",  # an import statement is refused before the job queues
         says="tensorflow is not in the image",
     ),
-    "a file is missing": Failure("file-missing", "open('/data/imagenet/train')", says="/data/imagenet/train"),
-    "the image is read-only": Failure("read-only", "open('/opt/venv/cache', 'w')", says="/opt/venv/cache"),
-    "a disk is full": Failure("disk-full", "with open('/dev/full', 'w') as file: file.write('x' * 100000)"),
+    "a file is missing": Failure(
+        "file-missing", "open('/data/imagenet/train')", says="/data/imagenet/train"
+    ),
+    "the image is read-only": Failure(
+        "read-only", "open('/opt/venv/cache', 'w')", says="/opt/venv/cache"
+    ),
+    "a disk is full": Failure(
+        "disk-full", "with open('/dev/full', 'w') as file: file.write('x' * 100000)"
+    ),
     "too many files": Failure(
-        "open-files", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nkept = [open('/dev/null') for _ in range(30)]"
+        "open-files",
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nkept = [open('/dev/null') for _ in range(30)]",
     ),
     "no terminal": Failure("no-terminal", "os.get_terminal_size()"),
     "a package of the home": Failure(
@@ -93,31 +114,48 @@ FAILURES = {
     ),
     "a name is unknown": Failure(
         "name-resolution",
-        GROUP + "os.environ['MASTER_ADDR'] = 'nid999'\ndist.init_process_group('gloo', timeout=timedelta(seconds=4))",
+        GROUP
+        + "os.environ['MASTER_ADDR'] = 'nid999'\ndist.init_process_group('gloo', timeout=timedelta(seconds=4))",
         says="nid999",
     ),
-    "an interface is unknown": Failure("interface", GROUP + "os.environ['GLOO_SOCKET_IFNAME'] = 'ib7'\ndist.init_process_group('gloo')"),
+    "an interface is unknown": Failure(
+        "interface",
+        GROUP + "os.environ['GLOO_SOCKET_IFNAME'] = 'ib7'\ndist.init_process_group('gloo')",
+    ),
     "a rank hangs": Failure(
         "hang",
         GROUP
         + "dist.init_process_group('gloo', timeout=timedelta(seconds=4))\nif rank == 1: time.sleep(30)\ndist.all_reduce(torch.ones(1))",
     ),
-    "too few come": Failure("rendezvous", GROUP + "dist.init_process_group('gloo', world_size=3, rank=rank, timeout=timedelta(seconds=4))"),
+    "too few come": Failure(
+        "rendezvous",
+        GROUP
+        + "dist.init_process_group('gloo', world_size=3, rank=rank, timeout=timedelta(seconds=4))",
+    ),
     "no GPU": Failure("no-gpu", GROUP + "torch.ones(1).cuda()"),
     "Horovod for TensorFlow": Failure(
-        "horovod-not-built", "import importlib\nhvd = importlib.import_module('horovod.tensorflow')\nhvd.init()"
+        "horovod-not-built",
+        "import importlib\nhvd = importlib.import_module('horovod.tensorflow')\nhvd.init()",
     ),
     "shapes differ": Failure(
-        "shape-mismatch", "import torch, horovod.torch as hvd\nhvd.init()\nhvd.allreduce(torch.ones(3 + hvd.rank()))", "horovod"
+        "shape-mismatch",
+        "import torch, horovod.torch as hvd\nhvd.init()\nhvd.allreduce(torch.ones(3 + hvd.rank()))",
+        "horovod",
     ),
-    "no PMI": Failure("pmi-missing", "import horovod.torch as hvd\nhvd.init()\nprint(hvd.size())\nassert hvd.size() == 2"),
+    "no PMI": Failure(
+        "pmi-missing",
+        "import horovod.torch as hvd\nhvd.init()\nprint(hvd.size())\nassert hvd.size() == 2",
+    ),
     "a checkpoint is cut off": Failure(
-        "checkpoint", GROUP + "open('snapshot.pt', 'wb').write(b'PK' + b'0' * 100)\ntorch.load('snapshot.pt')"
+        "checkpoint",
+        GROUP + "open('snapshot.pt', 'wb').write(b'PK' + b'0' * 100)\ntorch.load('snapshot.pt')",
     ),
 }
 
 
-def provoked(failure: Failure, toolkit: Any, image: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+def provoked(
+    failure: Failure, toolkit: Any, image: Path, directory: Path
+) -> subprocess.CompletedProcess[str]:
     """Run it; two ranks on one node, which is faster and as good."""
     (directory / "fails.py").write_text(RANK + textwrap.dedent(failure.script) + "\n")
     planted = directory / ".local/lib/python3.11/site-packages/sklearn"
@@ -130,20 +168,35 @@ def provoked(failure: Failure, toolkit: Any, image: Path, directory: Path) -> su
     words = ("--", "nosuchprogram") if failure.launcher == "none" else ("fails.py",)
     shape = () if failure.launcher == "none" else ("--ntasks-per-node", "2")
     done = toolkit(
-        *("run", "--image", str(image), "--launcher", failure.launcher, *shape, *failure.options, *words), cwd=directory, timeout=120
+        *(
+            "run",
+            "--image",
+            str(image),
+            "--launcher",
+            failure.launcher,
+            *shape,
+            *failure.options,
+            *words,
+        ),
+        cwd=directory,
+        timeout=120,
     )
     assert isinstance(done, subprocess.CompletedProcess)
     return done
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_provoked_failure_is_named(name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_provoked_failure_is_named(
+    name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     failure = FAILURES[name]
     done = provoked(failure, toolkit, pytorch_image, shared_dir)
     assert done.returncode not in (0, 64, 65), done.stderr
     (run,) = (shared_dir / "runs").iterdir()
     if os.environ.get("UPDATE_GOLDEN"):
-        file = explain_evidence.GOLDEN / "captured" / f"{failure.rule}.{name.replace(' ', '-')}.json"
+        file = (
+            explain_evidence.GOLDEN / "captured" / f"{failure.rule}.{name.replace(' ', '-')}.json"
+        )
         explain_evidence.write(file, of_run(Paths(run))[0], shared_dir, pytorch_image)
     said = toolkit("explain", "--json", run.name, cwd=shared_dir)
     found = json.loads(said.stdout)
@@ -151,10 +204,14 @@ def test_a_provoked_failure_is_named(name: str, toolkit: Any, pytorch_image: Pat
     assert found["match"]["rule"] == failure.rule, (found, done.stdout + done.stderr)
     assert failure.says in found["match"]["cause"]
     assert failure.rank is None or found["match"]["rank"] == failure.rank
-    assert f"cause      {found['match']['cause']}" in done.stderr, "a failed run ends with its explanation"
+    assert f"cause      {found['match']['cause']}" in done.stderr, (
+        "a failed run ends with its explanation"
+    )
 
 
-def test_what_is_gone_when_the_job_starts(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_what_is_gone_when_the_job_starts(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     """Both were there when the job was planned."""
     for what, rule in (("bind", "bind-missing"), ("image", "image-missing")):
         place = shared_dir / what
@@ -162,7 +219,11 @@ def test_what_is_gone_when_the_job_starts(toolkit: Any, pytorch_image: Path, sha
         (place / "true.py").write_text("pass\n")
         options = ("--image", str(pytorch_image), "--launcher", "srun", "--bind", "data:/data")
         text = toolkit("run", "--dry-run", *options, "true.py", cwd=place).stdout
-        text = text.replace(f"{place}/data", f"{place}/gone") if what == "bind" else text.replace(str(pytorch_image), f"{place}/gone.sif")
+        text = (
+            text.replace(f"{place}/data", f"{place}/gone")
+            if what == "bind"
+            else text.replace(str(pytorch_image), f"{place}/gone.sif")
+        )
         (place / "job.sbatch").write_text(text)
         (place / "runs/true-0001/logs").mkdir(parents=True)
         toolkit("cluster", "exec", "--", "sbatch", "--wait", "job.sbatch", cwd=place)
@@ -171,8 +232,20 @@ def test_what_is_gone_when_the_job_starts(toolkit: Any, pytorch_image: Path, sha
         assert found["match"]["rule"] == rule, found
 
 
-def test_a_healthy_run_has_nothing_to_explain(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_healthy_run_has_nothing_to_explain(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "well.py").write_text(RANK + "print('loss 0.3, 0 errors')\n")
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", "srun", "--ntasks-per-node", "2", "well.py", cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "srun",
+        "--ntasks-per-node",
+        "2",
+        "well.py",
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stderr
     assert "ended well" in toolkit("explain", cwd=shared_dir).stderr

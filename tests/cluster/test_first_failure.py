@@ -27,10 +27,22 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.launcher}-{case.kind}" for case in CASES])
-def test_the_rank_that_failed_first_is_named_with_its_own_words(case: Case, pytorch_image: Path, toolkit: Any, shared_dir: Path) -> None:
+def test_the_rank_that_failed_first_is_named_with_its_own_words(
+    case: Case, pytorch_image: Path, toolkit: Any, shared_dir: Path
+) -> None:
     (shared_dir / "study.py").write_text(script(case))
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "3")
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", case.launcher, *shape, "study.py", cwd=shared_dir, timeout=240)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        case.launcher,
+        *shape,
+        "study.py",
+        cwd=shared_dir,
+        timeout=240,
+    )
     outcome = json.loads((shared_dir / "runs/study-0001/outcome.json").read_text())
     said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
     assert done.returncode == outcome["exit_code"] != 0
@@ -39,10 +51,14 @@ def test_the_rank_that_failed_first_is_named_with_its_own_words(case: Case, pyto
     assert said["match"].get("rank", case.rank) == case.rank
 
 
-def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(pytorch_image: Path, toolkit: Any, shared_dir: Path) -> None:
+def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(
+    pytorch_image: Path, toolkit: Any, shared_dir: Path
+) -> None:
     (shared_dir / "mine").mkdir()
     (shared_dir / "mine/sitecustomize.py").write_text("import builtins\nbuiltins.mine = True\n")
-    (shared_dir / "study.py").write_text("import os\nprint('mine', mine, os.environ['PYTHONPATH'].split(':')[1:])\n{}['shard']\n")
+    (shared_dir / "study.py").write_text(
+        "import os\nprint('mine', mine, os.environ['PYTHONPATH'].split(':')[1:])\n{}['shard']\n"
+    )
     words = ("--launcher", "none", "--env", f"PYTHONPATH={shared_dir / 'mine'}", "study.py")
     done = toolkit("run", "--image", str(pytorch_image), *words, cwd=shared_dir, timeout=120)
     assert f"mine True ['{shared_dir / 'mine'}']" in done.stdout

@@ -51,12 +51,26 @@ def place(user: User, pytorch_image: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("launcher", ["none", "srun", "torchrun", "mpirun"])
-def test_a_rank_reads_from_its_image_after_the_signal_to_save(user: User, place: Path, launcher: str) -> None:
+def test_a_rank_reads_from_its_image_after_the_signal_to_save(
+    user: User, place: Path, launcher: str
+) -> None:
     name = f"saves-{launcher}"
     (place / f"{name}.py").write_text(SAVING)
     (place / "saved").unlink(missing_ok=True)
-    shape = ("--nodes", "1", "--ntasks-per-node", "1", "--requeue", "--max-requeues", "1", "--signal", "B:USR1@60")
-    started = user.toolkit("run", "--detach", "--image", "pytorch_cpu", "--launcher", launcher, *shape, f"{name}.py")
+    shape = (
+        "--nodes",
+        "1",
+        "--ntasks-per-node",
+        "1",
+        "--requeue",
+        "--max-requeues",
+        "1",
+        "--signal",
+        "B:USR1@60",
+    )
+    started = user.toolkit(
+        "run", "--detach", "--image", "pytorch_cpu", "--launcher", launcher, *shape, f"{name}.py"
+    )
     assert started.returncode == 0, started.stderr
     run = f"{name}-0001"
 
@@ -64,9 +78,17 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(user: User, place:
         return user.toolkit("logs", run).stdout
 
     wait_for(lambda: "ready" in logs(), "the script to run", seconds=120)
-    assert "fuse" in user.run("ps", "-u", user.name, "-o", "comm").stdout, "the image is read through a FUSE server"
-    job = next(line.split()[0] for line in user.toolkit("cluster", "exec", "--", "squeue", "-h").stdout.splitlines())
-    assert user.toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", job).returncode == 0
+    assert "fuse" in user.run("ps", "-u", user.name, "-o", "comm").stdout, (
+        "the image is read through a FUSE server"
+    )
+    job = next(
+        line.split()[0]
+        for line in user.toolkit("cluster", "exec", "--", "squeue", "-h").stdout.splitlines()
+    )
+    assert (
+        user.toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", job).returncode
+        == 0
+    )
     followed = user.toolkit("logs", "-f", run, timeout=180)
     assert followed.returncode == 0, (followed.stderr, logs())
     assert (place / "saved").exists(), logs()

@@ -16,7 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-# From another node: holds silent connections, says what strangers say, and writes down what is answered.
+# From another node: holds silent connections, says what strangers say, and writes down what is
+# answered.
 STRANGER = """\
 import json, socket, sys, time
 host, port, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -104,7 +105,13 @@ def run(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a job printed that ran while the stranger knocked, and what that one was told."""
     # The job waits for a node until the stranger is there: nodes meet for a moment only.
-    holding = ("--parsable", "--nodelist=nid001", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    holding = (
+        "--parsable",
+        "--nodelist=nid001",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 600",
+    )
     blocker = toolkit("cluster", "exec", "--", "sbatch", *holding)
     assert blocker.returncode == 0, blocker.stderr
     done = toolkit(
@@ -154,8 +161,12 @@ def test_rays_nodes_meet(
         "ray",
     )
     assert results == {"nodes": ["nid001", "nid002"], "token": False}
-    assert answers["met"] >= 1, "the meeting is short: the first node stops listening when all are there"
-    assert set(answers["answers"]) <= {0, 64}, "a number and a proof, which say nothing to who has no secret"
+    assert answers["met"] >= 1, (
+        "the meeting is short: the first node stops listening when all are there"
+    )
+    assert set(answers["answers"]) <= {0, 64}, (
+        "a number and a proof, which say nothing to who has no secret"
+    )
 
 
 def test_agents_of_elastic_horovod_find_their_driver(

@@ -110,12 +110,21 @@ def test_the_definition_is_one_that_apptainer_builds_without_us(tiny: Tiny) -> N
     assert said.returncode == 0, said.stderr
     definition, image = tiny.place / "plain.def", tiny.place / "plain.sif"
     definition.write_text(said.stdout)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tiny.place), "APPTAINER_TMPDIR": str(tiny.place)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tiny.place),
+        "APPTAINER_TMPDIR": str(tiny.place),
+    }
     # As the definition's own head says for who is not root of all of the machine.
     argv = ["apptainer", "build", "--fakeroot", str(image), str(definition)]
-    built = subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        argv, env=environment, cwd="/", capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stderr
-    assert "toolkit-check: greeting passed: two  words" in within(image, "sh /opt/toolkit/checks/run").splitlines()
+    assert (
+        "toolkit-check: greeting passed: two  words"
+        in within(image, "sh /opt/toolkit/checks/run").splitlines()
+    )
     assert labels(str(image))["toolkit.recipe"] == "tiny"
 
 
@@ -129,15 +138,23 @@ def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
 
 
 def test_the_checks_can_be_run_again(tiny: Tiny) -> None:
-    recipe = tiny.recipe("echo hello > /greeting", checks='greeting = "cat /greeting", home = "! test -e $HOME/anything"')
+    recipe = tiny.recipe(
+        "echo hello > /greeting",
+        checks='greeting = "cat /greeting", home = "! test -e $HOME/anything"',
+    )
     assert tiny.run("build", recipe).returncode == 0
     done = tiny.run("check", "tiny", "--json")
     assert done.returncode == 0, done.stderr
-    assert [(check["name"], check["passed"]) for check in json.loads(done.stdout)] == [("labels", True), ("greeting", True), ("home", True)]
+    assert [(check["name"], check["passed"]) for check in json.loads(done.stdout)] == [
+        ("labels", True),
+        ("greeting", True),
+        ("home", True),
+    ]
     assert tiny.run("check", str(tiny.images / "tiny.sif")).returncode == 0
 
 
-# A kill in the base, in a step and while the file is written; the last is the longest of a large image.
+# A kill in the base, in a step and while the file is written; the last is the longest of a large
+# image.
 @pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) -> None:
     recipe = tiny.recipe(*SLOW)
@@ -180,7 +197,11 @@ def test_builds_killed_at_any_moment_leave_nothing_that_looks_whole(tiny: Tiny) 
 def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny: Tiny) -> None:
     recipe = tiny.recipe(*SLOW)
     process = tiny.started(recipe, until="+ sleep 300")
-    guards = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _guards(path, tiny)]
+    guards = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if _guards(path, tiny)
+    ]
     assert len(guards) == 1
     os.kill(guards[0], signal.SIGKILL)
     process.kill()
@@ -230,9 +251,15 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
 
 def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny) -> None:
     """Its Python takes for ever to say from outside what is in it."""
-    recipe = tiny.recipe(r"""printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3""")
+    recipe = tiny.recipe(
+        r"""printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3"""
+    )
     build = tiny.start("build", recipe)
-    wait_for(lambda: any(one.startswith("sleep 300") for one in tiny.processes()), "the look from outside", seconds=30)
+    wait_for(
+        lambda: any(one.startswith("sleep 300") for one in tiny.processes()),
+        "the look from outside",
+        seconds=30,
+    )
     os.killpg(build.pid, signal.SIGINT)  # as a terminal does
     said = build.communicate(timeout=30)[1]
     assert build.returncode == 130
@@ -282,7 +309,9 @@ def test_a_disk_that_fills_up_is_said_to_be_full(tiny: Tiny) -> None:
     small.mkdir()
     tiny.extra["TOOLKIT_BUILD_TMP"] = str(small)
     recipe = tiny.recipe("while true; do cat /bin/sh >> /large; done")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", str(small)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", str(small)], check=True
+    )
     try:
         done = tiny.run("build", recipe)
         assert done.returncode == 73, done.stderr
@@ -295,7 +324,11 @@ def test_a_disk_that_fills_up_is_said_to_be_full(tiny: Tiny) -> None:
 
 def test_values_reach_the_shell_byte_for_byte(tiny: Tiny) -> None:
     """Every hostile string as a requirement of pip, through Apptainer's own parser and %post's own shell."""
-    texts = [text for text in (*HOSTILE, "{{ mirror }}", "{{{x}}}", "%post", "# %post") if text.isprintable() and not text.startswith("-")]
+    texts = [
+        text
+        for text in (*HOSTILE, "{{ mirror }}", "{{{x}}}", "%post", "# %post")
+        if text.isprintable() and not text.startswith("-")
+    ]
     listed = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     more = f'[[steps]]\nblock = "python"\n[[steps]]\nblock = "pip"\npackages = [{listed}]\n'
     done = tiny.run("build", tiny.recipe("true", more=more))
@@ -315,7 +348,10 @@ def test_what_the_host_lends_is_there_in_the_build_and_not_in_the_image(tiny: Ti
         "APPTAINERENV_LEAKED": "yes",
         "LEAKED": "yes",
     }
-    done = tiny.run("build", tiny.recipe("cat /mnt/pip.conf", "find /mnt -name '*.whl'", "ls -d /leaked || true", "env"))
+    done = tiny.run(
+        "build",
+        tiny.recipe("cat /mnt/pip.conf", "find /mnt -name '*.whl'", "ls -d /leaked || true", "env"),
+    )
     assert done.returncode == 0, done.stderr
     log = (tiny.images / "tiny.log").read_text()
     assert re.search(r"^/mnt/find-links/\d+/x.whl$", log, re.MULTILINE)
@@ -330,12 +366,18 @@ def test_what_the_host_lends_is_there_in_the_build_and_not_in_the_image(tiny: Ti
 
 
 def test_temporary_files_of_a_build_are_its_own(tiny: Tiny) -> None:
-    marks = [Path(directory) / f"toolkit-test-mark-{os.getpid()}" for directory in ("/tmp", "/var/tmp")]
+    marks = [
+        Path(directory) / f"toolkit-test-mark-{os.getpid()}" for directory in ("/tmp", "/var/tmp")
+    ]
     for mark in marks:
         mark.touch()
     try:
-        commands = [f"echo x > {mark}-within" for mark in marks] + [f"! test -e {mark}" for mark in marks]
-        checks = ", ".join(f'at{number} = "echo x > {mark}-within"' for number, mark in enumerate(marks))
+        commands = [f"echo x > {mark}-within" for mark in marks] + [
+            f"! test -e {mark}" for mark in marks
+        ]
+        checks = ", ".join(
+            f'at{number} = "echo x > {mark}-within"' for number, mark in enumerate(marks)
+        )
         done = tiny.run("build", tiny.recipe(*commands, checks=checks))
         assert done.returncode == 0, done.stderr
         assert not any(mark.with_name(f"{mark.name}-within").exists() for mark in marks)
@@ -362,11 +404,17 @@ def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("which", ["tiny", "users_tiny"])
 @pytest.mark.parametrize("layers", [(), ("--flat",)])
-def test_a_check_has_shared_memory_that_is_not_the_hosts(which: str, layers: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+def test_a_check_has_shared_memory_that_is_not_the_hosts(
+    which: str, layers: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
     """As ranks on one node and the semaphores of Python's multiprocessing need it."""
     store = request.getfixturevalue(which)
     kept = Path("/dev/shm", f"toolkit-check-{os.getpid()}")
-    done = store.run("build", store.recipe("true", checks=f'writes = "echo kept > {kept} && cat {kept}"'), *layers)
+    done = store.run(
+        "build",
+        store.recipe("true", checks=f'writes = "echo kept > {kept} && cat {kept}"'),
+        *layers,
+    )
     assert done.returncode == 0, done.stderr
     assert not kept.exists()
 
@@ -385,7 +433,9 @@ def test_a_build_of_an_ordinary_user_that_is_killed_leaves_nothing(users_tiny: T
 
 def unpacked(image: Path, name: str) -> str:
     """A file as it lies in the image; a running container sees the machine's own in its place."""
-    listed = subprocess.run(["apptainer", "sif", "list", str(image)], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["apptainer", "sif", "list", str(image)], capture_output=True, text=True, check=True
+    ).stdout
     offset = re.search(r"(\d+)-\d+ *\|FS", listed)
     assert offset, listed
     argv = ["unsquashfs", "-cat", "-offset", offset[1], str(image), name]
@@ -393,7 +443,17 @@ def unpacked(image: Path, name: str) -> str:
 
 
 def within(image: Path, script: str) -> str:
-    argv = ["apptainer", "--silent", "run", "--cleanenv", "--containall", str(image), "sh", "-c", script]
+    argv = [
+        "apptainer",
+        "--silent",
+        "run",
+        "--cleanenv",
+        "--containall",
+        str(image),
+        "sh",
+        "-c",
+        script,
+    ]
     return subprocess.run(argv, capture_output=True, text=True, check=True, cwd="/").stdout
 
 
@@ -404,7 +464,14 @@ def test_the_real_image_has_proven_itself(pytorch_image: Path) -> None:
     assert proven >= {"imports", "openmpi", "user-site", "horovod-build", "ranks-mpi", "ranks-gloo"}
     assert known["frameworks"]["torch"] == "2.13.0+cpu"
     assert known["frameworks"]["horovod"] == "0.28.1"
-    assert set(known["frameworks"]) == {"torch", "numpy", "sklearn", "horovod", "mpi4py", "submitit"}
+    assert set(known["frameworks"]) == {
+        "torch",
+        "numpy",
+        "sklearn",
+        "horovod",
+        "mpi4py",
+        "submitit",
+    }
     assert known["mpi"] == ["pmix"]
     assert known["size"] < 520_000_000
 
@@ -412,29 +479,63 @@ def test_the_real_image_has_proven_itself(pytorch_image: Path) -> None:
 def test_the_real_image_has_no_tools_to_build_with(pytorch_image: Path) -> None:
     tools = "gcc g++ cc c++ cpp make cmake ld as strip"
     assert within(pytorch_image, f"for tool in {tools}; do command -v $tool; done; true") == ""
-    packages = within(pytorch_image, "dpkg-query -Wf '${Package} ${db:Status-Abbrev}\n'").splitlines()
-    assert [package for package in packages if re.search(r"-dev |^g\+\+|^gcc-1\d |^cmake|^make | rc", package)] == []
+    packages = within(
+        pytorch_image, "dpkg-query -Wf '${Package} ${db:Status-Abbrev}\n'"
+    ).splitlines()
+    assert [
+        package
+        for package in packages
+        if re.search(r"-dev |^g\+\+|^gcc-1\d |^cmake|^make | rc", package)
+    ] == []
 
 
 def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_image: Path) -> None:
     for name in ("etc/resolv.conf", "etc/hosts", "etc/hostname"):
         assert unpacked(pytorch_image, name) == ""
-    assert unpacked(pytorch_image, "etc/apt/sources.list").startswith("# The mirror of the build is not kept.")
+    assert unpacked(pytorch_image, "etc/apt/sources.list").startswith(
+        "# The mirror of the build is not kept."
+    )
     found = "find /mnt /tmp /var/tmp /root /home /var/cache/apt /var/lib/apt/lists /var/log /etc/dpkg/dpkg.cfg.d ! -type d"
     assert within(pytorch_image, f"{found} ! -path '/root/.*'") == ""
-    assert within(pytorch_image, "find / -xdev '(' -name pip.conf -o -name 'installed-by-name' ')' ! -path '/proc/*'") == ""
+    assert (
+        within(
+            pytorch_image,
+            "find / -xdev '(' -name pip.conf -o -name 'installed-by-name' ')' ! -path '/proc/*'",
+        )
+        == ""
+    )
     mirror = host.debian_mirror("bookworm")
-    names = [urlsplit(mirror).netloc, socket.gethostname(), *(bind.source for bind in host.loan().binds)]
-    # The system's own file of authorities has the same name everywhere, and a host may be called by a word like others.
-    # And a machine may keep its wheels where every build of ours puts what it compiles, which the definition says.
+    names = [
+        urlsplit(mirror).netloc,
+        socket.gethostname(),
+        *(bind.source for bind in host.loan().binds),
+    ]
+    # The system's own file of authorities has the same name everywhere, and a host may be called by
+    # a word like others. And a machine may keep its wheels where every build of ours puts what it
+    # compiles, which the definition says.
     common = ("/etc/ssl", "/etc/pki", WHEELS)
-    telling = [name for name in names if len(name) > 4 and re.search(r"[-./\d]", name) and not name.startswith(common)]
+    telling = [
+        name
+        for name in names
+        if len(name) > 4 and re.search(r"[-./\d]", name) and not name.startswith(common)
+    ]
     pattern = "|".join(re.escape(name) for name in telling)
     assert pattern
     places = "/etc /var /opt/toolkit /opt/venv/pyvenv.cfg /.singularity.d"
-    assert within(pytorch_image, f"grep -rIlE {shlex.quote(pattern)} {places} --exclude=hosts --exclude=resolv.conf || true") == ""
+    assert (
+        within(
+            pytorch_image,
+            f"grep -rIlE {shlex.quote(pattern)} {places} --exclude=hosts --exclude=resolv.conf || true",
+        )
+        == ""
+    )
     for part in ("1", "2"):
-        said = subprocess.run(["apptainer", "sif", "dump", part, str(pytorch_image)], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            ["apptainer", "sif", "dump", part, str(pytorch_image)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert not re.search(pattern, said)
 
 
@@ -443,15 +544,29 @@ def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
     assert said_by_image["toolkit.recipe"] == "pytorch_cpu"
     assert said_by_image["toolkit.version"] == __version__
     assert said_by_image["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))
-    said = subprocess.run(["apptainer", "inspect", "--deffile", str(pytorch_image)], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["apptainer", "inspect", "--deffile", str(pytorch_image)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert said.strip() == library.definition_path("pytorch_cpu").read_text().strip()
 
 
 def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Tiny) -> None:
     image = shutil.copy(pytorch_image, users_tiny.images)  # from where only its owner may look
     argv = [*users_tiny.become, "apptainer", "--silent", "run", "--containall", image]
-    told = [*argv, "python3", "-c", "import sys; print(sys.argv[1:], sys.prefix)", "two words", "$HOME"]
-    done = subprocess.run(told, capture_output=True, text=True, check=True, cwd="/", env=users_tiny.environment())
+    told = [
+        *argv,
+        "python3",
+        "-c",
+        "import sys; print(sys.argv[1:], sys.prefix)",
+        "two words",
+        "$HOME",
+    ]
+    done = subprocess.run(
+        told, capture_output=True, text=True, check=True, cwd="/", env=users_tiny.environment()
+    )
     assert done.stdout == "['two words', '$HOME'] /opt/venv\n"
 
 
@@ -477,16 +592,28 @@ def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:
     assert tiny.run("render", recipe).stdout != (tiny.place / "tiny.def").read_text()
 
 
-def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(tiny: Tiny, tiny_base: str) -> None:
-    stores = [Tiny(tiny.place / name, tiny_base, extra={"TOOLKIT_BUILD_TMP": str(tiny.place / "scratch")}) for name in "abc"]
+def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(
+    tiny: Tiny, tiny_base: str
+) -> None:
+    stores = [
+        Tiny(tiny.place / name, tiny_base, extra={"TOOLKIT_BUILD_TMP": str(tiny.place / "scratch")})
+        for name in "abc"
+    ]
     recipes = []
     for store in stores:
         store.images.mkdir(parents=True)
         recipes.append(store.recipe("sleep 0.3", f"echo {store.place.name} > /greeting"))
     for _ in range(2):
-        running = [store.start("build", recipe, "--force") for store, recipe in zip(stores, recipes, strict=True)]
-        assert [(process.wait(120), process.stderr.read() if process.returncode and process.stderr else "") for process in running] == [
-            (0, "")
-        ] * 3
+        running = [
+            store.start("build", recipe, "--force")
+            for store, recipe in zip(stores, recipes, strict=True)
+        ]
+        assert [
+            (
+                process.wait(120),
+                process.stderr.read() if process.returncode and process.stderr else "",
+            )
+            for process in running
+        ] == [(0, "")] * 3
     assert [store.inside("/bin/cat", "/greeting") for store in stores] == ["a\n", "b\n", "c\n"]
     assert list((tiny.place / "scratch").iterdir()) == []

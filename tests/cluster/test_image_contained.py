@@ -21,7 +21,17 @@ from toolkit.images.build.apptainer.work import Bind, Lower, Task, Work
 from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
-_NOT_NEEDED = ("site-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter", "ensurepip", "lib2to3")
+_NOT_NEEDED = (
+    "site-packages",
+    "test",
+    "tests",
+    "__pycache__",
+    "config-*",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+)
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +51,14 @@ def python_base(tiny_base: str) -> Iterator[str]:
         shutil.copy(Path(sys.base_prefix, "bin", version), base / "usr/bin/python3.real")
         for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
             shutil.copy(library, base / "usr/lib")
-        for program in (base / "usr/bin/python3.real", *(base / "usr/lib" / version).glob("lib-dynload/_ctypes*.so")):
+        for program in (
+            base / "usr/bin/python3.real",
+            *(base / "usr/lib" / version).glob("lib-dynload/_ctypes*.so"),
+        ):
             _copy_libraries(program, base)
-        (base / "bin/python3").write_text('#!/bin/sh\nexport PYTHONHOME=/usr LD_LIBRARY_PATH=/usr/lib\nexec /usr/bin/python3.real "$@"\n')
+        (base / "bin/python3").write_text(
+            '#!/bin/sh\nexport PYTHONHOME=/usr LD_LIBRARY_PATH=/usr/lib\nexec /usr/bin/python3.real "$@"\n'
+        )
         copy_program("ln", base)
         shutil.copy(Path(__file__).with_name("attack.py"), base / "attack.py")
         yield str(base)
@@ -91,10 +106,14 @@ def _put_key() -> None:
         assert libc.syscall(248, b"user", b"toolkit-canary", b"secret", 6, -3) > 0
 
 
-def test_a_malicious_package_cannot_leave_the_step(store: Tiny, canary: Path, victim: subprocess.Popen[bytes]) -> None:
+def test_a_malicious_package_cannot_leave_the_step(
+    store: Tiny, canary: Path, victim: subprocess.Popen[bytes]
+) -> None:
     _put_key()
     before = canary.stat()
-    done = store.run("build", store.recipe(f"python3 /attack.py {canary} {victim.pid}"), seconds=200)
+    done = store.run(
+        "build", store.recipe(f"python3 /attack.py {canary} {victim.pid}"), seconds=200
+    )
     assert done.returncode == 0, done.stderr
     log = (store.images / "tiny.log").read_text()
     results = dict(re.findall(r"^attack (\w+): (.*)$", log, re.MULTILINE))
@@ -105,8 +124,21 @@ def test_a_malicious_package_cannot_leave_the_step(store: Tiny, canary: Path, vi
     assert victim.poll() is None
 
 
-# Every place of the image that a build makes, mounts upon, reads or deletes from outside, and what is there else.
-FURNISHED = ("etc/hosts", "etc/resolv.conf", "mnt", "tmp", "proc", "sys", "dev", "opt", "var/log", "root", "var/tmp")
+# Every place of the image that a build makes, mounts upon, reads or deletes from outside, and what
+# is there else.
+FURNISHED = (
+    "etc/hosts",
+    "etc/resolv.conf",
+    "mnt",
+    "tmp",
+    "proc",
+    "sys",
+    "dev",
+    "opt",
+    "var/log",
+    "root",
+    "var/tmp",
+)
 
 
 def _linked_base(tiny_base: str, target: Path, links: tuple[str, ...], start: str) -> Path:
@@ -126,7 +158,14 @@ def _state(directory: Path) -> dict[str, tuple[object, ...]]:
     for path in sorted((directory, *directory.rglob("*"))):
         state = path.lstat()
         content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        found[str(path)] = (state.st_mode, state.st_uid, state.st_size, state.st_mtime_ns, state.st_ctime_ns, content)
+        found[str(path)] = (
+            state.st_mode,
+            state.st_uid,
+            state.st_size,
+            state.st_mtime_ns,
+            state.st_ctime_ns,
+            content,
+        )
     return found
 
 
@@ -150,22 +189,42 @@ def _host(store: Tiny, *, there: bool) -> Path:
 RELATIVE = "../../../../../../../../.."
 COMBINED = [(start, there, FURNISHED[:-1]) for start in ("", RELATIVE) for there in (True, False)]
 SINGLE = [("", there, (name,)) for there in (True, False) for name in FURNISHED]
-# Relative links that lead out are refused by Apptainer itself; it makes files only at two of these places.
-WHOLE_BUILDS = [*((start, there, name) for start, there, (name,) in SINGLE if there or name.startswith("etc/")), (RELATIVE, True, "mnt")]
+# Relative links that lead out are refused by Apptainer itself; it makes files only at two of these
+# places.
+WHOLE_BUILDS = [
+    *((start, there, name) for start, there, (name,) in SINGLE if there or name.startswith("etc/")),
+    (RELATIVE, True, "mnt"),
+]
 
 
 def _told(case: object) -> str | None:
-    return "relative" if case == RELATIVE else "absolute" if case == "" else "all" if isinstance(case, tuple) and len(case) > 1 else None
+    return (
+        "relative"
+        if case == RELATIVE
+        else "absolute"
+        if case == ""
+        else "all"
+        if isinstance(case, tuple) and len(case) > 1
+        else None
+    )
 
 
 @pytest.mark.parametrize(("start", "there", "links"), [*COMBINED, *SINGLE], ids=_told)
-def test_a_step_is_furnished_within_its_root(store: Tiny, tiny_base: str, start: str, there: bool, links: tuple[str, ...]) -> None:
+def test_a_step_is_furnished_within_its_root(
+    store: Tiny, tiny_base: str, start: str, there: bool, links: tuple[str, ...]
+) -> None:
     """The sandbox alone, on a root with links where it mounts, makes and removes things."""
     host = _host(store, there=there)
-    base, work, lent = _linked_base(tiny_base, store.place, links, start), store.place / "work", store.place / "lent"
+    base, work, lent = (
+        _linked_base(tiny_base, store.place, links, start),
+        store.place / "work",
+        store.place / "lent",
+    )
     for directory in (work, lent / "steps"):
         directory.mkdir(parents=True)
-    (lent / "steps/0").write_text("mkdir -p /opt/wheels; echo x > /opt/wheels/made.whl; cat /etc/hosts >&2; echo lent: $(ls /mnt)\n")
+    (lent / "steps/0").write_text(
+        "mkdir -p /opt/wheels; echo x > /opt/wheels/made.whl; cat /etc/hosts >&2; echo lent: $(ls /mnt)\n"
+    )
     (store.place / "products").mkdir()
     task = Task(
         name="act",
@@ -179,14 +238,33 @@ def test_a_step_is_furnished_within_its_root(store: Tiny, tiny_base: str, start:
     )
     binds = (Bind(source="/etc/hosts", target="/etc/hosts"), Bind(source=str(lent), target="/mnt"))
     users, groups = ((), ()) if not store.become and os.geteuid() == 0 else store.ids()
-    told = Work(directory=str(work), lowers=(Lower(path=str(base)),), tasks=(task,), binds=binds, users=users, groups=groups)
+    told = Work(
+        directory=str(work),
+        lowers=(Lower(path=str(base)),),
+        tasks=(task,),
+        binds=binds,
+        users=users,
+        groups=groups,
+    )
     (store.place / "work.json").write_text(to_json(told))
     if store.become:
-        subprocess.run(["chown", "-R", "--reference", str(store.place), str(base), str(work), str(lent)], check=True)
-        subprocess.run(["chown", "-R", "--reference", str(store.place), str(store.place / "products")], check=True)
+        subprocess.run(
+            ["chown", "-R", "--reference", str(store.place), str(base), str(work), str(lent)],
+            check=True,
+        )
+        subprocess.run(
+            ["chown", "-R", "--reference", str(store.place), str(store.place / "products")],
+            check=True,
+        )
     before = _state(host)
     done = subprocess.run(
-        [*store.become, sys.executable, "-m", "toolkit.images.build.apptainer.sandbox", str(store.place / "work.json")],
+        [
+            *store.become,
+            sys.executable,
+            "-m",
+            "toolkit.images.build.apptainer.sandbox",
+            str(store.place / "work.json"),
+        ],
         env={**store.environment(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         capture_output=True,
         text=True,
@@ -199,14 +277,18 @@ def test_a_step_is_furnished_within_its_root(store: Tiny, tiny_base: str, start:
 
 
 @pytest.mark.parametrize(("start", "there", "name"), WHOLE_BUILDS, ids=_told)
-def test_links_of_a_base_lead_to_nothing_of_the_host(store: Tiny, tiny_base: str, start: str, there: bool, name: str) -> None:
+def test_links_of_a_base_lead_to_nothing_of_the_host(
+    store: Tiny, tiny_base: str, start: str, there: bool, name: str
+) -> None:
     """A whole build. Apptainer, which packs the base, refuses some of these; it must not write through any."""
     host = _host(store, there=there)
     store.base = str(_linked_base(tiny_base, store.place, (name,), start))
     before = _state(host)
     done = store.run("build", store.recipe("echo made > /made"))
     assert _state(host) == before
-    refused = "the step base failed" in done.stderr or (name in ("dev", "var/tmp") and done.returncode == 74)
+    refused = "the step base failed" in done.stderr or (
+        name in ("dev", "var/tmp") and done.returncode == 74
+    )
     assert done.returncode == 0 or refused, done.stderr
     assert done.returncode == 0 or start or name not in ("mnt", "opt", "var/log"), done.stderr
 

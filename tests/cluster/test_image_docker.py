@@ -27,7 +27,9 @@ def _names(saved: Path) -> Iterator[str]:
     """Yield every file of every layer; of Docker since 25, layers are blobs among others."""
     with tarfile.open(saved) as archive:
         for member in archive:
-            is_layer = member.isfile() and (member.name.endswith("layer.tar") or member.name.startswith("blobs/"))
+            is_layer = member.isfile() and (
+                member.name.endswith("layer.tar") or member.name.startswith("blobs/")
+            )
             stream = archive.extractfile(member) if is_layer else None
             if stream:
                 with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=stream) as layer:
@@ -39,7 +41,9 @@ def named(engine: TestEngine) -> str:
     return engine.client("images", "-q", "toolkit/tiny")
 
 
-def test_a_build_makes_an_image_a_sif_and_its_manifest(docked: Docked, docker_engine: TestEngine, registry: TestRegistry) -> None:
+def test_a_build_makes_an_image_a_sif_and_its_manifest(
+    docked: Docked, docker_engine: TestEngine, registry: TestRegistry
+) -> None:
     recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
     done = docked.build(recipe)
     assert done.returncode == 0, done.stderr
@@ -49,16 +53,37 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(docked: Docked, docker_en
     known = docked.manifest
     assert str(known["builder"]).startswith("docker ")
     assert known["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
-    digest = docker_engine.client("image", "inspect", "--format", "{{index .RepoDigests 0}}", f"{registry.name}/stand-in/tiny:22.03-py3")
+    digest = docker_engine.client(
+        "image",
+        "inspect",
+        "--format",
+        "{{index .RepoDigests 0}}",
+        f"{registry.name}/stand-in/tiny:22.03-py3",
+    )
     assert known["base"] == {"reference": docked.base, "digest": digest.partition("@")[2]}
     for step in ("base", "act", "clean", "convert", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
     said = labels(str(docked.images / "tiny.sif"))
     assert said["toolkit.recipe"] == "tiny"
     assert said["org.opencontainers.image.description"].startswith("stand-in")
-    run = ["apptainer", "--silent", "run", "--containall", str(docked.images / "tiny.sif"), "printf", "%s|", "two words", "$HOME"]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "two words|$HOME|"
-    assert docker_engine.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting") == "hello"
+    run = [
+        "apptainer",
+        "--silent",
+        "run",
+        "--containall",
+        str(docked.images / "tiny.sif"),
+        "printf",
+        "%s|",
+        "two words",
+        "$HOME",
+    ]
+    assert (
+        subprocess.run(run, capture_output=True, text=True, check=True).stdout == "two words|$HOME|"
+    )
+    assert (
+        docker_engine.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting")
+        == "hello"
+    )
 
 
 def test_what_has_not_changed_is_kept(docked: Docked) -> None:
@@ -91,7 +116,9 @@ def test_the_same_recipe_by_the_other_engine_is_built(docked: Docked) -> None:
     assert docked.inside("/bin/cat", "/greeting") == "hello\n"
 
 
-def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(docked: Docked, docker_engine: TestEngine) -> None:
+def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
+    docked: Docked, docker_engine: TestEngine
+) -> None:
     wheels = docked.place / "wheels, and more"
     wheels.mkdir()
     (wheels / "x.whl").touch()
@@ -101,11 +128,19 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(docked
         "http_proxy": "http://proxied:t1psecret@proxy.example.org:3128",
         "LEAKED": "yes",
     }
-    recipe = docked.recipe("cat /mnt/pip.conf", "echo $http_proxy", "env", "ls /mnt", "while test ! -e /mnt/never; do sleep 1; done")
+    recipe = docked.recipe(
+        "cat /mnt/pip.conf",
+        "echo $http_proxy",
+        "env",
+        "ls /mnt",
+        "while test ! -e /mnt/never; do sleep 1; done",
+    )
     process = docked.start("build", recipe, "--engine", "docker")
     log = docked.images / "tiny.failed.log"
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    lines = [
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()
+    ]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert any(b"--secret" in line for line in lines)
@@ -118,9 +153,14 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(docked
     assert "proxied:****@proxy.example.org" in text
     assert "LEAKED" not in text
     assert docked.inside("/bin/find", "/mnt") == "/mnt\n"
-    everything = text.encode() + (docked.images / "tiny.json").read_bytes() + (docked.images / "tiny.sif").read_bytes()
+    everything = (
+        text.encode()
+        + (docked.images / "tiny.json").read_bytes()
+        + (docked.images / "tiny.sif").read_bytes()
+    )
     everything += (
-        docker_engine.client("history", "--no-trunc", "toolkit/tiny").encode() + docker_engine.client("inspect", "toolkit/tiny").encode()
+        docker_engine.client("history", "--no-trunc", "toolkit/tiny").encode()
+        + docker_engine.client("inspect", "toolkit/tiny").encode()
     )
     saved = docked.place / "saved.tar"
     docker_engine.client("save", "-o", str(saved), "toolkit/tiny")
@@ -133,7 +173,9 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(docked
     assert b"packages.example.org" not in everything.replace(text.encode(), b"")
 
 
-def test_a_failed_step_is_named_with_its_command_and_the_tail(docked: Docked, docker_engine: TestEngine) -> None:
+def test_a_failed_step_is_named_with_its_command_and_the_tail(
+    docked: Docked, docker_engine: TestEngine
+) -> None:
     done = docked.build(docked.recipe("echo before", "cat /missing/file", "echo after"))
     assert done.returncode == 74
     assert "the step act failed" in done.stderr
@@ -144,8 +186,12 @@ def test_a_failed_step_is_named_with_its_command_and_the_tail(docked: Docked, do
     assert named(docker_engine) == ""
 
 
-def test_an_image_that_fails_a_check_gets_no_name(docked: Docked, docker_engine: TestEngine) -> None:
-    done = docked.build(docked.recipe("true", checks='good = "echo fine", bad = "echo the sum is wrong; exit 1"'))
+def test_an_image_that_fails_a_check_gets_no_name(
+    docked: Docked, docker_engine: TestEngine
+) -> None:
+    done = docked.build(
+        docked.recipe("true", checks='good = "echo fine", bad = "echo the sum is wrong; exit 1"')
+    )
     assert done.returncode == 74
     assert "did not pass 1 of 2 checks" in done.stderr
     assert "| bad: the sum is wrong" in done.stderr
@@ -220,20 +266,28 @@ def test_a_disk_of_the_engine_that_fills_up(docked: Docked, engine_directory: Pa
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_reader_builds_the_definition_by_docker_alone(docked: Docked, docker_engine: TestEngine, registry: TestRegistry) -> None:
+def test_a_reader_builds_the_definition_by_docker_alone(
+    docked: Docked, docker_engine: TestEngine, registry: TestRegistry
+) -> None:
     recipe = docked.recipe("echo 'two  words' > /greeting", checks='greeting = "cat /greeting"')
     said = docked.run("render", recipe, "--format", "docker")
     assert said.returncode == 0, said.stderr
     assert "--mount=type=secret" not in said.stdout
     base = f"BASE={registry.name}/stand-in/tiny:22.03-py3"
-    image = docker_engine.client("build", "-q", "--network=host", "--build-arg", base, "-", input=said.stdout.encode())
-    assert docker_engine.client("run", "--rm", "--network=none", image, "sh", "/opt/toolkit/checks/run").splitlines() == [
+    image = docker_engine.client(
+        "build", "-q", "--network=host", "--build-arg", base, "-", input=said.stdout.encode()
+    )
+    assert docker_engine.client(
+        "run", "--rm", "--network=none", image, "sh", "/opt/toolkit/checks/run"
+    ).splitlines() == [
         "two  words",
         "toolkit-check: greeting passed: two  words",
     ]
 
 
-def test_another_engine_than_apptainer_where_it_may_not_build(docked: Docked, docker_engine: TestEngine) -> None:
+def test_another_engine_than_apptainer_where_it_may_not_build(
+    docked: Docked, docker_engine: TestEngine
+) -> None:
     """A user without subordinate ids, who may talk to Docker."""
     name = f"tk-plain-{os.getpid()}"
     subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name], check=True)
@@ -249,7 +303,9 @@ def test_another_engine_than_apptainer_where_it_may_not_build(docked: Docked, do
         assert done.returncode == 0, done.stderr
         assert re.search(r"^engine +docker 2\d", done.stderr, re.MULTILINE), done.stderr
         assert docked.inside("/bin/cat", "/greeting") == "hello\n"
-        assert docked.manifest["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
+        assert docked.manifest["checks"] == [
+            {"name": "greeting", "passed": True, "detail": "hello"}
+        ]
         docked.extra["DOCKER_HOST"] = "unix:///nowhere.sock"
         neither = docked.run("build", recipe, "--force")
         assert neither.returncode == 77, neither.stderr

@@ -26,7 +26,9 @@ class Store(NamedTuple):
         recipe.write_text(head + "\n".join(lines) + "\n")
         argv = (sys.executable, "-m", "toolkit", "image", "build", str(recipe))
         env = {**os.environ, "TOOLKIT_IMAGES": str(self.directory)}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL
+        )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,9 @@ def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store: Store) -> 
     manifest = json.loads((store.directory / "extended.json").read_text())
     assert manifest["frameworks"]["torch"] == "2.13.0+cpu"
     assert manifest["frameworks"]["einops"]
-    assert any(one["name"] == "imports" and "einops" in one["detail"] for one in manifest["verified"])
+    assert any(
+        one["name"] == "imports" and "einops" in one["detail"] for one in manifest["verified"]
+    )
     assert "einops" in manifest["pythons"][0]["modules"]
 
 
@@ -52,7 +56,10 @@ def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
     """The review's case: torchvision for another torch; pip alone would have replaced torch under Horovod."""
     done = store.build('packages = ["torchvision==0.29.2"]')
     assert done.returncode == 74, done.stderr
-    assert "torchvision==0.29.2 would replace what extended is verified for: torch==2.13.0+cpu" in done.stderr
+    assert (
+        "torchvision==0.29.2 would replace what extended is verified for: torch==2.13.0+cpu"
+        in done.stderr
+    )
     assert 'packages = ["torchvision==0.28.0"] fits' in done.stderr
     assert 'replaces = ["torch"]' in done.stderr
 
@@ -69,7 +76,9 @@ def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovo
     )
     argv = (sys.executable, "-m", "toolkit", "image", "build", str(recipe))
     env = {**os.environ, "TOOLKIT_IMAGES": str(store.directory)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 74, done.stderr
     assert "built for pytorch 2.13.0+cpu, and 2.15.0+cu132 is in the image" in done.stderr
     assert not (store.directory / "sly.sif").exists()

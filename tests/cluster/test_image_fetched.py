@@ -13,9 +13,15 @@ from tests.cluster.engine_fixtures import TestEngine, TestRegistry
 
 
 @pytest.fixture
-def environment(toolkit_env: dict[str, str], shared_dir: Path, registry: TestRegistry) -> dict[str, str]:
+def environment(
+    toolkit_env: dict[str, str], shared_dir: Path, registry: TestRegistry
+) -> dict[str, str]:
     """An image directory of its own, and the registry in the place of one with a name."""
-    return {**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "images"), "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
+    return {
+        **toolkit_env,
+        "TOOLKIT_IMAGES": str(shared_dir / "images"),
+        "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}",
+    }
 
 
 def test_an_image_of_a_registry_is_fetched_once_and_kept(
@@ -49,10 +55,17 @@ def test_an_image_of_a_registry_is_fetched_once_and_kept(
     (sif,) = images.glob("*.sif")
     assert sif.name == "registry.example.org_stand-in_tiny_22.03-py3.sif"
     manifest = json.loads(sif.with_suffix(".json").read_text())
-    digest = docker_engine.client("inspect", "--format", "{{index .RepoDigests 0}}", f"{registry.name}/stand-in/tiny:22.03-py3")
+    digest = docker_engine.client(
+        "inspect",
+        "--format",
+        "{{index .RepoDigests 0}}",
+        f"{registry.name}/stand-in/tiny:22.03-py3",
+    )
     assert manifest["base"] == {"reference": tiny_reference, "digest": digest.partition("@")[2]}
     assert (manifest["origin"], manifest["runscript"]) == (reference, False)
-    assert digest.partition("@")[2] in manifest["command"], "the command fetches the very same image again"
+    assert digest.partition("@")[2] in manifest["command"], (
+        "the command fetches the very same image again"
+    )
 
     before = sif.stat()
     second = run(*job, "--", "cat", "/etc/passwd")
@@ -65,18 +78,43 @@ def test_an_image_of_a_registry_is_fetched_once_and_kept(
 
 
 def test_an_image_that_was_pushed_is_run_from_where_it_is(
-    toolkit: Toolkit, cluster: str, environment: dict[str, str], shared_dir: Path, registry: TestRegistry, tiny_base: str
+    toolkit: Toolkit,
+    cluster: str,
+    environment: dict[str, str],
+    shared_dir: Path,
+    registry: TestRegistry,
+    tiny_base: str,
 ) -> None:
     del cluster
     sif = shared_dir / "by-hand.sif"
     build = ["apptainer", "build", "--fakeroot", str(sif), tiny_base]
-    subprocess.run(build, check=True, capture_output=True, env={**environment, "APPTAINER_TMPDIR": str(shared_dir)})
+    subprocess.run(
+        build,
+        check=True,
+        capture_output=True,
+        env={**environment, "APPTAINER_TMPDIR": str(shared_dir)},
+    )
     place = f"oras://{registry.name}/images/by-hand:1"
-    subprocess.run(["apptainer", "push", "-U", "--no-https", str(sif), place], check=True, capture_output=True)
-    done = toolkit("run", "--image", place, "--launcher", "none", "--", "cat", "/etc/group", cwd=shared_dir, env=environment)
+    subprocess.run(
+        ["apptainer", "push", "-U", "--no-https", str(sif), place], check=True, capture_output=True
+    )
+    done = toolkit(
+        "run",
+        "--image",
+        place,
+        "--launcher",
+        "none",
+        "--",
+        "cat",
+        "/etc/group",
+        cwd=shared_dir,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     assert "root:x:0:" in done.stdout
-    (manifest,) = (json.loads(path.read_text()) for path in Path(environment["TOOLKIT_IMAGES"]).glob("*.json"))
+    (manifest,) = (
+        json.loads(path.read_text()) for path in Path(environment["TOOLKIT_IMAGES"]).glob("*.json")
+    )
     assert manifest["origin"] == place
 
 
@@ -90,10 +128,19 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
     ],
 )
 def test_a_reference_that_leads_nowhere_leaves_nothing(
-    toolkit: Toolkit, cluster: str, environment: dict[str, str], shared_dir: Path, tiny_reference: str, image: str, code: int, says: str
+    toolkit: Toolkit,
+    cluster: str,
+    environment: dict[str, str],
+    shared_dir: Path,
+    tiny_reference: str,
+    image: str,
+    code: int,
+    says: str,
 ) -> None:
     del cluster, tiny_reference
-    done = toolkit("run", "--image", image, "--launcher", "none", "--", "true", cwd=shared_dir, env=environment)
+    done = toolkit(
+        "run", "--image", image, "--launcher", "none", "--", "true", cwd=shared_dir, env=environment
+    )
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     images = Path(environment["TOOLKIT_IMAGES"])

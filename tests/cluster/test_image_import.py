@@ -17,7 +17,23 @@ from tests.cluster.image_fixtures import copy_program
 from tests.cluster.trees import docker_tree, environment_of, programs_environment, sif_tree
 from toolkit.images.build import host_config as host
 
-_PROGRAMS = ("tar", "gzip", "base64", "mktemp", "dirname", "mv", "setpriv", "getent", "cut", "bash", "sort", "chmod", "ln", "pwd", "touch")
+_PROGRAMS = (
+    "tar",
+    "gzip",
+    "base64",
+    "mktemp",
+    "dirname",
+    "mv",
+    "setpriv",
+    "getent",
+    "cut",
+    "bash",
+    "sort",
+    "chmod",
+    "ln",
+    "pwd",
+    "touch",
+)
 BASE = "registry.example.org/stand-in/importing:1"
 
 ORDER = """\
@@ -69,14 +85,21 @@ two
 
 
 @pytest.fixture(scope="module")
-def importing_base(docker_engine: TestEngine, registry: TestRegistry, tiny_base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def importing_base(
+    docker_engine: TestEngine,
+    registry: TestRegistry,
+    tiny_base: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
     """A handful of programs more than tiny, in the registry, and in the engine under the name of the Dockerfiles."""
     base = tmp_path_factory.mktemp("base")
     subprocess.run(["cp", "-a", f"{tiny_base}/.", base], check=True)
     for program in _PROGRAMS:
         if program != "pwd":
             copy_program(program, base)
-    (base / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nworker:x:501:502:worker:/home/worker:/bin/sh\n")
+    (base / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nworker:x:501:502:worker:/home/worker:/bin/sh\n"
+    )
     (base / "etc/group").write_text("root:x:0:\nworkers:x:502:\nmore:x:503:worker\n")
     (base / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\n")
     library = next(Path("/lib").glob("*/libnss_files.so.2"), None)
@@ -89,7 +112,9 @@ def importing_base(docker_engine: TestEngine, registry: TestRegistry, tiny_base:
 
 
 @pytest.fixture
-def store(docker_engine: TestEngine, registry: TestRegistry, importing_base: str) -> Iterator[Docked]:
+def store(
+    docker_engine: TestEngine, registry: TestRegistry, importing_base: str
+) -> Iterator[Docked]:
     with store_of(docker_engine.environment, registry, importing_base) as made:
         yield made
 
@@ -119,24 +144,39 @@ def test_a_dockerfile_and_its_recipe_give_the_same_image(
     store: Docked, context: Path, docker_engine: TestEngine, name: str, text: str, engine: str
 ) -> None:
     (context / "Dockerfile").write_text(text)
-    imported = store.run("import", context / "Dockerfile", "--name", "tiny", "--directory", store.place)
+    imported = store.run(
+        "import", context / "Dockerfile", "--name", "tiny", "--directory", store.place
+    )
     assert imported.returncode == 0, imported.stderr
     words = ("--flat",) if engine == "flat" else ("--engine", engine)
     built = store.run("build", store.place / "tiny.toml", *words)
     assert built.returncode == 0, built.stderr
-    docker_engine.client("build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(context))
+    docker_engine.client(
+        "build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(context)
+    )
     # Apptainer shows an image another /tmp, also while it builds it flat.
     unlike = ("tmp", "var/tmp") if engine == "flat" else ()
-    ours, theirs = sif_tree(store.images / "tiny.sif"), docker_tree(docker_engine, f"by-docker:{name}")
-    different = {path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)}
+    ours, theirs = (
+        sif_tree(store.images / "tiny.sif"),
+        docker_tree(docker_engine, f"by-docker:{name}"),
+    )
+    different = {
+        path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)
+    }
     assert {path: both for path, both in different.items() if not path.startswith(unlike)} == {}
     assert sorted(set(ours) - set(theirs)) == []
-    assert environment_of(store.images / "tiny.sif") == docker_environment(docker_engine, f"by-docker:{name}")
+    assert environment_of(store.images / "tiny.sif") == docker_environment(
+        docker_engine, f"by-docker:{name}"
+    )
 
 
 def docker_environment(engine: TestEngine, image: str) -> dict[str, str]:
     """The environment that Docker gives the image's programs."""
-    return programs_environment(engine.client("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "env", image))
+    return programs_environment(
+        engine.client(
+            "run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "env", image
+        )
+    )
 
 
 DOCKERFILES = Path(__file__).parent.parent / "dockerfiles"
@@ -147,7 +187,14 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
     """Debian with Python and pip, as an image in the registry and in the engine, able to reach what this machine reaches."""
     root = Path(tempfile.mkdtemp(prefix="toolkit-test-debian-", dir="/var/tmp"))
     packages = "python3,python3-pip,python3-venv,ca-certificates,tzdata"
-    words = ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", str(root), host.debian_mirror("bookworm")]
+    words = [
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={packages}",
+        "bookworm",
+        str(root),
+        host.debian_mirror("bookworm"),
+    ]
     subprocess.run(words, check=True, capture_output=True)
     authorities = host._certificates(host.pip_settings_here())
     if authorities is not None:
@@ -156,7 +203,11 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
     (root / "etc/apt/apt.conf.d/99-host").write_text(host.loan().files.get("apt.conf", ""))
     for empty in ("etc/resolv.conf", "etc/hostname"):
         (root / empty).write_text("")
-    packed = subprocess.run(["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."], capture_output=True, check=True).stdout
+    packed = subprocess.run(
+        ["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."],
+        capture_output=True,
+        check=True,
+    ).stdout
     subprocess.run(["rm", "-rf", root], check=True)
     name = f"{registry.name}/library/debian:bookworm"
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -167,7 +218,9 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
 
 
 @pytest.fixture(scope="module")
-def debian_store(docker_engine: TestEngine, registry: TestRegistry, debian: str) -> Iterator[Docked]:
+def debian_store(
+    docker_engine: TestEngine, registry: TestRegistry, debian: str
+) -> Iterator[Docked]:
     """One store for all of them: the base is fetched once."""
     with store_of(docker_engine.environment, registry, debian) as made:
         made.extra["TOOLKIT_REGISTRIES"] = f"docker.io={registry.name}"
@@ -176,17 +229,27 @@ def debian_store(docker_engine: TestEngine, registry: TestRegistry, debian: str)
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCKERFILES.glob("*/Dockerfile")))
-def test_dockerfiles_as_people_write_them(debian_store: Docked, docker_engine: TestEngine, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in DOCKERFILES.glob("*/Dockerfile"))
+)
+def test_dockerfiles_as_people_write_them(
+    debian_store: Docked, docker_engine: TestEngine, name: str
+) -> None:
     """Ten Dockerfiles with what people do in them: Docker itself and our recipe make the same files and the same environment."""
     store, recipe = debian_store, debian_store.place / f"{name}.toml"
-    imported = store.run("import", DOCKERFILES / name / "Dockerfile", "--name", name, "--directory", store.place)
+    imported = store.run(
+        "import", DOCKERFILES / name / "Dockerfile", "--name", name, "--directory", store.place
+    )
     assert imported.returncode == 0, imported.stderr
     built = store.run("build", recipe, "--engine", "apptainer", seconds=600)
     assert built.returncode == 0, built.stderr
     sif = store.images / f"{name}.sif"
-    docker_engine.client("build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(DOCKERFILES / name))
+    docker_engine.client(
+        "build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(DOCKERFILES / name)
+    )
     ours, theirs = sif_tree(sif), docker_tree(docker_engine, f"by-docker:{name}")
-    assert {path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)} == {}
+    assert {
+        path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)
+    } == {}
     assert sorted(set(ours) - set(theirs)) == []
     assert environment_of(sif) == docker_environment(docker_engine, f"by-docker:{name}")

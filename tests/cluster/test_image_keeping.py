@@ -25,7 +25,9 @@ def built(tiny: Tiny) -> Tiny:
     return tiny
 
 
-def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(built: Tiny, registry: TestRegistry) -> None:
+def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(
+    built: Tiny, registry: TestRegistry
+) -> None:
     manifest = json.loads((built.images / "tiny.json").read_text())
     place = f"oras://{registry.name}/images/tiny:1"
     pushed = built.run("push", "tiny", place)
@@ -48,14 +50,20 @@ def test_a_tag_that_somebody_moved_is_noticed(built: Tiny, registry: TestRegistr
     assert built.run("push", "tiny", place).returncode == 0
     other = built.run("build", built.recipe("echo other > /hello", name="other"))
     assert other.returncode == 0, other.stderr
-    subprocess.run(["apptainer", "push", "-U", "--no-https", built.images / "other.sif", place], check=True, capture_output=True)
+    subprocess.run(
+        ["apptainer", "push", "-U", "--no-https", built.images / "other.sif", place],
+        check=True,
+        capture_output=True,
+    )
     pulled = built.run("pull", place, "--name", "third")
     assert pulled.returncode == 74, pulled.stderr
     assert "somebody pushed another image" in pulled.stderr
     assert not (built.images / "third.sif").exists()
 
 
-def test_a_registry_that_wants_a_login_gets_that_of_the_user(built: Tiny, guarded_registry: TestRegistry) -> None:
+def test_a_registry_that_wants_a_login_gets_that_of_the_user(
+    built: Tiny, guarded_registry: TestRegistry
+) -> None:
     place = f"oras://{guarded_registry.name}/images/tiny:1"
     refused = built.run("push", "tiny", place)
     assert refused.returncode != 0
@@ -68,7 +76,11 @@ def test_a_registry_that_wants_a_login_gets_that_of_the_user(built: Tiny, guarde
 
 def test_what_is_not_there_is_not_pulled(built: Tiny, registry: TestRegistry) -> None:
     before = built.left()
-    for origin, code in ((f"oras://{registry.name}/images/nothing:1", 71), ("here:1", 64), ("oras://A b", 64)):
+    for origin, code in (
+        (f"oras://{registry.name}/images/nothing:1", 71),
+        ("here:1", 64),
+        ("oras://A b", 64),
+    ):
         done = built.run("pull", origin)
         assert done.returncode == code, done.stderr
     assert built.left() == before
@@ -80,15 +92,21 @@ def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
     program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
     assert program, "sshd is missing: toolkit setup --with tests"
     for key in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True
+        )
     shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
     port = 22000 + os.getpid() % 20000
     (tmp_path / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\nStrictModes no\n"
         f"PidFile {tmp_path}/pid\nUsePAM no\nPermitRootLogin yes\n"
     )
-    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd as root puts those who have not logged in yet
-    daemon = subprocess.Popen([program, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=(tmp_path / "log").open("w"))
+    Path("/run/sshd").mkdir(
+        exist_ok=True
+    )  # where sshd as root puts those who have not logged in yet
+    daemon = subprocess.Popen(
+        [program, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=(tmp_path / "log").open("w")
+    )
     config = tmp_path / "ssh_config"
     config.write_text(
         f"Host site\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/user\n  StrictHostKeyChecking no\n"
@@ -102,7 +120,12 @@ def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
     try:
         until = time.monotonic() + 10
-        while subprocess.run([programs / "ssh", "-o", "BatchMode=yes", "site", "true"], capture_output=True).returncode != 0:
+        while (
+            subprocess.run(
+                [programs / "ssh", "-o", "BatchMode=yes", "site", "true"], capture_output=True
+            ).returncode
+            != 0
+        ):
             assert time.monotonic() < until, (tmp_path / "log").read_text()
             time.sleep(0.1)
         yield environment
@@ -112,7 +135,9 @@ def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("far", [True, False], ids=["ssh", "here"])
-def test_an_image_is_copied_to_a_directory(far: bool, built: Tiny, sshd: dict[str, str], tmp_path: Path) -> None:
+def test_an_image_is_copied_to_a_directory(
+    far: bool, built: Tiny, sshd: dict[str, str], tmp_path: Path
+) -> None:
     there = tmp_path / "it's a site's $images"
     there.mkdir()
     built.extra |= sshd
@@ -136,7 +161,9 @@ def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
     old = time.time() - 40 * 86400
     os.utime(sif, (old, old))
     assert "0 B" in built.run("prune").stderr, "without an age no image goes"
-    assert "stays: used by" not in built.run("prune", "--unused-for", "30d").stdout, "it was used a moment ago"
+    assert "stays: used by" not in built.run("prune", "--unused-for", "30d").stdout, (
+        "it was used a moment ago"
+    )
     assert "stays: used by" in built.run("prune", "--older-than", "30d").stdout
     assert built.run("remove", "tiny").returncode == 75
     (run / "outcome.json").write_text("{}")
@@ -159,7 +186,20 @@ def test_an_imported_definition_builds_what_it_built(built: Tiny) -> None:
         "    echo one \\",
         "        two > /data/file",
     )
-    definition.write_text("\n".join((*lines, "", "%environment", '    export GREETING="hello there"', "", "%setup", "    touch /made", "")))
+    definition.write_text(
+        "\n".join(
+            (
+                *lines,
+                "",
+                "%environment",
+                '    export GREETING="hello there"',
+                "",
+                "%setup",
+                "    touch /made",
+                "",
+            )
+        )
+    )
     taken = built.run("import", definition, "--directory", built.place)
     assert taken.returncode == 0, taken.stderr
     assert "old.def:12: %setup" in taken.stderr

@@ -32,7 +32,12 @@ def steps(*named: tuple[str, str]) -> str:
 
 def outcomes(stderr: str) -> dict[str, str]:
     """What became of each step: done, kept, failed."""
-    return {found[1]: found[2] for found in re.finditer(r"^(\S+) .* (done|kept|failed|stopped) +\d+:\d\d$", stderr, re.MULTILINE)}
+    return {
+        found[1]: found[2]
+        for found in re.finditer(
+            r"^(\S+) .* (done|kept|failed|stopped) +\d+:\d\d$", stderr, re.MULTILINE
+        )
+    }
 
 
 def built(store: Tiny, recipe: Path, *options: str) -> dict[str, str]:
@@ -42,7 +47,9 @@ def built(store: Tiny, recipe: Path, *options: str) -> dict[str, str]:
 
 
 def kept(store: Tiny, kind: str) -> list[Path]:
-    return sorted(path for path in (store.images / ".cache" / kind).glob("[!.]*") if path.suffix != ".json")
+    return sorted(
+        path for path in (store.images / ".cache" / kind).glob("[!.]*") if path.suffix != ".json"
+    )
 
 
 def tree(store: Tiny, image: str = "tiny") -> dict[str, tuple[str, ...]]:
@@ -50,14 +57,27 @@ def tree(store: Tiny, image: str = "tiny") -> dict[str, tuple[str, ...]]:
     form = "%p\\t%y\\t%m\\t%U\\t%G\\t%l\\t%s\\n"
     place = store.place / f"mounted-{image}"
     place.mkdir()
-    header = subprocess.run(["apptainer", "sif", "list", store.images / f"{image}.sif"], capture_output=True, text=True, check=True).stdout
+    header = subprocess.run(
+        ["apptainer", "sif", "list", store.images / f"{image}.sif"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     offset = re.search(r"(\d+)-\d+ *\|FS", header)
     assert offset, header
-    subprocess.run(["squashfuse", "-o", f"offset={offset[1]}", store.images / f"{image}.sif", place], check=True)
+    subprocess.run(
+        ["squashfuse", "-o", f"offset={offset[1]}", store.images / f"{image}.sif", place],
+        check=True,
+    )
     try:
-        said = subprocess.run(["find", ".", "-printf", form], cwd=place, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            ["find", ".", "-printf", form], cwd=place, capture_output=True, text=True, check=True
+        ).stdout
     finally:
-        subprocess.run(["fusermount3" if shutil.which("fusermount3") else "fusermount", "-u", place], check=True)
+        subprocess.run(
+            ["fusermount3" if shutil.which("fusermount3") else "fusermount", "-u", place],
+            check=True,
+        )
         place.rmdir()
     rows = (line.split("\t") for line in said.splitlines())
     # The size of a directory is how it is stored.
@@ -73,14 +93,20 @@ def store(request: pytest.FixtureRequest) -> Tiny:
 
 def test_only_the_steps_from_the_first_changed_one_run_again(store: Tiny) -> None:
     def recipe(third: str) -> Path:
-        more = steps(("second", "echo 2 > /second"), ("third", third), ("fourth", "cat /third > /fourth"))
+        more = steps(
+            ("second", "echo 2 > /second"), ("third", third), ("fourth", "cat /third > /fourth")
+        )
         return store.recipe("echo 1 > /first", more=more)
 
     first = built(store, recipe("echo 3 > /third"))
-    assert first == dict.fromkeys(("base", "act", "second", "third", "fourth", "clean", "pack", "checks"), "done")
+    assert first == dict.fromkeys(
+        ("base", "act", "second", "third", "fourth", "clean", "pack", "checks"), "done"
+    )
     again = built(store, recipe("echo three > /third"))
     assert again == {**first, **dict.fromkeys(("base", "act", "second"), "kept")}
-    assert store.inside("/bin/cat", "/first", "/second", "/third", "/fourth") == "1\n2\nthree\nthree\n"
+    assert (
+        store.inside("/bin/cat", "/first", "/second", "/third", "/fourth") == "1\n2\nthree\nthree\n"
+    )
     back = built(store, recipe("echo 3 > /third"))
     assert back == {**dict.fromkeys(first, "kept"), "pack": "done", "checks": "done"}
     assert store.inside("/bin/cat", "/fourth") == "3\n"
@@ -95,15 +121,32 @@ def test_the_image_in_layers_is_what_the_flat_one_is(store: Tiny) -> None:
     )
     more = steps(
         ("replace", "rm -r /opt/d; mkdir /opt/d /opt/d/sub; echo 2 > /opt/d/new; rm -r /opt/gone"),
-        ("back", "mkdir /opt/gone; rm /opt/other/c; mkdir /opt/other/c; echo 3 > /opt/other/c/file; chown 7:7 /opt/other"),
-        ("last", "rm -r /opt/other/c; echo 4 > /opt/other/c; echo 5 > /bin/false; rm /bin/env; mkdir -p /opt/d/sub/deep/er"),
+        (
+            "back",
+            "mkdir /opt/gone; rm /opt/other/c; mkdir /opt/other/c; echo 3 > /opt/other/c/file; chown 7:7 /opt/other",
+        ),
+        (
+            "last",
+            "rm -r /opt/other/c; echo 4 > /opt/other/c; echo 5 > /bin/false; rm /bin/env; mkdir -p /opt/d/sub/deep/er",
+        ),
     )
     built(store, store.recipe(*commands, more=more))
     layered = tree(store)
     assert {"./opt/d/new", "./opt/d/sub/deep/er", "./opt/gone", "./opt/other/c"} <= set(layered)
-    assert not {"./opt/d/a", "./opt/d/sub/b", "./opt/gone/x", "./bin/env", "./opt/other/c/file"} & set(layered)
+    assert not {
+        "./opt/d/a",
+        "./opt/d/sub/b",
+        "./opt/gone/x",
+        "./bin/env",
+        "./opt/other/c/file",
+    } & set(layered)
     assert layered["./opt/other"][2:4] == ("7", "7")
-    assert sorted(store.inside("/bin/ls", "/opt/d", "/opt/gone").split()) == ["/opt/d:", "/opt/gone:", "new", "sub"]
+    assert sorted(store.inside("/bin/ls", "/opt/d", "/opt/gone").split()) == [
+        "/opt/d:",
+        "/opt/gone:",
+        "new",
+        "sub",
+    ]
     assert store.run("flatten", "tiny").returncode == 0
     assert tree(store) == layered
     built(store, store.recipe(*commands, more=more), "--flat", "--force")
@@ -118,14 +161,22 @@ def test_apptainer_sees_labels_definition_and_runscript(tiny: Tiny) -> None:
     image = str(tiny.images / "tiny.sif")
 
     def said(*options: str) -> str:
-        return subprocess.run(["apptainer", "inspect", *options, image], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["apptainer", "inspect", *options, image], capture_output=True, text=True, check=True
+        ).stdout
 
-    assert json.loads(said("--json", "--labels"))["data"]["attributes"]["labels"]["toolkit.recipe"] == "tiny"
+    assert (
+        json.loads(said("--json", "--labels"))["data"]["attributes"]["labels"]["toolkit.recipe"]
+        == "tiny"
+    )
     assert "toolkit.recipe: tiny" in said("--labels")
     assert "Bootstrap: localimage" in said("--deffile")
     assert 'exec "$@"' in said("--runscript")
     assert subprocess.run(["apptainer", "run", image, "/bin/true"], check=False).returncode == 0
-    assert subprocess.run(["apptainer", "test", image], check=False, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(["apptainer", "test", image], check=False, capture_output=True).returncode
+        == 0
+    )
 
 
 def test_what_is_broken_in_the_cache_is_noticed_and_made_again(tiny: Tiny) -> None:
@@ -157,22 +208,30 @@ def _flip(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bases", "layers"])
 @pytest.mark.parametrize("where", ["everything is kept", "a step runs on it"])
-def test_a_flipped_bit_in_what_is_kept_never_reaches_an_image(store: Tiny, kind: str, where: str) -> None:
+def test_a_flipped_bit_in_what_is_kept_never_reaches_an_image(
+    store: Tiny, kind: str, where: str
+) -> None:
     recipe = store.recipe("cat /bin/* > /large", more=steps(("second", "echo 2 > /second")))
     built(store, recipe)
     whole = store.inside("/bin/cat", "/second")
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)}
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)
+    }
     _flip(max(kept(store, kind), key=lambda path: path.stat().st_size))
     (store.images / "tiny.sif").unlink()
     if where == "a step runs on it":
-        recipe = store.recipe("cat /bin/* > /large", more=steps(("second", "cat /large > /copy; echo 2 > /second")))
+        recipe = store.recipe(
+            "cat /bin/* > /large", more=steps(("second", "cat /large > /copy; echo 2 > /second"))
+        )
     done = store.run("build", recipe)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^damaged .*it is made again$", done.stderr, re.MULTILINE), done.stderr
     assert store.inside("/bin/cat", "/second") == whole
     if where == "everything is kept":
         # It was made again, the same to the last byte.
-        assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)} == digests
+        assert {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept(store, kind)
+        } == digests
 
 
 def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
@@ -181,7 +240,13 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
         base=LocalImage(path=store.base),
         prelude=("umask 022",),
         common=(Step(name="common", detail="", lines=(f"echo {common} > /common",)),),
-        build=(Step(name="compile", detail="", lines=(f"mkdir -p {WHEELS}", f"cat /common > {WHEELS}/x.whl")),),
+        build=(
+            Step(
+                name="compile",
+                detail="",
+                lines=(f"mkdir -p {WHEELS}", f"cat /common > {WHEELS}/x.whl"),
+            ),
+        ),
         final=(
             Step(name="take", detail="", lines=(f"cat {WHEELS}/x.whl > /taken",), products=True),
             Step(name="clean", detail="", lines=("true",)),
@@ -194,7 +259,9 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
     definition = f'Bootstrap: localimage\nFrom: {store.base}\n\n%runscript\n    exec "$@"\n\n%labels\n    a b\n'
     with workspace(store.images) as place:
         log = store.images / "tiny.log"
-        outcome = layered.build("tiny", chain(made), definition, place, log, Silent(), {}, fresh=fresh)
+        outcome = layered.build(
+            "tiny", chain(made), definition, place, log, Silent(), {}, fresh=fresh
+        )
         place.sif.replace(store.images / "tiny.sif")
     return {step: "kept" if step in outcome.kept else "done" for step in outcome.seconds}
 
@@ -232,7 +299,9 @@ def test_steps_before_one_that_is_killed_are_kept(tiny: Tiny) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
     wait_for(lambda: not tiny.processes(), "the end of it")
-    again = built(tiny, tiny.recipe("echo 1 > /first", more=steps(("second", "true"), ("slow", "true"))))
+    again = built(
+        tiny, tiny.recipe("echo 1 > /first", more=steps(("second", "true"), ("slow", "true")))
+    )
     assert (again["base"], again["act"]) == ("kept", "kept")
 
 
@@ -242,14 +311,21 @@ def test_two_builds_with_the_same_steps_at_once(tiny: Tiny) -> None:
     assert first.wait(60) == 0
     first.communicate()
     assert other["checks"] == "done"
-    assert set(outcomes(tiny.run("build", tiny.recipe("sleep 1", "echo 1 > /first", name="third")).stderr).values()) == {"kept", "done"}
+    assert set(
+        outcomes(
+            tiny.run("build", tiny.recipe("sleep 1", "echo 1 > /first", name="third")).stderr
+        ).values()
+    ) == {"kept", "done"}
 
 
 def test_the_caches_are_shown_and_cleared(tiny: Tiny) -> None:
     built(tiny, tiny.recipe("echo 1 > /first"))
     shown = json.loads(tiny.run("cache", "--json").stdout)
     assert sorted({entry["kind"] for entry in shown}) == ["bases", "layers"]
-    assert {entry["note"]["about"] for entry in shown if entry["kind"] == "layers"} == {"act", "clean"}
+    assert {entry["note"]["about"] for entry in shown if entry["kind"] == "layers"} == {
+        "act",
+        "clean",
+    }
     (tiny.images / ".cache/layers/left-by-a-killed-build.sqfs").write_bytes(b"x")
     slow = tiny.started(tiny.recipe("sleep 2"), until="+ sleep 2")
     refused = tiny.run("cache", "--clear")
@@ -267,10 +343,14 @@ def test_a_full_disk_while_the_image_is_put_together(tiny: Tiny) -> None:
         pytest.skip("mounting a small file system takes root")
     shutil.rmtree(tiny.images)
     tiny.images.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=13m,mode=755", "tmpfs", str(tiny.images)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=13m,mode=755", "tmpfs", str(tiny.images)], check=True
+    )
     try:
         recipe = tiny.recipe("cat /bin/* /lib/*/* > /large")
-        recipe.write_text(recipe.read_text().replace("image = 10", "image = 1").replace("build = 50", "build = 1"))
+        recipe.write_text(
+            recipe.read_text().replace("image = 10", "image = 1").replace("build = 50", "build = 1")
+        )
         done = tiny.run("build", recipe)
         assert done.returncode == 73, done.stderr
         assert tiny.run("path", "tiny").returncode == 67

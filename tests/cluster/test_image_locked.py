@@ -50,7 +50,8 @@ imports = ["cloudpickle"]
 image = 200
 build = 1000
 """
-# Byte code of many modules is compiled in parallel, and Pygments' of constants that other modules have, too.
+# Byte code of many modules is compiled in parallel, and Pygments' of constants that other modules
+# have, too.
 EXTENSION = """\
 summary = "small, and something on it"
 extends = "small.toml"
@@ -72,7 +73,12 @@ class Machines:
     """Stores that share nothing but recipes and their locks."""
 
     def __init__(self, place: Path, user: str) -> None:
-        self.place, self.recipe, self.extension, self.user = place, place / "small.toml", place / "ext.toml", user
+        self.place, self.recipe, self.extension, self.user = (
+            place,
+            place / "small.toml",
+            place / "ext.toml",
+            user,
+        )
         self.recipe.write_text(RECIPE)
         self.extension.write_text(EXTENSION)
         self.seconds: dict[str, float] = {}
@@ -81,12 +87,30 @@ class Machines:
         return self.place / machine
 
     def run(
-        self, machine: str, *arguments: object, before: tuple[str, ...] = (), seconds: float = 580, env: Mapping[str, str] | None = None
+        self,
+        machine: str,
+        *arguments: object,
+        before: tuple[str, ...] = (),
+        seconds: float = 580,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "TOOLKIT_IMAGES": str(self.images(machine)), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+        environment = {
+            **os.environ,
+            "TOOLKIT_IMAGES": str(self.images(machine)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **(env or {}),
+        }
         command = [*before, sys.executable, "-m", "toolkit", "image", *map(str, arguments)]
         began = time.monotonic()
-        done = subprocess.run(command, env=environment, cwd=self.place, capture_output=True, text=True, check=False, timeout=seconds)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=self.place,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
         self.seconds[f"{machine} {' '.join(map(str, arguments))}"] = time.monotonic() - began
         return done
 
@@ -118,7 +142,9 @@ class Machines:
         return becoming(self.user), {"HOME": pwd.getpwnam(self.user).pw_dir}
 
     def manifest(self, machine: str) -> Manifest:
-        return msgspec.json.decode((self.images(machine) / "small.json").read_bytes(), type=Manifest)
+        return msgspec.json.decode(
+            (self.images(machine) / "small.json").read_bytes(), type=Manifest
+        )
 
     def digest(self, machine: str, name: str = "small") -> str:
         return hashlib.sha256((self.images(machine) / f"{name}.sif").read_bytes()).hexdigest()
@@ -140,7 +166,10 @@ def machines(image_user: str) -> Iterator[Machines]:
 @contextmanager
 def load() -> Iterator[None]:
     """Keep every core busy."""
-    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * (os.cpu_count() or 1))]
+    busy = [
+        subprocess.Popen(["sh", "-c", "while :; do :; done"])
+        for _ in range(2 * (os.cpu_count() or 1))
+    ]
     try:
         yield
     finally:
@@ -192,7 +221,9 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
             env={"TOOLKIT_BUILD_TMP": memory, "LANG": "tr_TR.UTF-8", "TZ": "Asia/Seoul"},
         )
     become, env = machines.as_user("third")
-    found["an ordinary user"] = machines.build("third", machines.recipe, "--locked", before=become, env=env)
+    found["an ordinary user"] = machines.build(
+        "third", machines.recipe, "--locked", before=become, env=env
+    )
     machines.give_base("second", "fourth")
     found["steps only"] = machines.build("fourth", machines.recipe, "--locked", before=("nice",))
     found["by force"] = machines.build("first", machines.recipe, "--locked", "--force")
@@ -201,7 +232,12 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
     assert second.locked
     assert second.partition == third.partition != ""
     assert second.packages == machines.manifest("first").packages
-    compared = machines.run("second", "diff", machines.images("second") / "small.sif", machines.images("third") / "small.sif")
+    compared = machines.run(
+        "second",
+        "diff",
+        machines.images("second") / "small.sif",
+        machines.images("third") / "small.sif",
+    )
     assert compared.returncode == 0, compared.stdout
     assert "identical contents" in compared.stdout
     again = machines.run("second", "build", machines.recipe, "--locked", "--json")
@@ -220,12 +256,17 @@ def test_locked_extensions_are_the_same_whatever_was_built_before(machines: Mach
     with load():
         found["on what was locked"] = machines.build("second", machines.extension, "--locked")
     become, env = machines.as_user("third")
-    found["an ordinary user"] = machines.build("third", machines.extension, "--locked", before=become, env=env)
+    found["an ordinary user"] = machines.build(
+        "third", machines.extension, "--locked", before=become, env=env
+    )
     machines.give_base("second", "fifth")
-    found["extension first"] = machines.build("fifth", machines.extension, "--locked", before=("taskset", "-c", "0"))
+    found["extension first"] = machines.build(
+        "fifth", machines.extension, "--locked", before=("taskset", "-c", "0")
+    )
     base_after = machines.build("fifth", machines.recipe, "--locked")
     assert base_after == machines.build("first", machines.recipe, "--locked")
-    # As above, but of an open build of what it extends; alone on the machine, as the open build was.
+    # As above, but of an open build of what it extends; alone on the machine, as the open build
+    # was.
     machines.give_base("second", "sixth")
     assert machines.run("sixth", "build", machines.recipe).returncode == 0
     found["on what was open"] = machines.build("sixth", machines.extension, "--locked")
@@ -245,7 +286,11 @@ def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
     kept = machines.build("first", recipe, "--locked")
     elsewhere = machines.run("second", "build", recipe, "--locked")
     assert elsewhere.returncode == 0, elsewhere.stderr
-    assert re.search(r"^differs +not the bytes that were locked: random \(a step that makes random", elsewhere.stderr, re.MULTILINE)
+    assert re.search(
+        r"^differs +not the bytes that were locked: random \(a step that makes random",
+        elsewhere.stderr,
+        re.MULTILINE,
+    )
     assert machines.digest("second", "unequal") != kept
     # What it has built itself it uses again, and still says so.
     (machines.images("second") / "unequal.sif").unlink()
@@ -260,16 +305,24 @@ def test_the_real_chain_is_the_same_to_the_last_byte(machines: Machines) -> None
     """PyTorch, and Horovod compiled against it: from what is kept and from nothing, on all cores, under load, by a user on one core."""
     recipe = machines.place / "pytorch.toml"
     shutil.copy(shipped("recipes") / "pytorch_cpu.toml", recipe)
-    shutil.copytree(real_image("pytorch_cpu").parent / ".cache", machines.images("real") / ".cache", symlinks=True)
+    shutil.copytree(
+        real_image("pytorch_cpu").parent / ".cache",
+        machines.images("real") / ".cache",
+        symlinks=True,
+    )
     for arguments in (("build", recipe), ("lock", recipe)):
         assert machines.run("real", *arguments, seconds=1800).returncode == 0
     found = {"kept": machines.build("real", recipe, "--locked", seconds=1800)}
     found["from nothing"] = machines.build("real-2", recipe, "--locked", seconds=3600)
     with load(), tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/dev/shm") as memory:
-        found["in memory, under load"] = machines.build("real-3", recipe, "--locked", seconds=3600, env={"TOOLKIT_BUILD_TMP": memory})
+        found["in memory, under load"] = machines.build(
+            "real-3", recipe, "--locked", seconds=3600, env={"TOOLKIT_BUILD_TMP": memory}
+        )
     become, env = machines.as_user("real-4")
     one_core = ("taskset", "-c", "0", *become)
-    found["a user on one core"] = machines.build("real-4", recipe, "--locked", seconds=3600, before=one_core, env=env)
+    found["a user on one core"] = machines.build(
+        "real-4", recipe, "--locked", seconds=3600, before=one_core, env=env
+    )
     found["by force"] = machines.build("real-2", recipe, "--locked", "--force", seconds=3600)
     assert len(found) == 5
     assert set(found.values()) == {found["kept"]}, found
@@ -284,7 +337,9 @@ def test_a_lock_of_another_recipe_is_refused(machines: Machines) -> None:
     assert "apt has changed" in refused.stderr
 
 
-def test_a_version_that_the_mirror_no_longer_has_is_named(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_the_mirror_no_longer_has_is_named(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The image's own apt asks the real mirror, as it does in a locked build after each update."""
     monkeypatch.setenv("TOOLKIT_IMAGES", str(machines.images("first")))
     lock = read_toml(machines.place / "small.lock", Lock)

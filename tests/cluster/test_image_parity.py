@@ -13,8 +13,16 @@ from toolkit.model.image import Manifest
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("recipe", ["pytorch_cpu", *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow_cpu", "ray_cpu"))])
-def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, docked: Docked) -> None:
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "pytorch_cpu",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow_cpu", "ray_cpu")),
+    ],
+)
+def test_the_same_recipe_has_the_same_packages_by_either_engine(
+    recipe: str, docked: Docked
+) -> None:
     """What Apptainer compiled is lent to Docker's build, the rest of it is done anew. A recipe leaves versions open: where a package was
     released after the image of the store was built, that is built again, every step of it, and compared once more."""
     image = real_image(recipe)
@@ -36,4 +44,6 @@ def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe: str, doc
         assert by_docker.get(fact) == known.get(fact), fact
     verified = docked.run("verify", recipe, "--json", seconds=600)
     assert verified.returncode == 0, verified.stderr
-    assert "imports" in {one["name"] for one in json.loads(verified.stdout)["verdicts"] if one["outcome"] == "passed"}
+    assert "imports" in {
+        one["name"] for one in json.loads(verified.stdout)["verdicts"] if one["outcome"] == "passed"
+    }

@@ -42,7 +42,12 @@ def test_a_tag_that_is_not_the_pinned_image_is_refused(docked: Docked) -> None:
 
 
 @pytest.fixture
-def guarded(docked: Docked, docker_engine: TestEngine, guarded_registry: TestRegistry, registry: TestRegistry) -> Iterator[Docked]:
+def guarded(
+    docked: Docked,
+    docker_engine: TestEngine,
+    guarded_registry: TestRegistry,
+    registry: TestRegistry,
+) -> Iterator[Docked]:
     """A store whose base is in the registry that wants a login."""
     name = f"{guarded_registry.name}/stand-in/tiny:22.03-py3"
     config = docked.place / "pusher"
@@ -58,7 +63,9 @@ def guarded(docked: Docked, docker_engine: TestEngine, guarded_registry: TestReg
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_registry_that_wants_a_login(guarded: Docked, guarded_registry: TestRegistry, docker_engine: TestEngine, engine: str) -> None:
+def test_a_registry_that_wants_a_login(
+    guarded: Docked, guarded_registry: TestRegistry, docker_engine: TestEngine, engine: str
+) -> None:
     waits = guarded.recipe("true", "sleep 3")
     refused = guarded.run("build", waits, "--engine", engine)
     assert refused.returncode == 77
@@ -83,14 +90,20 @@ def test_a_registry_that_wants_a_login(guarded: Docked, guarded_registry: TestRe
     inspected = docker_engine.client("inspect", "toolkit/tiny") if engine == "docker" else ""
     files = [path.read_bytes() for path in guarded.images.rglob("*") if path.is_file()]
     for secret in (REGISTRY_PASSWORD.encode(), b"cmVhZGVyOnN0YW5kLWluIHBhc3N3b3Jk"):
-        assert not any(secret in text for text in (*lines, *files, said.encode(), inspected.encode()))
+        assert not any(
+            secret in text for text in (*lines, *files, said.encode(), inspected.encode())
+        )
     assert REGISTRY_USER not in said
 
 
-def test_a_login_that_is_wrong_says_where_it_is_from(guarded: Docked, guarded_registry: TestRegistry) -> None:
+def test_a_login_that_is_wrong_says_where_it_is_from(
+    guarded: Docked, guarded_registry: TestRegistry
+) -> None:
     (guarded.place / ".docker").mkdir()
     entry = {"auth": "cmVhZGVyOndyb25nLW9uZQ=="}  # reader:wrong-one
-    (guarded.place / ".docker/config.json").write_text(json.dumps({"auths": {guarded_registry.name: entry}}))
+    (guarded.place / ".docker/config.json").write_text(
+        json.dumps({"auths": {guarded_registry.name: entry}})
+    )
     done = guarded.run("build", guarded.recipe("true"), "--engine", "docker")
     assert done.returncode == 77
     assert f"does not take the login from {guarded.place}/.docker/config.json" in done.stderr
@@ -98,7 +111,9 @@ def test_a_login_that_is_wrong_says_where_it_is_from(guarded: Docked, guarded_re
 
 
 @pytest.mark.parametrize("kind", ["docker-archive", "oci-archive"])
-def test_a_base_in_an_archive_needs_no_registry(docked: Docked, docker_engine: TestEngine, registry: TestRegistry, kind: str) -> None:
+def test_a_base_in_an_archive_needs_no_registry(
+    docked: Docked, docker_engine: TestEngine, registry: TestRegistry, kind: str
+) -> None:
     archive = docked.place / "base.tar"
     docker_engine.client("save", "-o", str(archive), f"{registry.name}/stand-in/tiny:22.03-py3")
     if kind == "oci-archive":
@@ -115,7 +130,9 @@ def test_a_base_in_an_archive_needs_no_registry(docked: Docked, docker_engine: T
         known = docked.manifest["base"]
         assert isinstance(known, dict)
         assert known["reference"] == "nowhere.example.org/stand-in/tiny:22.03-py3"
-        digest = subprocess.run(["sha256sum", archive], capture_output=True, text=True, check=True).stdout.split()[0]
+        digest = subprocess.run(
+            ["sha256sum", archive], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
         assert known["digest"] == f"sha256:{digest}"
     archive.write_bytes(b"x" * 1000)
     for engine in ENGINES:
@@ -135,7 +152,9 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
     locked = docked.manifest["base"]
     done = docked.run("lock", recipe)
     assert done.returncode == 0, done.stderr
-    docker_engine.client("build", "-q", "-t", name, "-", input=f"FROM {name}\nLABEL moved=yes\n".encode())
+    docker_engine.client(
+        "build", "-q", "-t", name, "-", input=f"FROM {name}\nLABEL moved=yes\n".encode()
+    )
     docker_engine.client("push", name)
     built = docked.run("build", recipe, "--locked", "--force")
     assert built.returncode == 0, built.stderr

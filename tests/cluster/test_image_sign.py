@@ -19,12 +19,21 @@ PASSPHRASE = "correct horse battery staple"
 
 def key(directory: Path, kind: str, *, passphrase: str = "") -> Path:
     """A private key, and its public part beside it."""
-    made = {"ec": ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"], "ed": ["genpkey", "-algorithm", "ed25519"]}
+    made = {
+        "ec": ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+        "ed": ["genpkey", "-algorithm", "ed25519"],
+    }
     private, public = directory / f"{kind}.pem", directory / f"{kind}.pub"
     guard = ["-aes-256-cbc", "-pass", f"pass:{passphrase}"] if passphrase else []
-    subprocess.run(["openssl", *made[kind], *guard, "-out", str(private)], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", *made[kind], *guard, "-out", str(private)], check=True, capture_output=True
+    )
     known = ["-passin", f"pass:{passphrase}"] if passphrase else []
-    subprocess.run(["openssl", "pkey", "-in", str(private), *known, "-pubout", "-out", str(public)], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(private), *known, "-pubout", "-out", str(public)],
+        check=True,
+        capture_output=True,
+    )
     return private
 
 
@@ -37,7 +46,9 @@ def signed(tiny: Tiny) -> Tiny:
     return tiny
 
 
-def verify(store: Tiny, public: str = "ec.pub", image: str = "tiny") -> subprocess.CompletedProcess[str]:
+def verify(
+    store: Tiny, public: str = "ec.pub", image: str = "tiny"
+) -> subprocess.CompletedProcess[str]:
     return store.run("verify-signature", image, "--key", store.place / public)
 
 
@@ -57,14 +68,26 @@ def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed: Tiny) -> 
     assert json.loads(again.stdout)["kept"] is True
 
 
-def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(signed: Tiny) -> None:
+def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(
+    signed: Tiny,
+) -> None:
     before = json.loads((signed.images / "tiny.json").read_text())
     private = key(signed.place, "ed", passphrase=PASSPHRASE)
     (signed.place / "passphrase").write_text(f"{PASSPHRASE}\n")
-    refused = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase")
+    refused = signed.run(
+        "sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase"
+    )
     assert refused.returncode == 88
     assert "signed already" in refused.stderr
-    done = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase", "--replace")
+    done = signed.run(
+        "sign",
+        "tiny",
+        "--key",
+        private,
+        "--passphrase-file",
+        signed.place / "passphrase",
+        "--replace",
+    )
     assert done.returncode == 0, done.stderr
     after = json.loads((signed.images / "tiny.json").read_text())
     assert (after["sif_id"], after["partition"]) == (before["sif_id"], before["partition"])
@@ -76,7 +99,15 @@ def test_a_passphrase_is_in_no_argument_and_no_output(signed: Tiny) -> None:
     private = key(signed.place, "ed", passphrase=PASSPHRASE)
     (signed.place / "passphrase").write_text(PASSPHRASE)
     signed.extra["TOOLKIT_VERBOSE"] = "1"  # shows every command with its arguments
-    done = signed.run("sign", "tiny", "--key", private, "--passphrase-file", signed.place / "passphrase", "--replace")
+    done = signed.run(
+        "sign",
+        "tiny",
+        "--key",
+        private,
+        "--passphrase-file",
+        signed.place / "passphrase",
+        "--replace",
+    )
     assert done.returncode == 0, done.stderr
     assert "openssl pkey" in done.stderr
     assert PASSPHRASE not in done.stdout + done.stderr
@@ -105,10 +136,25 @@ def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
     planted, layer = signed.place / "planted", signed.place / "layer.sqfs"
     planted.mkdir()
     (planted / "greeting").write_text("planted\n")
-    subprocess.run(["mksquashfs", planted, layer, "-noappend", "-quiet"], check=True, capture_output=True)
+    subprocess.run(
+        ["mksquashfs", planted, layer, "-noappend", "-quiet"], check=True, capture_output=True
+    )
     # Apptainer mounts such a partition over the file system, and runs the image without a word.
-    overlay = ["--datatype", "4", "--partfs", "1", "--parttype", "4", "--partarch", "2", "--groupid", "1"]
-    subprocess.run(["apptainer", "sif", "add", *overlay, copy, layer], check=True, capture_output=True)
+    overlay = [
+        "--datatype",
+        "4",
+        "--partfs",
+        "1",
+        "--parttype",
+        "4",
+        "--partarch",
+        "2",
+        "--groupid",
+        "1",
+    ]
+    subprocess.run(
+        ["apptainer", "sif", "add", *overlay, copy, layer], check=True, capture_output=True
+    )
     added = verify(signed, image=str(copy))
     assert added.returncode == 88
     assert "put into it after it was signed" in added.stderr
@@ -153,7 +199,10 @@ def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(tiny: Tin
     assert done.returncode == 0, done.stderr
     signature = json.loads(done.stdout)["signature"]
     assert "A Tester" in signature["signer"]
-    assert tiny.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode == 0
+    assert (
+        tiny.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode
+        == 0
+    )
     other = tiny.run("verify-signature", "tiny", "--key", "0" * 40)
     assert other.returncode == 88
     assert "signed by another key" in other.stderr
@@ -183,7 +232,9 @@ def test_a_job_may_demand_a_signed_image(
     refused = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
     assert refused.returncode in (65, 88), refused.stderr
     assert "not signed by this key" in refused.stderr
-    (folder / "job.toml").write_text('script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\n')
+    (folder / "job.toml").write_text(
+        'script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\n'
+    )
     nobody = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
     assert nobody.returncode in (64, 65), nobody.stderr
     assert "no key is named" in nobody.stderr

@@ -1,6 +1,7 @@
 """Every recipe on a base of NVIDIA's, built by both engines from a stand-in for that base through the real code path.
 
-No CUDA is here, and no network to NGC: see tests/cluster/standin/STAND-IN for what in these bases is real and what is not.
+No CUDA is here, and no network to NGC: see tests/cluster/standin/STAND-IN for what in these bases
+is real and what is not.
 """
 
 from __future__ import annotations
@@ -52,8 +53,12 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
 ) -> None:
     docked.extra["TOOLKIT_REGISTRIES"] = f"nvcr.io={ngc_stand_ins}"
     (docked.images / ".cache").symlink_to(kept)
-    path = docked.place / f"{recipe}.toml"  # the same recipe, but for what NVIDIA's bases take on disk
-    path.write_text(f'summary = "stand-in"\nextends = "{recipe}"\n[space]\nimage = 100\nbuild = 500\n')
+    path = (
+        docked.place / f"{recipe}.toml"
+    )  # the same recipe, but for what NVIDIA's bases take on disk
+    path.write_text(
+        f'summary = "stand-in"\nextends = "{recipe}"\n[space]\nimage = 100\nbuild = 500\n'
+    )
     image, packages = docked.images / f"{recipe}.sif", {}
     for engine in ("docker", "apptainer"):
         done = docked.run("build", path, "--engine", engine)
@@ -66,7 +71,9 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
         assert known["base"]["digest"].startswith("sha256:")
         packages[engine] = known["packages"]
         said = labels(str(image))
-        assert said["org.opencontainers.image.description"].startswith("stand-in for an image of NVIDIA")
+        assert said["org.opencontainers.image.description"].startswith(
+            "stand-in for an image of NVIDIA"
+        )
         assert said["toolkit.recipe-hash"] == library.recipe_hash(library.load(str(path)))
         assert inside(image, "cat", "/STAND-IN").startswith("This image is a stand-in")
         assert "entrypoint" not in inside(image, "python3", "-c", "print('quiet')")

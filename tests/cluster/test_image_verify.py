@@ -16,15 +16,34 @@ def outcomes(text: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_real_image_is_proven_on_two_nodes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit("image", "verify", str(pytorch_image), "--nodes", "2", "--json", cwd=shared_dir, timeout=400)
+def test_the_real_image_is_proven_on_two_nodes(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    done = toolkit(
+        "image", "verify", str(pytorch_image), "--nodes", "2", "--json", cwd=shared_dir, timeout=400
+    )
     assert done.returncode == 0, done.stderr
     found = outcomes(done.stdout)
     passed = {name for name, (outcome, _) in found.items() if outcome == "passed"}
-    here = {"manifest", "size", "labels", "entrypoint", "imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"}
+    here = {
+        "manifest",
+        "size",
+        "labels",
+        "entrypoint",
+        "imports",
+        "user-site",
+        "openmpi",
+        "horovod-build",
+        "ranks-mpi",
+        "ranks-gloo",
+    }
     assert here | {"container", "pmi", "nodes-mpi", "nodes-gloo"} <= passed, found
     assert "nid001, nid002" in found["nodes-mpi"][1]
-    assert {name for name, (outcome, _) in found.items() if outcome == "unchecked"} == {"ranks-nccl", "nodes-nccl", "signature"}
+    assert {name for name, (outcome, _) in found.items() if outcome == "unchecked"} == {
+        "ranks-nccl",
+        "nodes-nccl",
+        "signature",
+    }
     assert found["ranks-nccl"][1] == "no CUDA is in it"
     kept = json.loads(pytorch_image.with_suffix(".json").read_text())["verified"]
     assert {"nodes-mpi", "imports"} <= {one["name"] for one in kept if one["outcome"] == "passed"}
@@ -38,7 +57,10 @@ def test_what_is_wrong_with_an_image_is_found(tiny: Tiny) -> None:
     assert "| entrypoint: by exec: it prints 1 line of its own, first: welcome" in built.stderr
     done = tiny.run("verify", "tiny", "--json")
     found = outcomes(done.stdout)
-    assert found["entrypoint"] == ("failed", "by exec: it prints 1 line of its own, first: welcome"), found
+    assert found["entrypoint"] == (
+        "failed",
+        "by exec: it prints 1 line of its own, first: welcome",
+    ), found
     assert found["imports"][0] == "unchecked"
     assert found["ranks-mpi"][0] == "unchecked"
     assert done.returncode == 74
@@ -64,4 +86,7 @@ def test_a_foreign_image_is_verified_as_far_as_it_can_be(tiny: Tiny) -> None:
     assert done.returncode == 0, done.stderr
     assert found["manifest"][0] == "unchecked"
     assert found["size"][0] == "passed"
-    assert found["entrypoint"] == ("passed", "prints nothing of its own by exec; its runscript is not used by jobs and was not run")
+    assert found["entrypoint"] == (
+        "passed",
+        "prints nothing of its own by exec; its runscript is not used by jobs and was not run",
+    )

@@ -43,7 +43,9 @@ def jobs(toolkit: Any) -> str:
 
 
 @pytest.mark.parametrize("is_tree", [False, True])
-def test_code_beside_the_working_directory_reaches_the_ranks(is_tree: bool, toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
+def test_code_beside_the_working_directory_reaches_the_ranks(
+    is_tree: bool, toolkit: Any, shared_dir: Path, pytorch_image: Path
+) -> None:
     work = project(shared_dir)
     if is_tree:
         (shared_dir / ".git").mkdir()
@@ -59,7 +61,9 @@ def test_code_beside_the_working_directory_reaches_the_ranks(is_tree: bool, tool
     assert len(logs) == 2
 
 
-def test_a_job_whose_imports_fail_does_not_queue(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
+def test_a_job_whose_imports_fail_does_not_queue(
+    toolkit: Any, shared_dir: Path, pytorch_image: Path
+) -> None:
     work = project(shared_dir, TRAIN + "import cv2, einops\n")
     before = jobs(toolkit)
     done = toolkit(
@@ -97,7 +101,9 @@ def test_the_ranks_would_have_failed(toolkit: Any, shared_dir: Path, pytorch_ima
     assert "No module named 'gone'" in logs
 
 
-def test_a_module_after_m_is_read_and_runs(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
+def test_a_module_after_m_is_read_and_runs(
+    toolkit: Any, shared_dir: Path, pytorch_image: Path
+) -> None:
     work = project(shared_dir)
     options = ("--image", str(pytorch_image), "--launcher", "none")
     done = toolkit("run", *options, "--", "python", "-m", "inner", cwd=work, timeout=300)
@@ -108,7 +114,9 @@ def test_a_module_after_m_is_read_and_runs(toolkit: Any, shared_dir: Path, pytor
     assert refused.returncode == 97, refused.stderr
 
 
-def test_a_package_is_trained_by_torchrun_as_a_module(toolkit: Any, shared_dir: Path, pytorch_image: Path) -> None:
+def test_a_package_is_trained_by_torchrun_as_a_module(
+    toolkit: Any, shared_dir: Path, pytorch_image: Path
+) -> None:
     """Both ways to write it; the run can be repeated, and relative imports work as for `python -m`."""
     work = project(shared_dir)
     (work / "inner/__init__.py").write_text("")

@@ -23,7 +23,8 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "M
 told = {name: os.environ[name] for name in names if name in os.environ}
 sys.stdout.write(json.dumps({"host": os.uname().nodename, "argv": sys.argv[1:], **told}) + "\\n")
 """
-# The smallest script that meets: as a script of a user would, by INIT_METHOD or by what is the default.
+# The smallest script that meets: as a script of a user would, by INIT_METHOD or by what is the
+# default.
 MEET = """\
 import os, torch, torch.distributed as dist
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -68,13 +69,29 @@ time.sleep(300)
 def told(directory: Path, name: str) -> list[dict[str, Any]]:
     """What all ranks of a run said with TELL."""
     logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
-    lines = [line[line.index("{") :] for log in logs for line in log.read_text().splitlines() if '"host"' in line]
+    lines = [
+        line[line.index("{") :]
+        for log in logs
+        for line in log.read_text().splitlines()
+        if '"host"' in line
+    ]
     return [json.loads(line) for line in lines]
 
 
-def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "tell.py").write_text(TELL)
-    options = ("--launcher", "srun", "--nodes", "2", "--ntasks-per-node", "2", "--env", "LOCAL_WORLD_SIZE=mine")
+    options = (
+        "--launcher",
+        "srun",
+        "--nodes",
+        "2",
+        "--ntasks-per-node",
+        "2",
+        "--env",
+        "LOCAL_WORLD_SIZE=mine",
+    )
     done = toolkit("run", "--image", str(pytorch_image), *options, "tell.py", cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     ranks = sorted(told(shared_dir, "tell-0001"), key=lambda one: int(one["RANK"]))
@@ -84,20 +101,39 @@ def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(toolkit: Any, pytorc
         ("2", "0", "1", "nid002"),
         ("3", "1", "1", "nid002"),
     ]
-    (common,) = {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["LOCAL_WORLD_SIZE"], one["INIT_METHOD"]) for one in ranks}
+    (common,) = {
+        (one["WORLD_SIZE"], one["MASTER_ADDR"], one["LOCAL_WORLD_SIZE"], one["INIT_METHOD"])
+        for one in ranks
+    }
     assert common == ("4", "nid001", "mine", "env://")
 
 
 @pytest.mark.parametrize("init", ["env", "tcp", "file"])
-def test_ranks_of_srun_meet_in_three_ways(init: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_ranks_of_srun_meet_in_three_ways(
+    init: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "meet.py").write_text(MEET)
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", "srun", "--init", init, "--nodes", "2", "meet.py"),
+        *(
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            "srun",
+            "--init",
+            init,
+            "--nodes",
+            "2",
+            "meet.py",
+        ),
         cwd=shared_dir,
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(f"sum 3 by {init}, MASTER_ADDR {'nid001' if init == 'env' else 'None'}") == 2
+    assert (
+        done.stdout.count(f"sum 3 by {init}, MASTER_ADDR {'nid001' if init == 'env' else 'None'}")
+        == 2
+    )
     assert not list((shared_dir / "runs/meet-0001").glob("init.*")), "the file is gone with the run"
 
 
@@ -106,7 +142,18 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
 ) -> None:
     (shared_dir / "forking.py").write_text(FORKING)
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--nodes", "2", "--ntasks-per-node", "2", "forking.py"), cwd=shared_dir, timeout=150
+        *(
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--nodes",
+            "2",
+            "--ntasks-per-node",
+            "2",
+            "forking.py",
+        ),
+        cwd=shared_dir,
+        timeout=150,
     )
     assert "spawn (forking.py calls mp.spawn)" in done.stderr
     assert done.returncode == 3, done.stdout + done.stderr
@@ -117,10 +164,27 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
     none_left(shared_dir)
 
 
-def test_an_array_is_followed_as_one_run(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    words = ("run", "--image", str(pytorch_image), "--launcher", "none", "--array", "1-3", "--job-name", "many")
+def test_an_array_is_followed_as_one_run(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    words = (
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--array",
+        "1-3",
+        "--job-name",
+        "many",
+    )
     done = toolkit(
-        *words, "--", "sh", "-c", 'echo "element $SLURM_ARRAY_TASK_ID"; test "$SLURM_ARRAY_TASK_ID" -ne 2 || exit 5', cwd=shared_dir
+        *words,
+        "--",
+        "sh",
+        "-c",
+        'echo "element $SLURM_ARRAY_TASK_ID"; test "$SLURM_ARRAY_TASK_ID" -ne 2 || exit 5',
+        cwd=shared_dir,
     )
     for element in (1, 2, 3):
         assert f"{element}.0| element {element}" in done.stdout
@@ -129,9 +193,21 @@ def test_an_array_is_followed_as_one_run(toolkit: Any, pytorch_image: Path, shar
     assert again.returncode == 5, "a program is repeated as a program"
 
 
-def test_each_node_starts_as_many_ranks_as_it_has_gpus(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_each_node_starts_as_many_ranks_as_it_has_gpus(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "tell.py").write_text(TELL)
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", "torchrun", "--gpus", "2,1", "tell.py", cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "torchrun",
+        "--gpus",
+        "2,1",
+        "tell.py",
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 nodes with 2 and 1 GPUs" in done.stderr
     ranks = told(shared_dir, "tell-0001")
@@ -143,20 +219,39 @@ def test_each_node_starts_as_many_ranks_as_it_has_gpus(toolkit: Any, pytorch_ima
 def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_passed_over(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
-    for name, text in (("squatter.py", SQUATTER), ("tell.py", TELL + "import time; time.sleep(3)\n")):
+    for name, text in (
+        ("squatter.py", SQUATTER),
+        ("tell.py", TELL + "import time; time.sleep(3)\n"),
+    ):
         (shared_dir / name).write_text(text)
-    words = ("run", "--detach", "--image", str(pytorch_image), "--nodelist", "nid001", "--ntasks-per-node")
+    words = (
+        "run",
+        "--detach",
+        "--image",
+        str(pytorch_image),
+        "--nodelist",
+        "nid001",
+        "--ntasks-per-node",
+    )
     assert toolkit(*words, "1", "--launcher", "none", "squatter.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: "listens" in toolkit("logs", "squatter-0001", cwd=shared_dir).stdout, "the squatter")
+    wait_for(
+        lambda: "listens" in toolkit("logs", "squatter-0001", cwd=shared_dir).stdout, "the squatter"
+    )
     taken = int(toolkit("logs", "squatter-0001", cwd=shared_dir).stdout.split()[-1])
     try:
         for launcher in ("srun", "torchrun", "torchrun"):
-            assert toolkit(*words, "2", "--launcher", launcher, "tell.py", cwd=shared_dir).returncode == 0
+            assert (
+                toolkit(*words, "2", "--launcher", launcher, "tell.py", cwd=shared_dir).returncode
+                == 0
+            )
         for number in (1, 2, 3):
             followed = toolkit("logs", "-f", f"tell-000{number}", cwd=shared_dir)
             assert followed.returncode == 0, followed.stdout + followed.stderr
             ranks = told(shared_dir, f"tell-000{number}")
-            assert sorted((one["RANK"], one["WORLD_SIZE"]) for one in ranks) == [("0", "2"), ("1", "2")]
+            assert sorted((one["RANK"], one["WORLD_SIZE"]) for one in ranks) == [
+                ("0", "2"),
+                ("1", "2"),
+            ]
     finally:
         toolkit("cancel", "squatter-0001", cwd=shared_dir)
     assert {int(one["MASTER_PORT"]) for one in told(shared_dir, "tell-0001")} == {taken + 1}
@@ -169,7 +264,9 @@ def test_an_image_without_the_framework_is_refused_before_anything_queues(
     images.mkdir()
     (images / "bare.sif").symlink_to(pytorch_image)
     known = json.loads(pytorch_image.with_suffix(".json").read_text())
-    (images / "bare.json").write_text(json.dumps({**known, "name": "bare", "frameworks": {"numpy": "2"}}))
+    (images / "bare.json").write_text(
+        json.dumps({**known, "name": "bare", "frameworks": {"numpy": "2"}})
+    )
     (shared_dir / "train.py").write_text("import torch.distributed\n")
     env = {**toolkit_env, "TOOLKIT_IMAGES": str(images)}
     done = toolkit("run", "--image", "bare", "train.py", cwd=shared_dir, env=env)
@@ -178,20 +275,35 @@ def test_an_image_without_the_framework_is_refused_before_anything_queues(
     assert not (shared_dir / "runs").exists()
 
 
-def test_a_script_for_horovod_under_torchrun_is_warned_of(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_script_for_horovod_under_torchrun_is_warned_of(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "train.py").write_text("import horovod.torch as hvd\n")
     words = ("run", "--dry-run", "--image", str(pytorch_image))
     done = toolkit(*words, "--launcher", "torchrun", "train.py", cwd=shared_dir)
     assert "warning    train.py uses horovod, which torchrun says nothing to" in done.stderr
-    assert "warning" not in toolkit(*words, "train.py", cwd=shared_dir).stderr, "it would be started by Horovod's launcher"
+    assert "warning" not in toolkit(*words, "train.py", cwd=shared_dir).stderr, (
+        "it would be started by Horovod's launcher"
+    )
 
 
-def test_a_killed_rank_starts_again_from_the_snapshot(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_killed_rank_starts_again_from_the_snapshot(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     job = ("jobs/digits-ddp-elastic", "--epochs", "14", "--pause", "0.5")
     options = ("--nodes", "2", "--ntasks-per-node", "1", "--max-restarts", "2")
-    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            "run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir
+        ).returncode
+        == 0
+    )
     name = "digits-ddp-elastic-0001"
-    wait_for(lambda: "epoch  3" in toolkit("logs", name, cwd=shared_dir).stdout, "the third epoch", seconds=120)
+    wait_for(
+        lambda: "epoch  3" in toolkit("logs", name, cwd=shared_dir).stdout,
+        "the third epoch",
+        seconds=120,
+    )
     subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 1))], check=True)
     done = toolkit("logs", "-f", name, cwd=shared_dir, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -202,10 +314,17 @@ def test_a_killed_rank_starts_again_from_the_snapshot(toolkit: Any, pytorch_imag
     none_left(shared_dir)
 
 
-def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     job = ("jobs/digits-ddp-elastic", "--epochs", "300", "--pause", "0.4")
     options = ("--nodes", "1:2", "--ntasks-per-node", "1")
-    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            "run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir
+        ).returncode
+        == 0
+    )
     name = "digits-ddp-elastic-0001"
 
     def log() -> str:
@@ -214,18 +333,35 @@ def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(toolkit: Any, pyt
     try:
         wait_for(lambda: log().count("ranks 2") >= 3, "two ranks to train", seconds=120, says=log)
         toolkit("cluster", "cut", "nid002")
-        wait_for(lambda: "round 1: a node was lost, 1 of this job's are left" in log(), "the loss", seconds=90, says=log)
+        wait_for(
+            lambda: "round 1: a node was lost, 1 of this job's are left" in log(),
+            "the loss",
+            seconds=90,
+            says=log,
+        )
         wait_for(lambda: log().partition("round 1")[2] or log(), "the next round", says=log)
-        # A job of one node took the third node, and joined; whether before or after the first epoch of the new round is chance.
-        wait_for(lambda: _joined(shared_dir / "runs" / name / "logs"), "a new node to join", seconds=90, says=log)
+        # A job of one node took the third node, and joined; whether before or after the first epoch
+        # of the new round is chance.
+        wait_for(
+            lambda: _joined(shared_dir / "runs" / name / "logs"),
+            "a new node to join",
+            seconds=90,
+            says=log,
+        )
         assert max(map(int, re.findall(r"starts after epoch (\d+)", log()))) >= 3, "not from 0"
         queue = toolkit("cluster", "exec", "--", "squeue", "--noheader", "--format=%j %N").stdout
-        assert sorted(line.split()[1] for line in queue.splitlines() if line.startswith("digits-ddp-elastic")) == ["nid001", "nid003"]
+        assert sorted(
+            line.split()[1] for line in queue.splitlines() if line.startswith("digits-ddp-elastic")
+        ) == ["nid001", "nid003"]
     finally:
         toolkit("cancel", name, cwd=shared_dir)
         toolkit("cluster", "join", "nid002")
         toolkit("cluster", "exec", "--", "bash", "-c", "scancel --name=digits-ddp-elastic")
-    wait_for(lambda: not toolkit("cluster", "exec", "--", "squeue", "--noheader").stdout, "an empty queue", seconds=90)
+    wait_for(
+        lambda: not toolkit("cluster", "exec", "--", "squeue", "--noheader").stdout,
+        "an empty queue",
+        seconds=90,
+    )
     none_left(shared_dir)
 
 
@@ -244,9 +380,36 @@ def test_a_controller_that_restarts_in_the_middle_costs_nothing(
     up = toolkit("cluster", "up", "--nodes", "2", env=env)
     assert up.returncode == 0, up.stderr
     try:
-        words = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none", "--nodes", "2", "--job-name", "long")
-        assert toolkit(*words, "--", "sh", "-c", "echo begun; sleep 12; echo ended", env=env, cwd=shared_dir).returncode == 0
-        wait_for(lambda: toolkit("logs", "long-0001", env=env, cwd=shared_dir).stdout.count("begun") == 2, "the beginning")
+        words = (
+            "run",
+            "--detach",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            "none",
+            "--nodes",
+            "2",
+            "--job-name",
+            "long",
+        )
+        assert (
+            toolkit(
+                *words,
+                "--",
+                "sh",
+                "-c",
+                "echo begun; sleep 12; echo ended",
+                env=env,
+                cwd=shared_dir,
+            ).returncode
+            == 0
+        )
+        wait_for(
+            lambda: (
+                toolkit("logs", "long-0001", env=env, cwd=shared_dir).stdout.count("begun") == 2
+            ),
+            "the beginning",
+        )
         follower = subprocess.Popen(
             (sys.executable, "-m", "toolkit", "logs", "-f", "long-0001"),
             env=env,
@@ -255,8 +418,16 @@ def test_a_controller_that_restarts_in_the_middle_costs_nothing(
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert toolkit("cluster", "exec", "--", "scontrol", "shutdown", "slurmctld", env=env).returncode == 0
-        wait_for(lambda: toolkit("cluster", "exec", "--", "squeue", env=env).returncode != 0, "the controller to be gone")
+        assert (
+            toolkit(
+                "cluster", "exec", "--", "scontrol", "shutdown", "slurmctld", env=env
+            ).returncode
+            == 0
+        )
+        wait_for(
+            lambda: toolkit("cluster", "exec", "--", "squeue", env=env).returncode != 0,
+            "the controller to be gone",
+        )
         assert toolkit("cluster", "exec", "--", "slurmctld", env=env).returncode == 0
         out, error = follower.communicate(timeout=90)
         assert follower.returncode == 0, out + error

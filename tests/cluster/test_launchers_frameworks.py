@@ -53,7 +53,10 @@ def outcome(directory: Path, name: str) -> dict[str, Any]:
 
 def said(directory: Path, name: str) -> str:
     """All logs of a run."""
-    return "".join(log.read_text(errors="replace") for log in sorted((directory / "runs" / name / "logs").glob("*.log")))
+    return "".join(
+        log.read_text(errors="replace")
+        for log in sorted((directory / "runs" / name / "logs").glob("*.log"))
+    )
 
 
 def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> None:
@@ -61,16 +64,30 @@ def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_horovod_trains_in_tensorflow(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
-    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/horovod-tensorflow", "--epochs", "2")
+def test_horovod_trains_in_tensorflow(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
+    run(
+        toolkit, shared_dir, "--image", tensorflow_image, "jobs/horovod-tensorflow", "--epochs", "2"
+    )
     results = outcome(shared_dir, "horovod-tensorflow-0001")["results"]
     assert (results["world_size"], results["parameters_equal"], results["epochs"]) == (2, True, 2)
     assert results["accuracy"] > 0.8
     none_left(shared_dir)
 
 
-def test_workers_of_tensorflow_train_one_network_on_two_nodes(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
-    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/tensorflow-multiworker", "--epochs", "2")
+def test_workers_of_tensorflow_train_one_network_on_two_nodes(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
+    run(
+        toolkit,
+        shared_dir,
+        "--image",
+        tensorflow_image,
+        "jobs/tensorflow-multiworker",
+        "--epochs",
+        "2",
+    )
     came_out = outcome(shared_dir, "tensorflow-multiworker-0001")
     assert (came_out["results"]["world_size"], came_out["results"]["parameters_equal"]) == (2, True)
     assert came_out["results"]["accuracy"] > 0.8
@@ -78,12 +95,28 @@ def test_workers_of_tensorflow_train_one_network_on_two_nodes(toolkit: Any, tens
     none_left(shared_dir)
 
 
-def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
-    shape = ("--launcher", "tensorflow", "--nodes", 2, "--nodelist", "nid[001-002]", "--gpus", 2, "--ntasks-per-node", 2)
+    shape = (
+        "--launcher",
+        "tensorflow",
+        "--nodes",
+        2,
+        "--nodelist",
+        "nid[001-002]",
+        "--gpus",
+        2,
+        "--ntasks-per-node",
+        2,
+    )
     run(toolkit, shared_dir, "--image", tensorflow_image, *shape, "tell.py")
     logs = sorted((shared_dir / "runs/tell-0001/logs").glob("*-nid*.log"))
-    told = sorted((json.loads(log.read_text().splitlines()[-1]) for log in logs), key=lambda one: int(one["config"]["task"]["index"]))
+    told = sorted(
+        (json.loads(log.read_text().splitlines()[-1]) for log in logs),
+        key=lambda one: int(one["config"]["task"]["index"]),
+    )
     assert [one["config"]["task"]["index"] for one in told] == [0, 1, 2, 3]
     assert len({json.dumps(one["config"]["cluster"]) for one in told}) == 1, "all are told the same"
     addresses = told[0]["config"]["cluster"]["worker"]
@@ -92,7 +125,9 @@ def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(toolkit
     assert [one["gpus"] for one in told] == ["0", "1", "0", "1"]
 
 
-def test_the_exit_code_of_a_worker_that_failed_is_the_runs(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+def test_the_exit_code_of_a_worker_that_failed_is_the_runs(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     shape = ("--launcher", "tensorflow", "--nodes", "2", "--nodelist", "nid[001-002]")
     done = toolkit("run", "--image", str(tensorflow_image), *shape, "tell.py", "3", cwd=shared_dir)
@@ -102,11 +137,18 @@ def test_the_exit_code_of_a_worker_that_failed_is_the_runs(toolkit: Any, tensorf
     none_left(shared_dir)
 
 
-def test_a_port_that_another_job_has_on_any_node_is_passed_over(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
+def test_a_port_that_another_job_has_on_any_node_is_passed_over(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "squat.py").write_text(SQUATTER)
     (shared_dir / "tell.py").write_text(TELLING)
     squat = ("--launcher", "none", "--nodelist", "nid002", "squat.py")
-    assert toolkit("run", "--detach", "--image", str(tensorflow_image), *squat, cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            "run", "--detach", "--image", str(tensorflow_image), *squat, cwd=shared_dir
+        ).returncode
+        == 0
+    )
     until_said(shared_dir, "squat-0001", "listens")
     try:
         shape = ("--launcher", "tensorflow", "--nodes", 2, "--nodelist", "nid[001-002]")
@@ -119,7 +161,9 @@ def test_a_port_that_another_job_has_on_any_node_is_passed_over(toolkit: Any, te
     assert addresses == [f"nid00{node}:{61000 + (job + 1) % 4536}" for node in (1, 2)]
 
 
-def test_tasks_and_actors_of_ray_work_on_both_nodes(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+def test_tasks_and_actors_of_ray_work_on_both_nodes(
+    toolkit: Any, ray_image: Path, shared_dir: Path
+) -> None:
     run(toolkit, shared_dir, "--image", ray_image, "--nodelist", "nid[001-002]", "jobs/ray-tasks")
     results = outcome(shared_dir, "ray-tasks-0001")["results"]
     assert results["tasks"] == [0, 1, 4, 9]
@@ -129,10 +173,23 @@ def test_tasks_and_actors_of_ray_work_on_both_nodes(toolkit: Any, ray_image: Pat
     none_left(shared_dir)
 
 
-def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing(
+    toolkit: Any, ray_image: Path, shared_dir: Path
+) -> None:
     """One waits all the time; the other begins, works and fails beside it, and its exit code comes back. Then the first is cancelled."""
     (shared_dir / "use.py").write_text(USING)
-    options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
+    options = (
+        "--image",
+        str(ray_image),
+        "--launcher",
+        "ray",
+        "--nodes",
+        "2",
+        "--nodelist",
+        "nid[001-002]",
+        "--cpus-per-task",
+        "2",
+    )
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     waits = "tasks on ['nid001', 'nid002']"
     until_said(shared_dir, "use-0001", waits)
@@ -144,7 +201,11 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
     assert waits in said(shared_dir, "use-0002")
     failure = outcome(shared_dir, "use-0002")["failure"]
     assert (failure["rank"], failure["host"]) == (0, "nid001")
-    wait_for(lambda: servers(shared_dir) == rays, "the servers of the first run alone", says=lambda: repr(servers(shared_dir)))
+    wait_for(
+        lambda: servers(shared_dir) == rays,
+        "the servers of the first run alone",
+        says=lambda: repr(servers(shared_dir)),
+    )
 
     assert toolkit("cancel", "use-0001", cwd=shared_dir).returncode == 0
     none_left(shared_dir, seconds=60)
@@ -179,17 +240,37 @@ def name_of(pid: int) -> str:
     ("name", "node", "code", "why"),
     [
         ("raylet", "1", 1, "raylet of Ray ended on nid002"),
-        ("python3", "0", 137, "nid001: task 0: Exited with exit code 137"),  # the program that starts Ray, and the script
+        (
+            "python3",
+            "0",
+            137,
+            "nid001: task 0: Exited with exit code 137",
+        ),  # the program that starts Ray, and the script
     ],
 )
 def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
     name: str, node: str, code: int, why: str, toolkit: Any, ray_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "use.py").write_text(USING)
-    options = ("--image", str(ray_image), "--launcher", "ray", "--nodes", "2", "--nodelist", "nid[001-002]", "--cpus-per-task", "2")
+    options = (
+        "--image",
+        str(ray_image),
+        "--launcher",
+        "ray",
+        "--nodes",
+        "2",
+        "--nodelist",
+        "nid[001-002]",
+        "--cpus-per-task",
+        "2",
+    )
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     until_said(shared_dir, "use-0001", "tasks on")
-    there = {pid for pid, environment in processes_of(shared_dir).items() if environment.get("SLURM_NODEID") == node}
+    there = {
+        pid
+        for pid, environment in processes_of(shared_dir).items()
+        if environment.get("SLURM_NODEID") == node
+    }
     raylet = next(pid for pid in there if name_of(pid) == "raylet")
     os.kill(raylet if name == "raylet" else parent_of(raylet), signal.SIGKILL)
     followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
@@ -203,16 +284,30 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.long
-def test_replicas_of_one_process_train_one_network(toolkit: Any, tensorflow_image: Path, shared_dir: Path) -> None:
-    run(toolkit, shared_dir, "--image", tensorflow_image, "jobs/tensorflow-mirrored", "--replicas", 3)
+def test_replicas_of_one_process_train_one_network(
+    toolkit: Any, tensorflow_image: Path, shared_dir: Path
+) -> None:
+    run(
+        toolkit,
+        shared_dir,
+        "--image",
+        tensorflow_image,
+        "jobs/tensorflow-mirrored",
+        "--replicas",
+        3,
+    )
     results = outcome(shared_dir, "tensorflow-mirrored-0001")["results"]
     assert (results["world_size"], results["parameters_equal"]) == (3, True)
     assert results["accuracy"] > 0.9
-    assert {f"device:CPU:{index}" in said(shared_dir, "tensorflow-mirrored-0001") for index in range(3)} == {True}
+    assert {
+        f"device:CPU:{index}" in said(shared_dir, "tensorflow-mirrored-0001") for index in range(3)
+    } == {True}
 
 
 @pytest.mark.long
-def test_ray_train_trains_one_network_on_two_nodes(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+def test_ray_train_trains_one_network_on_two_nodes(
+    toolkit: Any, ray_image: Path, shared_dir: Path
+) -> None:
     run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-train", seconds=600)
     results = outcome(shared_dir, "ray-train-0001")["results"]
     assert (results["world_size"], results["parameters_equal"], results["epochs"]) == (2, True, 12)
@@ -223,7 +318,9 @@ def test_ray_train_trains_one_network_on_two_nodes(toolkit: Any, ray_image: Path
 
 
 @pytest.mark.long
-def test_ray_tune_finds_good_settings_and_stops_bad_trials(toolkit: Any, ray_image: Path, shared_dir: Path) -> None:
+def test_ray_tune_finds_good_settings_and_stops_bad_trials(
+    toolkit: Any, ray_image: Path, shared_dir: Path
+) -> None:
     run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-tune", seconds=900)
     results = outcome(shared_dir, "ray-tune-0001")["results"]
     assert (results["trials"], results["failed"]) == (8, 0)

@@ -20,7 +20,12 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 JOBS = Path(__file__).parents[2] / "jobs"
 # Each launcher tells a rank its number by another name.
-RANK = {"horovod-gloo": "HOROVOD_RANK", "horovod-elastic": "HOROVOD_RANK", "mpirun": "OMPI_COMM_WORLD_RANK", "mpi": "SLURM_PROCID"}
+RANK = {
+    "horovod-gloo": "HOROVOD_RANK",
+    "horovod-elastic": "HOROVOD_RANK",
+    "mpirun": "OMPI_COMM_WORLD_RANK",
+    "mpi": "SLURM_PROCID",
+}
 FAILING = """\
 import os, signal, sys, time
 rank = int(os.environ[sys.argv[1]])
@@ -72,7 +77,10 @@ def outcome(directory: Path, name: str) -> dict[str, Any]:
 
 def said(directory: Path, name: str) -> str:
     """All logs of a run."""
-    return "".join(log.read_text(errors="replace") for log in sorted((directory / "runs" / name / "logs").glob("*.log")))
+    return "".join(
+        log.read_text(errors="replace")
+        for log in sorted((directory / "runs" / name / "logs").glob("*.log"))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -85,48 +93,86 @@ def hello(base: Path) -> Path:
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_program_in_c(launcher: str, nodes: int, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_program_in_c(
+    launcher: str, nodes: int, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     shutil.copy(hello, shared_dir / "hello")
     options = ("--launcher", launcher, "--nodes", str(nodes), "--ntasks-per-node", "2")
     done = toolkit("run", "--image", str(pytorch_image), *options, "hello", cwd=shared_dir)
     assert done.returncode == 0, done.stdout + done.stderr
     came_out = outcome(shared_dir, "hello-0001")
     size = 2 * nodes
-    assert came_out["results"] == {"world_size": size, "sum": size * (size - 1) // 2, "expected": size * (size - 1) // 2}
-    assert [tuple(ranks) for ranks in came_out["ranks"].values()] == [(2 * node, 2 * node + 1) for node in range(nodes)]
+    assert came_out["results"] == {
+        "world_size": size,
+        "sum": size * (size - 1) // 2,
+        "expected": size * (size - 1) // 2,
+    }
+    assert [tuple(ranks) for ranks in came_out["ranks"].values()] == [
+        (2 * node, 2 * node + 1) for node in range(nodes)
+    ]
     none_left(shared_dir)
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
-def test_a_script_of_mpi4py(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", launcher, "jobs/mpi-hello", cwd=shared_dir)
+def test_a_script_of_mpi4py(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        launcher,
+        "jobs/mpi-hello",
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
     assert (results["world_size"], results["sum"]) == (4, 6)
     assert "Open MPI" in results["mpi"]
 
 
-def test_a_script_of_mpirun_runs_without_us(hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_script_of_mpirun_runs_without_us(
+    hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     shutil.copy(hello, shared_dir / "hello")
     options = ("--launcher", "mpirun", "--nodes", "2", "--ntasks-per-node", "2")
-    dry = toolkit("run", "--dry-run", "--image", str(pytorch_image), *options, "hello", cwd=shared_dir)
+    dry = toolkit(
+        "run", "--dry-run", "--image", str(pytorch_image), *options, "hello", cwd=shared_dir
+    )
     (shared_dir / "job.sbatch").write_text(dry.stdout)
     (shared_dir / "runs/hello-0001/logs").mkdir(parents=True)
     submitted = toolkit("cluster", "exec", "--", "sbatch", "job.sbatch", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
-    wait_for(lambda: '"sum": 6' in said(shared_dir, "hello-0001"), "the sum", says=lambda: said(shared_dir, "hello-0001"))
+    wait_for(
+        lambda: '"sum": 6' in said(shared_dir, "hello-0001"),
+        "the sum",
+        says=lambda: said(shared_dir, "hello-0001"),
+    )
     assert re.findall(r"rank \d of 4  host nid00\d", said(shared_dir, "hello-0001")) == [
         f"rank {rank} of 4  host nid00{rank // 2 + 1}" for rank in range(4)
     ]
 
 
-@pytest.mark.parametrize(("launcher", "how", "code"), [("horovod-gloo", "3", 3), ("mpirun", "3", 3), ("mpirun", "kill", 137)])
+@pytest.mark.parametrize(
+    ("launcher", "how", "code"),
+    [("horovod-gloo", "3", 3), ("mpirun", "3", 3), ("mpirun", "kill", 137)],
+)
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "failing.py").write_text(FAILING)
     options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
-    done = toolkit("run", "--image", str(pytorch_image), *options, "failing.py", RANK[launcher], how, cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        *options,
+        "failing.py",
+        RANK[launcher],
+        how,
+        cwd=shared_dir,
+    )
     assert done.returncode == code, done.stdout + done.stderr
     failure = outcome(shared_dir, "failing-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (2, "nid002")
@@ -134,24 +180,51 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
 
 
 @pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])
-def test_nothing_is_left_of_a_cancelled_job(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_nothing_is_left_of_a_cancelled_job(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     options = ("--launcher", launcher, "--nodes", "2")
-    assert toolkit("run", "--detach", "--image", str(pytorch_image), *options, "wait.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: said(shared_dir, "wait-0001").count("here") == 2, "two ranks", says=lambda: said(shared_dir, "wait-0001"))
+    assert (
+        toolkit(
+            "run", "--detach", "--image", str(pytorch_image), *options, "wait.py", cwd=shared_dir
+        ).returncode
+        == 0
+    )
+    wait_for(
+        lambda: said(shared_dir, "wait-0001").count("here") == 2,
+        "two ranks",
+        says=lambda: said(shared_dir, "wait-0001"),
+    )
     assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
     none_left(shared_dir)
 
 
 @pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])
-def test_hostile_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_hostile_words_reach_the_rank_byte_for_byte(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     work = shared_dir / "it's $(touch pwned) `x` 한글"
     work.mkdir()
     (work / "tell me;.py").write_text(TELLING)
     words = [*HOSTILE, *MULTILINE, "", "--", "--help"]
-    options = [option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")]
+    options = [
+        option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
+    ]
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", *options, "tell me;.py", *words), cwd=work
+        *(
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            launcher,
+            "--nodes",
+            "2",
+            *options,
+            "tell me;.py",
+            *words,
+        ),
+        cwd=work,
     )
     assert done.returncode == 0, done.stderr
     (directory,) = (work / "runs").iterdir()
@@ -164,7 +237,16 @@ def test_hostile_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any,
 
 
 def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit("run", "--image", str(pytorch_image), "jobs/digits-horovod-gloo", "--epochs", "2", cwd=shared_dir, timeout=200)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "jobs/digits-horovod-gloo",
+        "--epochs",
+        "2",
+        cwd=shared_dir,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     came_out = outcome(shared_dir, "digits-horovod-gloo-0001")
     assert came_out["results"]["world_size"] == 4
@@ -173,14 +255,21 @@ def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir:
     none_left(shared_dir)
 
 
-def test_the_port_of_the_meeting_place_may_be_taken(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_the_port_of_the_meeting_place_may_be_taken(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     """Another job of the node listens where the next one's ranks would meet."""
     squatter = 'import os, socket, time; job = int(os.environ["SLURM_JOB_ID"]) + 1\n'
     squatter += 'server = socket.create_server(("", 61000 + job % 4536)); print("listens", flush=True); time.sleep(300)\n'
     (shared_dir / "squat.py").write_text(squatter)
     (shared_dir / "tell.py").write_text(TELLING)
     image = ("--image", str(pytorch_image), "--nodelist", "nid001")
-    assert toolkit("run", "--detach", *image, "--launcher", "none", "squat.py", cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            "run", "--detach", *image, "--launcher", "none", "squat.py", cwd=shared_dir
+        ).returncode
+        == 0
+    )
     wait_for(lambda: "listens" in said(shared_dir, "squat-0001"), "the squatter")
     try:
         done = toolkit("run", *image, "--launcher", "horovod-gloo", "tell.py", cwd=shared_dir)
@@ -188,23 +277,70 @@ def test_the_port_of_the_meeting_place_may_be_taken(toolkit: Any, pytorch_image:
         toolkit("cancel", "squat-0001", cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]["environment"]
-    assert int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == 61000 + (int(told["SLURM_JOB_ID"]) + 1) % 4536
+    assert (
+        int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == 61000 + (int(told["SLURM_JOB_ID"]) + 1) % 4536
+    )
 
 
-def test_resnet_is_taken_up_where_it_was_left(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_resnet_is_taken_up_where_it_was_left(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     options = ("--image", str(pytorch_image), "--time", "10")
-    words = ("--synthetic", "16", "--image-size", "32", "--width", "4", "--classes", "4", "--batch-size", "8")
-    first = toolkit("run", *options, "--nodes", "1", "jobs/imagenet-resnet50", *words, "--epochs", "1", cwd=shared_dir, timeout=200)
+    words = (
+        "--synthetic",
+        "16",
+        "--image-size",
+        "32",
+        "--width",
+        "4",
+        "--classes",
+        "4",
+        "--batch-size",
+        "8",
+    )
+    first = toolkit(
+        "run",
+        *options,
+        "--nodes",
+        "1",
+        "jobs/imagenet-resnet50",
+        *words,
+        "--epochs",
+        "1",
+        cwd=shared_dir,
+        timeout=200,
+    )
     assert first.returncode == 0, first.stdout + first.stderr
-    again = toolkit("run", *options, "--nodes", "2", "jobs/imagenet-resnet50", *words, "--epochs", "2", cwd=shared_dir, timeout=200)
+    again = toolkit(
+        "run",
+        *options,
+        "--nodes",
+        "2",
+        "jobs/imagenet-resnet50",
+        *words,
+        "--epochs",
+        "2",
+        cwd=shared_dir,
+        timeout=200,
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     results = outcome(shared_dir, "imagenet-resnet50-0002")["results"]
     assert (results["resumed_from"], results["epochs"], results["world_size"]) == (1, 2, 2)
     assert results["parameters_equal"] is True
-    assert sorted(path.name for path in (shared_dir / "checkpoints").iterdir()) == ["epoch-0001.pt", "epoch-0002.pt"]
+    assert sorted(path.name for path in (shared_dir / "checkpoints").iterdir()) == [
+        "epoch-0001.pt",
+        "epoch-0002.pt",
+    ]
 
 
-ELASTIC = ("--launcher", "horovod-elastic", "--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=5", "--env", "HOROVOD_ELASTIC_COOLDOWN=1,3")
+ELASTIC = (
+    "--launcher",
+    "horovod-elastic",
+    "--env",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS=5",
+    "--env",
+    "HOROVOD_ELASTIC_COOLDOWN=1,3",
+)
 
 
 def rank_process(directory: Path, rank: int) -> int:
@@ -220,13 +356,22 @@ def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_nod
 ) -> None:
     (shared_dir / "count.py").write_text(COUNTING)
     image = ("--image", str(pytorch_image), "--nodes", "1:2", "--nodelist", "nid[001-002]")
-    assert toolkit("run", "--detach", *image, *ELASTIC, "count.py", "70", "no", cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            "run", "--detach", *image, *ELASTIC, "count.py", "70", "no", cwd=shared_dir
+        ).returncode
+        == 0
+    )
 
     def counts() -> list[str]:
         return re.findall(r"count \d+ with (\d)", said(shared_dir, "count-0001"))
 
     def until(worlds: list[str]) -> None:
-        wait_for(lambda: [*dict.fromkeys(counts())] and _runs(counts()) == worlds, f"{worlds}", says=lambda: said(shared_dir, "count-0001"))
+        wait_for(
+            lambda: [*dict.fromkeys(counts())] and _runs(counts()) == worlds,
+            f"{worlds}",
+            says=lambda: said(shared_dir, "count-0001"),
+        )
 
     until(["2"])
     os.kill(rank_process(shared_dir, 1), signal.SIGKILL)
@@ -251,9 +396,22 @@ def _runs(worlds: list[str]) -> list[str]:
     return [world for index, world in enumerate(worlds) if index == 0 or worlds[index - 1] != world]
 
 
-def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "count.py").write_text(COUNTING)
-    done = toolkit("run", "--image", str(pytorch_image), "--nodes", "2", *ELASTIC, "count.py", "9", "fail", cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--nodes",
+        "2",
+        *ELASTIC,
+        "count.py",
+        "9",
+        "fail",
+        cwd=shared_dir,
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     failure = outcome(shared_dir, "count-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (0, "nid001")

@@ -21,8 +21,13 @@ def test_sbatch_refuses_what_lint_says_it_does(toolkit: Any, shared_dir: Path) -
     version = toolkit("cluster", "exec", "--", "sbatch", "--version").stdout.split()[-1]
     loop = 'for file in *; do if sbatch --test-only "$file" >/dev/null 2>&1; then echo "$file taken"; else echo "$file refused"; fi; done'
     said = toolkit("cluster", "exec", "--", "bash", "-c", loop, cwd=shared_dir).stdout.split("\n")
-    bad = ["taken" if case.taken_since and compare(version, case.taken_since) >= 0 else "refused" for case in cases]
-    wanted = [f"{number:02}-bad {answer}\n{number:02}-good taken" for number, answer in enumerate(bad)]
+    bad = [
+        "taken" if case.taken_since and compare(version, case.taken_since) >= 0 else "refused"
+        for case in cases
+    ]
+    wanted = [
+        f"{number:02}-bad {answer}\n{number:02}-good taken" for number, answer in enumerate(bad)
+    ]
     assert [line for line in said if line] == "\n".join(wanted).split("\n")
 
 

@@ -29,9 +29,14 @@ def left_of(directory: str) -> list[str]:
                 settings = entry.joinpath("environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if f"{directory}\0".encode() in words or f"SLURM_CONF={directory}/etc/slurm.conf".encode() in settings:
+            if (
+                f"{directory}\0".encode() in words
+                or f"SLURM_CONF={directory}/etc/slurm.conf".encode() in settings
+            ):
                 found.append(f"{entry.name} {words!r}")
-    return found + [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if directory in line]
+    return found + [
+        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if directory in line
+    ]
 
 
 def eventually(question: Callable[[], Any], timeout: float = 20) -> bool:
@@ -83,7 +88,11 @@ def test_up_twice(scratch: Any, directory: Path) -> None:
     assert scratch("cluster", "up", "--nodes", "1").returncode == 0
     first = supervisor(directory)
     second = scratch("cluster", "up", "--nodes", "1")
-    assert (second.returncode, "is up already" in second.stdout, supervisor(directory)) == (0, True, first)
+    assert (second.returncode, "is up already" in second.stdout, supervisor(directory)) == (
+        0,
+        True,
+        first,
+    )
     other = scratch("cluster", "up", "--nodes", "2")
     assert other.returncode == 83
     assert "another shape" in other.stderr
@@ -94,7 +103,9 @@ def test_up_twice(scratch: Any, directory: Path) -> None:
 def test_down_after_the_controller_was_killed(scratch: Any, directory: Path) -> None:
     assert scratch("cluster", "up", "--nodes", "1").returncode == 0
     assert scratch("cluster", "exec", "--", "pkill", "-9", "-x", "slurmctld(-wlm)?").returncode == 0
-    assert eventually(lambda: not json.loads(scratch("cluster", "status", "--json").stdout)["controller"])
+    assert eventually(
+        lambda: not json.loads(scratch("cluster", "status", "--json").stdout)["controller"]
+    )
     down = scratch("cluster", "down", "--keep-logs")
     assert down.returncode == 0, down.stderr
     assert left_of(str(directory)) == []
@@ -105,15 +116,21 @@ def test_down_after_the_controller_was_killed(scratch: Any, directory: Path) -> 
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.3])
-def test_down_after_up_was_killed(moment: float, scratch: Any, directory: Path, toolkit_env: dict[str, str]) -> None:
+def test_down_after_up_was_killed(
+    moment: float, scratch: Any, directory: Path, toolkit_env: dict[str, str]
+) -> None:
     """Its processes go by themselves, if it was not wholly up by then; the files go with the next `down`, or `up`."""
     words = (sys.executable, "-m", "toolkit", "cluster", "up", "--name", "scratch")
-    process = subprocess.Popen(words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     assert eventually(lambda: [line for line in left_of(str(directory)) if "supervisor" in line])
     time.sleep(moment)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: left_of(str(directory)) == [] or scratch("cluster", "status").returncode == 0), left_of(str(directory))
+    assert eventually(
+        lambda: left_of(str(directory)) == [] or scratch("cluster", "status").returncode == 0
+    ), left_of(str(directory))
     assert scratch("cluster", "status").returncode == (69 if left_of(str(directory)) == [] else 0)
     if moment:
         assert scratch("cluster", "up").returncode == 0
@@ -122,10 +139,14 @@ def test_down_after_up_was_killed(moment: float, scratch: Any, directory: Path, 
     assert not directory.exists()
 
 
-def test_interrupting_up_cleans_up(directory: Path, scratch: Any, toolkit_env: dict[str, str]) -> None:
+def test_interrupting_up_cleans_up(
+    directory: Path, scratch: Any, toolkit_env: dict[str, str]
+) -> None:
     del scratch
     words = (sys.executable, "-m", "toolkit", "cluster", "up", "--name", "scratch")
-    process = subprocess.Popen(words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     assert eventually(lambda: [line for line in left_of(str(directory)) if "supervisor" in line])
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
@@ -136,7 +157,9 @@ def test_interrupting_up_cleans_up(directory: Path, scratch: Any, toolkit_env: d
 
 def test_two_ups_at_a_time(scratch: Any, directory: Path, toolkit_env: dict[str, str]) -> None:
     words = (sys.executable, "-m", "toolkit", "cluster", "up", "--name", "scratch")
-    process = subprocess.Popen(words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         assert eventually((directory / "lock").exists)
         process.send_signal(signal.SIGSTOP)
@@ -148,7 +171,9 @@ def test_two_ups_at_a_time(scratch: Any, directory: Path, toolkit_env: dict[str,
     assert process.wait(timeout=60) == 0
 
 
-def test_a_broken_shape_is_explained_and_cleaned_up(scratch: Any, directory: Path, shared_dir: Path) -> None:
+def test_a_broken_shape_is_explained_and_cleaned_up(
+    scratch: Any, directory: Path, shared_dir: Path
+) -> None:
     shape = shared_dir / "shape.toml"
     shape.write_text('extra = ["SelectType=select/nothing"]\n')
     up = scratch("cluster", "up", "--shape", str(shape))
@@ -159,29 +184,61 @@ def test_a_broken_shape_is_explained_and_cleaned_up(scratch: Any, directory: Pat
     assert not directory.exists()
 
 
-def test_a_directory_that_is_too_long_for_sockets(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
-    up = toolkit("cluster", "up", env={**toolkit_env, "TOOLKIT_CLUSTER_DIR": str(shared_dir / ("long" * 15))})
+def test_a_directory_that_is_too_long_for_sockets(
+    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
+) -> None:
+    up = toolkit(
+        "cluster", "up", env={**toolkit_env, "TOOLKIT_CLUSTER_DIR": str(shared_dir / ("long" * 15))}
+    )
     assert up.returncode == 83
     assert "TOOLKIT_CLUSTER_DIR" in up.stderr
 
 
-def test_unequal_gpus_partitions_and_a_second_cluster(cluster: str, toolkit: Any, scratch: Any) -> None:
+def test_unequal_gpus_partitions_and_a_second_cluster(
+    cluster: str, toolkit: Any, scratch: Any
+) -> None:
     del cluster
-    partitions = ("--partition", "wide:default", "--partition", "one:nodes=nid002,max-nodes=1,max-time=10:00")
+    partitions = (
+        "--partition",
+        "wide:default",
+        "--partition",
+        "one:nodes=nid002,max-nodes=1,max-time=10:00",
+    )
     up = scratch("cluster", "up", "--gpus-per-node", "4,2", "--gpu-type", "v100", *partitions)
     assert up.returncode == 0, up.stderr
     assert "simulated" in up.stderr
     found = json.loads(scratch("cluster", "status", "--json").stdout)
-    assert [(node["gpus"], node["gpu_type"]) for node in found["nodes"]] == [(4, "v100"), (2, "v100")]
-    assert [(part["name"], part["default"], part["max_nodes"]) for part in found["partitions"]] == [("wide", True, None), ("one", False, 1)]
+    assert [(node["gpus"], node["gpu_type"]) for node in found["nodes"]] == [
+        (4, "v100"),
+        (2, "v100"),
+    ]
+    assert [(part["name"], part["default"], part["max_nodes"]) for part in found["partitions"]] == [
+        ("wide", True, None),
+        ("one", False, 1),
+    ]
 
-    shown = scratch("cluster", "exec", "--", "srun", "-N1", "--gres=gpu:v100:3", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES")
+    shown = scratch(
+        "cluster",
+        "exec",
+        "--",
+        "srun",
+        "-N1",
+        "--gres=gpu:v100:3",
+        "bash",
+        "-c",
+        "echo $(hostname) $CUDA_VISIBLE_DEVICES",
+    )
     assert shown.stdout.split() == ["nid001", "0,1,2"]
     both = "srun -N1 -n1 -w nid002 --mem=100 --gres=gpu:1 bash -c 'echo $CUDA_VISIBLE_DEVICES; sleep 2'"
     pair = scratch("cluster", "exec", "--", "bash", "-c", f"{both} & {both} & wait")
     assert sorted(pair.stdout.split()) == ["0", "1"], pair.stderr
 
-    for too_much in (("-p", "one", "-N2"), ("-p", "one", "-t", "11"), ("-p", "one", "--gres=gpu:3"), ("-p", "wide", "-N3")):
+    for too_much in (
+        ("-p", "one", "-N2"),
+        ("-p", "one", "-t", "11"),
+        ("-p", "one", "--gres=gpu:3"),
+        ("-p", "wide", "-N3"),
+    ):
         refused = scratch("cluster", "exec", "--", "sbatch", *too_much, "--wrap", "true")
         assert refused.returncode != 0, too_much
         assert "error" in refused.stderr
@@ -196,9 +253,14 @@ def test_nodes_are_machines_of_their_own(cluster: str, toolkit: Any) -> None:
     done = toolkit("cluster", "exec", "--", "srun", "-N3", "bash", "-c", ask)
     rows = sorted(line.split()[:4] for line in done.stdout.splitlines())
     names = ["nid001", "nid002", "nid003"]
-    assert rows == [[name, f"10.77.0.{number}", f"/tmp/{name}", f"/dev/shm/{name}"] for number, name in enumerate(names, 11)], done.stderr
+    assert rows == [
+        [name, f"10.77.0.{number}", f"/tmp/{name}", f"/dev/shm/{name}"]
+        for number, name in enumerate(names, 11)
+    ], done.stderr
     assert toolkit("cluster", "exec", "--", "hostname").stdout.strip() == "login"
-    inside = toolkit("cluster", "exec", "--node", "nid002", "--", "ps", "-eo", "comm=").stdout.split()
+    inside = toolkit(
+        "cluster", "exec", "--node", "nid002", "--", "ps", "-eo", "comm="
+    ).stdout.split()
     # Debian 13 calls the programs slurmd-wlm and so on.
     assert [name for name in inside if name.startswith("slurm")] in (["slurmd"], ["slurmd-wlm"])
 
@@ -213,8 +275,21 @@ def test_shared_directories_below_tmp(scratch: Any, tmp_path: Path) -> None:
     up = scratch("cluster", "up", "--share", str(tmp_path / "asked for"), cwd=tmp_path / "here")
     assert up.returncode == 0, up.stderr
     ask = 'for d in here "asked for" neither; do [ -e "$0/$d/file" ] && echo "$d"; done'
-    seen = scratch("cluster", "exec", "--", "srun", "-N2", "bash", "-c", ask, str(tmp_path), cwd=tmp_path / "here")
-    assert sorted(seen.stdout.splitlines()) == ["asked for", "asked for", "here", "here"], seen.stderr
+    seen = scratch(
+        "cluster",
+        "exec",
+        "--",
+        "srun",
+        "-N2",
+        "bash",
+        "-c",
+        ask,
+        str(tmp_path),
+        cwd=tmp_path / "here",
+    )
+    assert sorted(seen.stdout.splitlines()) == ["asked for", "asked for", "here", "here"], (
+        seen.stderr
+    )
     shared = json.loads(scratch("cluster", "status", "--json").stdout)["shared"]
     assert {str(tmp_path / "here"), str(tmp_path / "asked for")} <= set(shared)
     refused = scratch("cluster", "up", "--share", "/tmp")
@@ -223,12 +298,25 @@ def test_shared_directories_below_tmp(scratch: Any, tmp_path: Path) -> None:
 
 def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> None:
     del cluster
-    done = toolkit("cluster", "exec", "--", "bash", "-c", 'pwd; echo "$1"; exit 37', "-", "it's $HOME", cwd=shared_dir)
+    done = toolkit(
+        "cluster",
+        "exec",
+        "--",
+        "bash",
+        "-c",
+        'pwd; echo "$1"; exit 37',
+        "-",
+        "it's $HOME",
+        cwd=shared_dir,
+    )
     assert (done.returncode, done.stdout) == (37, f"{shared_dir}\nit's $HOME\n")
     assert toolkit("cluster", "exec", "nosuchcommand").returncode == 127
     assert toolkit("cluster", "exec", "--node", "nid009", "true").returncode == 64
-    # The shell of the cluster knows its own cluster: the tool works in it, and does not take it down from within.
-    nested = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "status", "--json")
+    # The shell of the cluster knows its own cluster: the tool works in it, and does not take it
+    # down from within.
+    nested = toolkit(
+        "cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "status", "--json"
+    )
     assert json.loads(nested.stdout)["up"] is True, nested.stderr
     down = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "down")
     assert (down.returncode, "leave it" in down.stderr) == (83, True)
@@ -237,36 +325,56 @@ def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> No
 def test_mpi_through_pmix(cluster: str, toolkit: Any) -> None:
     del cluster
     assert "pmix" in toolkit("cluster", "exec", "--", "srun", "--mpi=list").stdout
-    done = toolkit("cluster", "exec", "--", "srun", "--mpi=pmix", "-N2", "-n4", "bash", "-c", "echo $PMIX_RANK")
+    done = toolkit(
+        "cluster", "exec", "--", "srun", "--mpi=pmix", "-N2", "-n4", "bash", "-c", "echo $PMIX_RANK"
+    )
     assert sorted(done.stdout.split()) == ["0", "1", "2", "3"], done.stderr
 
 
 def test_a_job_over_its_memory_or_the_nodes_cpus(cluster: str, toolkit: Any) -> None:
     del cluster
-    assert toolkit("cluster", "exec", "--", "srun", "-N1", f"-c{CPUS_OF_A_NODE}", "true").returncode == 0
-    assert toolkit("cluster", "exec", "--", "srun", "-N1", f"-c{CPUS_OF_A_NODE + 1}", "true").returncode != 0
+    assert (
+        toolkit("cluster", "exec", "--", "srun", "-N1", f"-c{CPUS_OF_A_NODE}", "true").returncode
+        == 0
+    )
+    assert (
+        toolkit(
+            "cluster", "exec", "--", "srun", "-N1", f"-c{CPUS_OF_A_NODE + 1}", "true"
+        ).returncode
+        != 0
+    )
 
 
 def test_a_node_that_is_cut_off_and_joined(cluster: str, toolkit: Any) -> None:
     del cluster
     assert toolkit("cluster", "cut", "nid003").returncode == 0
-    shown = {node["name"]: node["power"] for node in json.loads(toolkit("cluster", "status", "--json").stdout)["nodes"]}
+    shown = {
+        node["name"]: node["power"]
+        for node in json.loads(toolkit("cluster", "status", "--json").stdout)["nodes"]
+    }
     assert shown == {"nid001": "on", "nid002": "on", "nid003": "cut"}
     waited = toolkit("cluster", "cut", "--wait", "nid003")
     assert "down" in waited.stdout, waited.stderr
     joined = toolkit("cluster", "join", "nid003")
     assert (joined.returncode, "idle" in joined.stdout) == (0, True), joined.stderr
-    assert toolkit("cluster", "exec", "--", "srun", "-w", "nid003", "hostname").stdout.strip() == "nid003"
+    assert (
+        toolkit("cluster", "exec", "--", "srun", "-w", "nid003", "hostname").stdout.strip()
+        == "nid003"
+    )
 
 
 def test_a_node_that_is_killed_and_started(cluster: str, toolkit: Any) -> None:
     del cluster
-    assert toolkit("cluster", "exec", "--node", "nid003", "--", "touch", "/tmp/before").returncode == 0
+    assert (
+        toolkit("cluster", "exec", "--node", "nid003", "--", "touch", "/tmp/before").returncode == 0
+    )
     assert toolkit("cluster", "kill", "nid003").returncode == 0
     assert toolkit("cluster", "exec", "--node", "nid003", "--", "true").returncode == 83
     started = toolkit("cluster", "start", "nid003")
     assert (started.returncode, "idle" in started.stdout) == (0, True), started.stderr
-    gone = toolkit("cluster", "exec", "--", "srun", "-w", "nid003", "bash", "-c", "hostname; ls /tmp")
+    gone = toolkit(
+        "cluster", "exec", "--", "srun", "-w", "nid003", "bash", "-c", "hostname; ls /tmp"
+    )
     assert gone.stdout.split() == ["nid003"]
     wrong = toolkit("cluster", "kill", "nid03")
     assert (wrong.returncode, "nid003" in wrong.stderr) == (64, True)
@@ -275,10 +383,17 @@ def test_a_node_that_is_killed_and_started(cluster: str, toolkit: Any) -> None:
 def test_accounting(scratch: Any) -> None:
     up = scratch("cluster", "up", "--nodes", "1", "--accounting", "--gpus-per-node", "1")
     assert up.returncode == 0, up.stderr
-    assert scratch("cluster", "exec", "--", "srun", "--gres=gpu:1", "--job-name=counted", "true").returncode == 0
+    assert (
+        scratch(
+            "cluster", "exec", "--", "srun", "--gres=gpu:1", "--job-name=counted", "true"
+        ).returncode
+        == 0
+    )
 
     def answer() -> str:
-        said = scratch("cluster", "exec", "--", "sacct", "-X", "-n", "-P", "--format=JobName,State,AllocTRES")
+        said = scratch(
+            "cluster", "exec", "--", "sacct", "-X", "-n", "-P", "--format=JobName,State,AllocTRES"
+        )
         assert said.returncode == 0, said.stderr
         return str(said.stdout)
 
@@ -292,12 +407,16 @@ def test_an_ordinary_user(user: User) -> None:
     try:
         assert up.returncode == 0, up.stderr
         ask = "echo $(hostname) $(id -un) $(hostname -I) $CUDA_VISIBLE_DEVICES; touch /tmp/mine"
-        done = user.toolkit("cluster", "exec", "--", "srun", "-N2", "--gres=gpu:2", "bash", "-c", ask)
+        done = user.toolkit(
+            "cluster", "exec", "--", "srun", "-N2", "--gres=gpu:2", "bash", "-c", ask
+        )
         expected = [f"nid00{number} {user.name} 10.77.0.1{number} 0,1" for number in (1, 2)]
         assert sorted(line.strip() for line in done.stdout.splitlines()) == expected, done.stderr
         assert user.toolkit("cluster", "kill", "nid002").returncode == 0
         assert "idle" in user.toolkit("cluster", "start", "nid002").stdout
-        privileges = user.toolkit("cluster", "exec", "--", "srun", "-N1", "grep", "CapEff", "/proc/self/status")
+        privileges = user.toolkit(
+            "cluster", "exec", "--", "srun", "-N1", "grep", "CapEff", "/proc/self/status"
+        )
         assert privileges.stdout.split() == ["CapEff:", "0" * 16]
     finally:
         down = user.toolkit("cluster", "down")

@@ -161,7 +161,8 @@ def test_a_project_file_of_another_user_is_not_obeyed(
     assert f"{trap}/toolkit.toml" in done.stderr
     assert f"user {USERS[0]}" in done.stderr
 
-    # The same through a link of theirs to a file of ours, and in a directory of ours that they may write to.
+    # The same through a link of theirs to a file of ours, and in a directory of ours that they may
+    # write to.
     (public / "own.toml").write_text("nodes = 2\n")
     assert (
         as_user(
@@ -349,13 +350,17 @@ def test_nobody_else_reaches_the_database_of_a_cluster(
 
         assert call("cluster", "exec", "--", "srun", "--job-name=counted", "true").returncode == 0
         ask_slurm = "until sacct -X -n -P --format=JobName,State | grep 'counted|COMPLETED'; do sleep 0.5; done"
-        assert call("cluster", "exec", "--", "timeout", "60", "bash", "-c", ask_slurm).returncode == 0
+        assert (
+            call("cluster", "exec", "--", "timeout", "60", "bash", "-c", ask_slurm).returncode == 0
+        )
     finally:
         call("cluster", "down")
     assert not (clusters / "db").exists()
 
 
-def test_students_find_the_images_of_the_course_and_others_do_not(group: str, public: Path, user: User) -> None:
+def test_students_find_the_images_of_the_course_and_others_do_not(
+    group: str, public: Path, user: User
+) -> None:
     """The commands of the README, with another place for /srv and /etc."""
     images, etc = public / "images", public / "etc" / "toolkit"
     teacher = ("install", "-d", "-o", USERS[0], "-g", group, "-m", "2750", images)

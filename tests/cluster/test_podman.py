@@ -34,7 +34,11 @@ def files_of(saved: Path) -> Iterator[str]:
     """Every file of every layer, and what a layer takes away."""
     with tarfile.open(saved) as archive:
         for member in archive:
-            stream = archive.extractfile(member) if member.isreg() and member.name.endswith(".tar") else None
+            stream = (
+                archive.extractfile(member)
+                if member.isreg() and member.name.endswith(".tar")
+                else None
+            )
             if stream:
                 with tarfile.open(fileobj=stream) as layer:
                     yield from (name.removeprefix("./") for name in layer.getnames())
@@ -44,7 +48,9 @@ def named(podman: TestPodman) -> str:
     return podman.client("images", "-q", "localhost/toolkit/tiny")
 
 
-def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_changed(podded: Docked, podman: TestPodman) -> None:
+def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_changed(
+    podded: Docked, podman: TestPodman
+) -> None:
     recipe = podded.recipe("echo one > /greeting", checks='greeting = "cat /greeting"', more=FIRST)
     done = podded.build(recipe)
     assert done.returncode == 0, done.stderr
@@ -60,10 +66,14 @@ def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_ch
     said = labels(str(podded.images / "tiny.sif"))
     assert said["toolkit.recipe"] == "tiny"
     assert said["org.opencontainers.image.description"].startswith("stand-in")
-    assert podman.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting") == "one"
+    assert (
+        podman.client("run", "--rm", "--network=none", "toolkit/tiny", "cat", "/greeting") == "one"
+    )
     assert json.loads(podded.build(recipe, "--json").stdout)["kept"] is True
 
-    changed = podded.build(podded.recipe("echo two > /greeting", checks='greeting = "cat /greeting"', more=FIRST))
+    changed = podded.build(
+        podded.recipe("echo two > /greeting", checks='greeting = "cat /greeting"', more=FIRST)
+    )
     assert changed.returncode == 0, changed.stderr
     assert re.search(r"^first .* kept ", changed.stderr, re.MULTILINE), changed.stderr
     assert re.search(r"^act .* done ", changed.stderr, re.MULTILINE), changed.stderr
@@ -95,8 +105,12 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
     podman: TestPodman, podded: Docked, tiny_base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", podman.address)
-    packed = subprocess.run(["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True).stdout
-    podman.client("import", "--change", "ENV PATH=/bin", "-", "localhost/stand-in/plain", input=packed)
+    packed = subprocess.run(
+        ["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True
+    ).stdout
+    podman.client(
+        "import", "--change", "ENV PATH=/bin", "-", "localhost/stand-in/plain", input=packed
+    )
     found = engine()
     kept = []
     for number, wheel in enumerate(("x", "y", "y")):
@@ -107,18 +121,33 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
         client = docker.client_of(found)
         follower = Follower("tiny", {}, place.output / "log", Silent())
         run = docker.Build("tiny", found, client, place, follower, {}, client.reader())
-        order = Order(place.scratch, client.base(found, "localhost/stand-in/plain"), place.output / "id", Lending({}))
+        order = Order(
+            place.scratch,
+            client.base(found, "localhost/stand-in/plain"),
+            place.output / "id",
+            Lending({}),
+        )
         image = run.image(client.lent(STAGES), order)
         follower.end()
         kept.append(run.kept)
-        inside = podman.client("run", "--rm", "--network=none", image, "/bin/sh", "-c", "cat /made; ls /opt; ls -d /mnt")
+        inside = podman.client(
+            "run",
+            "--rm",
+            "--network=none",
+            image,
+            "/bin/sh",
+            "-c",
+            "cat /made; ls /opt; ls -d /mnt",
+        )
         assert inside.splitlines() == [f"made of {wheel}", "/mnt"]
     assert kept == [[], [], ["compile", "install"]]
     podman.client("rmi", "-f", "localhost/stand-in/plain")
     assert podman.containers() == []
 
 
-def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwards(podded: Docked, podman: TestPodman) -> None:
+def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwards(
+    podded: Docked, podman: TestPodman
+) -> None:
     wheels = podded.place / "wheels, and more"
     wheels.mkdir()
     (wheels / "x.whl").touch()
@@ -129,10 +158,17 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
         "LEAKED": "yes",
     }
     shows = ("cat /mnt/pip.conf", "echo $http_proxy $no_proxy", "env", "ls /mnt")
-    process = podded.start("build", podded.recipe(*shows, "while test ! -e /mnt/never; do sleep 1; done"), "--engine", "docker")
+    process = podded.start(
+        "build",
+        podded.recipe(*shows, "while test ! -e /mnt/never; do sleep 1; done"),
+        "--engine",
+        "docker",
+    )
     log = podded.images / "tiny.failed.log"
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    lines = [
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()
+    ]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert any(b"--secret" in line for line in lines)
@@ -142,11 +178,20 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     text = (podded.images / "tiny.log").read_text()
     assert "https://reader:****@packages.example.org/simple" in text
     assert re.search(r"find-links = http://127\.0\.0\.1:\d+/\*\*\*\*/find-links/\d+", text)
-    assert re.search(r"^http://proxied:\*\*\*\*@proxy\.example\.org:3128 \S*127\.0\.0\.1$", text, re.MULTILINE)
+    assert re.search(
+        r"^http://proxied:\*\*\*\*@proxy\.example\.org:3128 \S*127\.0\.0\.1$", text, re.MULTILINE
+    )
     assert "LEAKED" not in text
     assert podded.inside("/bin/find", "/mnt") == "/mnt\n"
-    everything = text.encode() + (podded.images / "tiny.json").read_bytes() + (podded.images / "tiny.sif").read_bytes()
-    everything += (podman.client("history", "--no-trunc", "toolkit/tiny") + podman.client("inspect", "toolkit/tiny")).encode()
+    everything = (
+        text.encode()
+        + (podded.images / "tiny.json").read_bytes()
+        + (podded.images / "tiny.sif").read_bytes()
+    )
+    everything += (
+        podman.client("history", "--no-trunc", "toolkit/tiny")
+        + podman.client("inspect", "toolkit/tiny")
+    ).encode()
     everything += podman.daemon.log.read_bytes()
     saved = podded.place / "saved.tar"
     podman.client("save", "-o", str(saved), "toolkit/tiny")
@@ -157,11 +202,17 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     for secret in (b"t0psecret", b"t1p$(x);secret", b"t1p%24", b"t1p$", str(wheels).encode()):
         assert secret not in everything
     assert b"packages.example.org" not in everything.replace(text.encode(), b"")
-    kept = [path for path in podman.directory.rglob("*") if path.is_file() and b"t0psecret" in path.read_bytes()]
+    kept = [
+        path
+        for path in podman.directory.rglob("*")
+        if path.is_file() and b"t0psecret" in path.read_bytes()
+    ]
     assert kept == [], "what podman keeps for itself"
 
 
-def test_a_step_that_podman_fails_in_is_named_with_its_command_and_the_tail(podded: Docked, podman: TestPodman) -> None:
+def test_a_step_that_podman_fails_in_is_named_with_its_command_and_the_tail(
+    podded: Docked, podman: TestPodman
+) -> None:
     done = podded.build(podded.recipe("echo before", "cat /missing/file", "echo after"))
     assert done.returncode == 74, done.stderr
     assert "the step act failed" in done.stderr
@@ -188,10 +239,17 @@ def steps_of(word: str) -> list[int]:
 def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
     podded: Docked, podman: TestPodman, number: signal.Signals
 ) -> None:
-    duration = f"3{podded.place.name.encode().hex()[-6:]}".translate(str.maketrans("abcdef", "123456"))
-    process = podded.start("build", podded.recipe(f"sleep {duration}", more=FIRST), "--engine", "docker")
+    duration = f"3{podded.place.name.encode().hex()[-6:]}".translate(
+        str.maketrans("abcdef", "123456")
+    )
+    process = podded.start(
+        "build", podded.recipe(f"sleep {duration}", more=FIRST), "--engine", "docker"
+    )
     log = podded.images / "tiny.failed.log"
-    wait_for(lambda: log.exists() and "+ sleep" in log.read_text() and steps_of(duration), "the step that sleeps")
+    wait_for(
+        lambda: log.exists() and "+ sleep" in log.read_text() and steps_of(duration),
+        "the step that sleeps",
+    )
     process.send_signal(number)
     process.communicate(timeout=60)
     wait_for(lambda: not (podded.processes() or steps_of(duration)), "the end of everything")
@@ -212,13 +270,21 @@ def podman_env(toolkit_env: dict[str, str], podman: TestPodman) -> dict[str, str
 
 @pytest.mark.usefixtures("cluster")
 def test_hostile_strings_reach_ranks_in_podman(
-    toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
+    toolkit: Any,
+    podman_env: dict[str, str],
+    podman: TestPodman,
+    podman_python: str,
+    shared_dir: Path,
 ) -> None:
     hostile_strings_arrive(toolkit, podman_env, podman, podman_python, shared_dir)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_containers_of_podman_end_with_their_job(
-    toolkit: Any, podman_env: dict[str, str], podman: TestPodman, podman_python: str, shared_dir: Path
+    toolkit: Any,
+    podman_env: dict[str, str],
+    podman: TestPodman,
+    podman_python: str,
+    shared_dir: Path,
 ) -> None:
     containers_end_with_their_job(toolkit, podman_env, podman, podman_python, shared_dir)

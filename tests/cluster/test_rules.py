@@ -24,20 +24,35 @@ from toolkit.preflight.model import Case, Seen
 from toolkit.preflight.options import asked_minutes
 from toolkit.slurm import overview, parse
 
-RIGHT: dict[str, Any] = {"partition": "cas_v100_4", "comment": "field=nlp;appl=pytorch", "nodes": 2, "gpus": 4, "time": "2:00:00"}
+RIGHT: dict[str, Any] = {
+    "partition": "cas_v100_4",
+    "comment": "field=nlp;appl=pytorch",
+    "nodes": 2,
+    "gpus": 4,
+    "time": "2:00:00",
+}
 # rule -> what breaks it, and what nearly does
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no comment": ({"comment": None}, {}),
     "comment of the old kind": ({"comment": "pytorch"}, {"comment": "field=cv;appl=r"}),
     "comment without appl": ({"comment": "field=nlp"}, {"comment": "appl=pytorch;field=nlp"}),
-    "comment with another value": ({"comment": "field=nlpp;appl=pytorch"}, {"comment": "field=misc;appl=misc"}),
+    "comment with another value": (
+        {"comment": "field=nlpp;appl=pytorch"},
+        {"comment": "field=misc;appl=misc"},
+    ),
     "comment with another key": ({"comment": "field=nlp;appl=pytorch;x=y"}, {}),
     "memory": ({"mem": "1G"}, {"cpus_per_task": 2}),
     "GPUs of a node": ({"gpus": 5}, {"gpus": 4}),
     "nodes": ({"nodes": 3}, {"nodes": 2}),
-    "CPUs": ({"ntasks_per_node": 1, "cpus_per_task": 41}, {"ntasks_per_node": 1, "cpus_per_task": 40}),
+    "CPUs": (
+        {"ntasks_per_node": 1, "cpus_per_task": 41},
+        {"ntasks_per_node": 1, "cpus_per_task": 40},
+    ),
     "time": ({"time": "2-00:01:00"}, {"time": "2-00:00:00"}),
-    "a partition without batch jobs": ({"partition": "jupyter", "gpus": 0, "nodes": 1}, {"gpus": 0, "nodes": 1}),
+    "a partition without batch jobs": (
+        {"partition": "jupyter", "gpus": 0, "nodes": 1},
+        {"gpus": 0, "nodes": 1},
+    ),
 }
 CLUSTER = "rules"
 
@@ -60,11 +75,24 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     text = f'name = "like-neuron"\nextends = "neuron"\nsubmit_directory = "{directory}"\n'
     (configured / "toolkit/sites/like-neuron.toml").write_text(text)
     env = {**toolkit_env, "TOOLKIT_CLUSTER": CLUSTER, "XDG_CONFIG_HOME": str(configured)}
-    chosen = [word for name in ("cas_v100_4", "amd_h100_2", "gh200_1", "jupyter") for word in ("--partition", name)]
+    chosen = [
+        word
+        for name in ("cas_v100_4", "amd_h100_2", "gh200_1", "jupyter")
+        for word in ("--partition", name)
+    ]
     done = toolkit("cluster", "up", "--like", "like-neuron", *chosen, env=env)
     assert done.returncode == 0, done.stderr
     assert "cas_v100_4 2 of 11" in done.stderr
-    said = toolkit("cluster", "exec", "--", "sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}", env=env)
+    said = toolkit(
+        "cluster",
+        "exec",
+        "--",
+        "sinfo",
+        "--noheader",
+        "--exact",
+        f"--format={parse.SINFO_FORMAT}",
+        env=env,
+    )
     site = replace(sites.load("neuron"), name="like-neuron", submit_directory=str(directory))
     yield Place(env, site, directory, parse.partitions(said.stdout))
     done = toolkit("cluster", "down", env=env)
@@ -81,8 +109,13 @@ def words(job: dict[str, Any]) -> list[str]:
 
 def refused_by_slurm(toolkit: Any, place: Place, jobs: list[list[str]]) -> list[str]:
     """What Slurm says against each of some jobs, in the words of its own client; "" for those that it takes. Nothing is submitted."""
-    tests = "; ".join(f"sbatch --test-only --wrap=true {shlex.join(job)} 2>&1 && echo; echo {'-' * 9}" for job in jobs)
-    said = toolkit("cluster", "exec", "--", "bash", "-c", tests, cwd=place.directory, env=place.env).stdout
+    tests = "; ".join(
+        f"sbatch --test-only --wrap=true {shlex.join(job)} 2>&1 && echo; echo {'-' * 9}"
+        for job in jobs
+    )
+    said = toolkit(
+        "cluster", "exec", "--", "bash", "-c", tests, cwd=place.directory, env=place.env
+    ).stdout
     found = [overview.start(text) for text in said.split("-" * 9 + "\n")[: len(jobs)]]
     return ["" if one.at else one.refused for one in found]
 
@@ -92,15 +125,33 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
     merged = Job(**{**RIGHT, **job})
     partition = next(one for one in place.partitions if one.name == merged.partition)
     facts = Facts(partitions=place.partitions, mine=given.pop("mine", {}))
-    case = Case(job=merged, site=place.site, facts=facts, partition=partition, minutes=asked_minutes(merged), **given)
+    case = Case(
+        job=merged,
+        site=place.site,
+        facts=facts,
+        partition=partition,
+        minutes=asked_minutes(merged),
+        **given,
+    )
     return [finding.error.cause for finding in rules.findings(case) if finding.stops]
 
 
-def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(toolkit: Any, place: Place) -> None:
-    bad, good = [words(bad) for bad, _ in CASES.values()], [words(good) for _, good in CASES.values()]
+def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(
+    toolkit: Any, place: Place
+) -> None:
+    bad, good = (
+        [words(bad) for bad, _ in CASES.values()],
+        [words(good) for _, good in CASES.values()],
+    )
     said = refused_by_slurm(toolkit, place, [*bad, *good])
-    slurm = {name: (bool(said[number]), bool(said[number + len(CASES)])) for number, name in enumerate(CASES)}
-    ours = {name: (bool(stopped_by_rules(place, bad)), bool(stopped_by_rules(place, good))) for name, (bad, good) in CASES.items()}
+    slurm = {
+        name: (bool(said[number]), bool(said[number + len(CASES)]))
+        for number, name in enumerate(CASES)
+    }
+    ours = {
+        name: (bool(stopped_by_rules(place, bad)), bool(stopped_by_rules(place, good)))
+        for name, (bad, good) in CASES.items()
+    }
     assert slurm == dict.fromkeys(CASES, (True, False)), said
     assert ours == slurm
 
@@ -122,33 +173,94 @@ def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:
         assert refused_by_slurm(toolkit, place, [words(job)]) == [""]
         assert not stopped_by_rules(place, job, mine={"amd_h100_2": Use(submitted=number)})
         command = ("sbatch", "--hold", "--parsable", "--wrap=true", *words(job))
-        assert toolkit("cluster", "exec", "--", *command, cwd=place.directory, env=place.env).returncode == 0
+        assert (
+            toolkit(
+                "cluster", "exec", "--", *command, cwd=place.directory, env=place.env
+            ).returncode
+            == 0
+        )
     deadline = time.monotonic() + 30
-    while not (said := refused_by_slurm(toolkit, place, [words(job)])[0]) and time.monotonic() < deadline:
+    while (
+        not (said := refused_by_slurm(toolkit, place, [words(job)])[0])
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.5)  # slurmctld tells its plugin of new jobs a second later
     assert "one user may have 2 jobs in amd_h100_2" in said
-    options = ("--partition", "amd_h100_2", "--gpus", "1", "--comment", RIGHT["comment"], "--image", "none.sif", "--launcher", "none")
+    options = (
+        "--partition",
+        "amd_h100_2",
+        "--gpus",
+        "1",
+        "--comment",
+        RIGHT["comment"],
+        "--image",
+        "none.sif",
+        "--launcher",
+        "none",
+    )
     dry = toolkit("run", "--dry-run", *options, "hostname", cwd=place.directory, env=place.env)
-    assert "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (site like-neuron, 2026-08)" in dry.stderr
+    assert (
+        "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (site like-neuron, 2026-08)"
+        in dry.stderr
+    )
     shown = json.loads(toolkit("cluster", "show", "--json", env=place.env).stdout)["partitions"]
     assert {one["queue"]["name"]: one["use"]["submitted"] for one in shown}["amd_h100_2"] == 2
-    assert toolkit("cluster", "exec", "--", "scancel", "--state=PENDING", env=place.env).returncode == 0
+    assert (
+        toolkit("cluster", "exec", "--", "scancel", "--state=PENDING", env=place.env).returncode
+        == 0
+    )
 
 
-def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(toolkit: Any, place: Place, pytorch_image: Path) -> None:
-    common = ("--image", str(pytorch_image), "--launcher", "none", "--comment", RIGHT["comment"], "--partition", "gh200_1")
-    refused = toolkit("run", *common, "--mem", "1G", "--gpus", "2", "--time", "3-0", "hostname", cwd=place.directory, env=place.env)
+def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
+    toolkit: Any, place: Place, pytorch_image: Path
+) -> None:
+    common = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--comment",
+        RIGHT["comment"],
+        "--partition",
+        "gh200_1",
+    )
+    refused = toolkit(
+        "run",
+        *common,
+        "--mem",
+        "1G",
+        "--gpus",
+        "2",
+        "--time",
+        "3-0",
+        "hostname",
+        cwd=place.directory,
+        env=place.env,
+    )
     assert refused.returncode != 0
-    for words_of_rule in ("--mem", "--gpus", "--time", "the nodes of gh200_1 are aarch64", "(KISTI's Neuron guide, 2026-08)", "(sinfo)"):
+    for words_of_rule in (
+        "--mem",
+        "--gpus",
+        "--time",
+        "the nodes of gh200_1 are aarch64",
+        "(KISTI's Neuron guide, 2026-08)",
+        "(sinfo)",
+    ):
         assert words_of_rule in refused.stderr
     assert not (place.directory / "runs").exists()
-    told = json.loads(toolkit("run", "--json", *common, "--mem", "1G", "hostname", cwd=place.directory, env=place.env).stdout)
+    told = json.loads(
+        toolkit(
+            "run", "--json", *common, "--mem", "1G", "hostname", cwd=place.directory, env=place.env
+        ).stdout
+    )
     assert [(one["place"], one["source"]) for one in told["findings"]] == [
         ("--mem", "KISTI's Neuron guide, 2026-08"),
         ("--image", "site like-neuron, 2026-08"),
     ]
     reason = "it is an imitation, whose nodes are this machine"
-    forced = toolkit("run", "--force", reason, *common, "hostname", cwd=place.directory, env=place.env)
+    forced = toolkit(
+        "run", "--force", reason, *common, "hostname", cwd=place.directory, env=place.env
+    )
     assert forced.returncode == 0, forced.stderr
     kept = json.loads((place.directory / "runs/hostname-0001/plan.json").read_text())["forced"]
     assert kept["reason"] == reason
@@ -156,44 +268,134 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(toolkit: 
 
 
 def test_where_a_job_would_start_soonest(toolkit: Any, place: Place) -> None:
-    shown = toolkit("cluster", "show", "--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--json", env=place.env, cwd=place.directory)
+    shown = toolkit(
+        "cluster",
+        "show",
+        "--nodes",
+        "2",
+        "--gpus",
+        "4",
+        "--time",
+        "1:00:00",
+        "--json",
+        env=place.env,
+        cwd=place.directory,
+    )
     found = {one["queue"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
     assert found["cas_v100_4"]["start"]["at"]
-    on_path = ("cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "show", "--site", "generic", "--json")
+    on_path = (
+        "cluster",
+        "exec",
+        "--",
+        sys.executable,
+        "-m",
+        "toolkit",
+        "cluster",
+        "show",
+        "--site",
+        "generic",
+        "--json",
+    )
     seen = json.loads(toolkit(*on_path, env=place.env, cwd=place.directory).stdout)["partitions"]
-    assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [(name, one["gpus"]) for name, one in found.items()]
+    assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [
+        (name, one["gpus"]) for name, one in found.items()
+    ]
     assert "takes no batch jobs" in found["jupyter"]["start"]["refused"]
     assert found["amd_h100_2"]["start"]["at"] == ""
     assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)
 
 
-def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(toolkit: Any, place: Place) -> None:
-    done = toolkit("site", "init", "made", "--probe", "--comment", RIGHT["comment"], cwd=place.directory, env=place.env)
+def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(
+    toolkit: Any, place: Place
+) -> None:
+    done = toolkit(
+        "site",
+        "init",
+        "made",
+        "--probe",
+        "--comment",
+        RIGHT["comment"],
+        cwd=place.directory,
+        env=place.env,
+    )
     assert done.returncode == 0, done.stderr
     path = Path(place.env["XDG_CONFIG_HOME"]) / "toolkit/sites/made.toml"
     text = path.read_text()
-    for line in ('nodes = "gpu[10-11]"', "gpus = 4", 'gpu = "H100"', "max_minutes = 2880", 'interface = "eth0"', "# ? [comment]"):
+    for line in (
+        'nodes = "gpu[10-11]"',
+        "gpus = 4",
+        'gpu = "H100"',
+        "max_minutes = 2880",
+        'interface = "eth0"',
+        "# ? [comment]",
+    ):
         assert f"\n{line}" in text
     assert "the probe of jupyter failed" in text
     checked = toolkit("site", "check", "made", cwd=place.directory, env=place.env)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "nothing is wrong; compared with cluster rules" in checked.stdout
-    path.write_text(text.replace("max_minutes = 2880", "max_minutes = 60", 1).replace("[partitions.gh200_1]", "[partitions.gh200_2]"))
-    wrong = json.loads(toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout)["found"]
-    assert [one["key"] for one in wrong] == ["partitions.cas_v100_4.max_minutes", "partitions.gh200_2", "partitions.gh200_1"]
+    path.write_text(
+        text.replace("max_minutes = 2880", "max_minutes = 60", 1).replace(
+            "[partitions.gh200_1]", "[partitions.gh200_2]"
+        )
+    )
+    wrong = json.loads(
+        toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout
+    )["found"]
+    assert [one["key"] for one in wrong] == [
+        "partitions.cas_v100_4.max_minutes",
+        "partitions.gh200_2",
+        "partitions.gh200_1",
+    ]
 
 
-def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
+    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
+) -> None:
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}
-    up = toolkit("cluster", "up", "--like", "neuron", "--nodes", "1", "--partition", "amd_h100_2", "--accounting", env=env, timeout=300)
+    up = toolkit(
+        "cluster",
+        "up",
+        "--like",
+        "neuron",
+        "--nodes",
+        "1",
+        "--partition",
+        "amd_h100_2",
+        "--accounting",
+        env=env,
+        timeout=300,
+    )
     try:
         assert up.returncode == 0, up.stderr
-        submit = shlex.join(["sbatch", "--wrap=sleep 300", "--gres=gpu:2", "--partition=amd_h100_2", f"--comment={RIGHT['comment']}"])
-        said = toolkit("cluster", "exec", "--", "bash", "-c", f"{submit}; {submit}; {submit}", cwd=shared_dir, env=env)
+        submit = shlex.join(
+            [
+                "sbatch",
+                "--wrap=sleep 300",
+                "--gres=gpu:2",
+                "--partition=amd_h100_2",
+                f"--comment={RIGHT['comment']}",
+            ]
+        )
+        said = toolkit(
+            "cluster",
+            "exec",
+            "--",
+            "bash",
+            "-c",
+            f"{submit}; {submit}; {submit}",
+            cwd=shared_dir,
+            env=env,
+        )
         assert (said.stdout.count("Submitted batch job"), said.returncode) == (2, 1)
         assert "QOSMaxSubmitJobPerUserLimit" in said.stderr
         shown = json.loads(toolkit("cluster", "show", "--json", env=env).stdout)["partitions"][0]
-        assert shown["limits"] == {"jobs_submitted": 2, "jobs_running": 1, "gpus": 4, "source": "Slurm's QOS"}
+        assert shown["limits"] == {
+            "jobs_submitted": 2,
+            "jobs_running": 1,
+            "gpus": 4,
+            "source": "Slurm's QOS",
+        }
         assert shown["use"]["submitted"] == 2
         options = (
             "--site",
@@ -208,8 +410,21 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(toolkit: Any,
             RIGHT["comment"],
             "hostname",
         )
-        inside = ("cluster", "exec", "--", sys.executable, "-m", "toolkit", "run", "--dry-run", *options)
+        inside = (
+            "cluster",
+            "exec",
+            "--",
+            sys.executable,
+            "-m",
+            "toolkit",
+            "run",
+            "--dry-run",
+            *options,
+        )
         told = toolkit(*inside, cwd=shared_dir, env=env).stderr
-        assert "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (Slurm's QOS)" in told
+        assert (
+            "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (Slurm's QOS)"
+            in told
+        )
     finally:
         assert toolkit("cluster", "down", env=env).returncode == 0

@@ -1,7 +1,8 @@
 """What a site is known to have or to do, through `toolkit run` itself: each rule that Slurm does not know, broken, and nearly broken.
 
-Files, directories, a full file system and an unreadable script are real. An image for GPUs, and a program that tells of a quota, are
-stand-ins: there is no CUDA here, and this kernel keeps no quotas.
+Files, directories, a full file system and an unreadable script are real. An image for GPUs, and a
+program that tells of a quota, are stand-ins: there is no CUDA here, and this kernel keeps no
+quotas.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tests.cluster.ordinary_user import User
 pytestmark = pytest.mark.usefixtures("cluster")
 
 DAY = 86400
-# As `quota --no-wrap --raw-grace` prints it: blocks of 1 KiB, of which the user has some, may have so many, and so many at the most.
+# As `quota --no-wrap --raw-grace` prints it: blocks of 1 KiB, of which the user has some, may have
+# so many, and so many at the most.
 QUOTA = """\
 #!/bin/sh
 echo 'Disk quotas for user me (uid 0): '
@@ -39,7 +41,13 @@ class Place(NamedTuple):
     env: dict[str, str]
     image: Path
 
-    def said(self, toolkit: Any, *options: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> tuple[int, str]:
+    def said(
+        self,
+        toolkit: Any,
+        *options: str,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> tuple[int, str]:
         """The exit code and the messages of a dry run."""
         words = ("run", "--dry-run", "--image", str(self.image), "--launcher", "none", *options)
         done = toolkit(*words, cwd=cwd or self.directory, env=env or self.env)
@@ -69,7 +77,9 @@ def small(place: Place) -> Iterator[Path]:
     """A file system of 150 MB that does not note when files are read."""
     directory = place.directory / "small"
     directory.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=150m,noatime", "tmpfs", directory), check=True)
+    subprocess.run(
+        ("mount", "-t", "tmpfs", "-o", "size=150m,noatime", "tmpfs", directory), check=True
+    )
     try:
         yield directory
     finally:
@@ -93,7 +103,10 @@ def test_files_that_the_site_is_about_to_delete(toolkit: Any, place: Place, smal
 def test_data_sets_that_the_site_should_have(toolkit: Any, place: Place) -> None:
     (place.directory / "job.toml").write_text('script = "train.py"\ndatasets = ["digits"]\n')
     code, said = place.said(toolkit, str(place.directory))
-    assert (code, f"digits should be in {place.directory}/data, and is not there" in said) == (82, True), said
+    assert (code, f"digits should be in {place.directory}/data, and is not there" in said) == (
+        82,
+        True,
+    ), said
     (place.directory / "data").mkdir()
     code, said = place.said(toolkit, str(place.directory))
     assert code == 0, said
@@ -101,7 +114,11 @@ def test_data_sets_that_the_site_should_have(toolkit: Any, place: Place) -> None
 
 def test_modules_that_the_site_has(toolkit: Any, place: Place) -> None:
     code, said = place.said(toolkit, "--module", "cuda/11.9", "train.py")
-    assert (code, "is not known to have the module cuda/11.9" in said, "cuda/11.8" in said) == (64, True, True), said
+    assert (code, "is not known to have the module cuda/11.9" in said, "cuda/11.8" in said) == (
+        64,
+        True,
+        True,
+    ), said
     code, said = place.said(toolkit, "--module", "cuda/11.8", "train.py")
     assert code == 0, said
 
@@ -118,25 +135,44 @@ def test_the_driver_runs_the_images_cuda(toolkit: Any, place: Place) -> None:
 
 def test_an_image_that_was_changed(toolkit: Any, place: Place, tiny: Tiny) -> None:
     assert tiny.run("build", tiny.recipe("true")).returncode == 0
-    built = shutil.copytree(tiny.images, place.directory / "images", ignore=shutil.ignore_patterns(".*"))
+    built = shutil.copytree(
+        tiny.images, place.directory / "images", ignore=shutil.ignore_patterns(".*")
+    )
     here = place._replace(image=built / "tiny.sif")
     code, said = here.said(toolkit, "sh")
     assert code == 0, said
     assert tiny.run("build", tiny.recipe("echo other > /other")).returncode == 0
     shutil.copy(tiny.images / "tiny.sif", here.image)
     code, said = here.said(toolkit, "sh")
-    assert (code, "tiny.sif was changed: the manifest beside it is of another file" in said) == (68, True), said
+    assert (code, "tiny.sif was changed: the manifest beside it is of another file" in said) == (
+        68,
+        True,
+    ), said
 
 
 def test_ranks_meet_where_the_site_lets_them(toolkit: Any, place: Place) -> None:
-    options = ("--image", str(place.image), "--launcher", "srun", "--nodes", "2", "--ntasks-per-node", "1")
+    options = (
+        "--image",
+        str(place.image),
+        "--launcher",
+        "srun",
+        "--nodes",
+        "2",
+        "--ntasks-per-node",
+        "1",
+    )
     done = toolkit("run", *options, "train.py", cwd=place.directory, env=place.env)
     assert done.returncode == 0, done.stdout + done.stderr
-    ports = {int(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if " port " in f" {line}"}
+    ports = {
+        int(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if " port " in f" {line}"
+    }
     assert len(ports) == 1
     assert 20000 <= ports.pop() <= 20099
     code, said = place.said(toolkit, "--env", "MASTER_PORT=20100", "train.py")
-    assert (code, "MASTER_PORT=20100 is none of the ports at which ranks may meet: 20000 to 20099" in said) == (64, True), said
+    assert (
+        code,
+        "MASTER_PORT=20100 is none of the ports at which ranks may meet: 20000 to 20099" in said,
+    ) == (64, True), said
     code, said = place.said(toolkit, "--env", "MASTER_PORT=20099", "train.py")
     assert (code, "MASTER_PORT=20099 is the same for every job" in said) == (0, True), said
 
@@ -146,7 +182,9 @@ def test_caches_in_a_small_home(toolkit: Any, place: Place) -> None:
     env = {**place.env, "HOME": str(home)}
     code, said = place.said(toolkit, "--env", f"HF_HOME={home}/models", "train.py", env=env)
     assert (code, f"HF_HOME is in your home ({home}/models)" in said) == (0, True), said
-    code, said = place.said(toolkit, "--env", f"HF_HOME={place.directory}/models", "train.py", env=env)
+    code, said = place.said(
+        toolkit, "--env", f"HF_HOME={place.directory}/models", "train.py", env=env
+    )
     assert (code, "HF_HOME" in said) == (0, False), said
 
 
@@ -179,8 +217,12 @@ def test_a_script_that_its_owner_keeps(user: User, users_cluster: None) -> None:
     shutil.chown(script, user.name)
     for mode, refused in ((0o600, False), (0o000, True)):
         script.chmod(mode)
-        done = user.toolkit("run", "--dry-run", "--image", str(image), "--launcher", "none", str(script))
-        assert (f"you may not read {script}, and the ranks are you" in done.stderr) == refused, done.stderr
+        done = user.toolkit(
+            "run", "--dry-run", "--image", str(image), "--launcher", "none", str(script)
+        )
+        assert (f"you may not read {script}, and the ranks are you" in done.stderr) == refused, (
+            done.stderr
+        )
 
 
 @pytest.fixture

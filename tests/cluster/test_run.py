@@ -20,7 +20,8 @@ from tests.hostile import HOSTILE, MULTILINE
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-# Ranks that fail in the ways that ranks do. No framework is imported: it is the launcher that is tested.
+# Ranks that fail in the ways that ranks do. No framework is imported: it is the launcher that is
+# tested.
 FAILING = """\
 import os, signal, sys, time
 rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -49,7 +50,9 @@ def jobs_known(toolkit: Callable[..., Any]) -> int:
 
 
 @pytest.mark.parametrize("job", ["digits-ddp", "digits-horovod"])
-def test_digits_are_learnt_on_two_nodes(job: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_digits_are_learnt_on_two_nodes(
+    job: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     done = toolkit("run", "--image", str(pytorch_image), f"jobs/{job}", cwd=shared_dir, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     came_out = outcome(shared_dir, f"{job}-0001")
@@ -64,7 +67,9 @@ def test_digits_are_learnt_on_two_nodes(job: str, toolkit: Any, pytorch_image: P
 
 
 def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    (shared_dir / "hello.py").write_text("import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n")
+    (shared_dir / "hello.py").write_text(
+        "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
+    )
     arguments = ("--image", str(pytorch_image), "--nodes", "2", "--launcher", "horovod", "hello.py")
     dry = toolkit("run", "--dry-run", *arguments, cwd=shared_dir)
     assert not (shared_dir / "runs").exists()
@@ -75,7 +80,9 @@ def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir:
     subprocess.run(["shellcheck", str(script)], check=True)
     for log in script.parent.glob("logs/*"):
         log.unlink()
-    alone = toolkit("cluster", "exec", "--", "sbatch", "--wait", "job.sbatch", cwd=script.parent, timeout=120)
+    alone = toolkit(
+        "cluster", "exec", "--", "sbatch", "--wait", "job.sbatch", cwd=script.parent, timeout=120
+    )
     assert alone.returncode == 0, alone.stderr
     printed = "".join(sorted(log.read_text() for log in script.parent.glob("logs/*-*.log")))
     assert printed == "rank 0 on nid001\nrank 1 on nid002\n"
@@ -89,7 +96,19 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     (shared_dir / "failing.py").write_text(FAILING)
     began = time.monotonic()
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2", "failing.py", how),
+        *(
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            launcher,
+            "--nodes",
+            "2",
+            "--ntasks-per-node",
+            "2",
+            "failing.py",
+            how,
+        ),
         cwd=shared_dir,
         timeout=150,
     )
@@ -102,15 +121,29 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
-def test_hostile_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_hostile_words_reach_the_rank_byte_for_byte(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     work = shared_dir / "it's $(touch pwned) `x` 한글"
     work.mkdir()
     (work / "tell me;.py").write_text(TELLING)
     (work / "my data").mkdir()
     words = [*HOSTILE, *MULTILINE, "", "--", "--help"]
-    options = [option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")]
+    options = [
+        option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
+    ]
     done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g'),
+        *(
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            launcher,
+            "--job-name",
+            "a 'b' $(c) # d",
+            "--comment",
+            'e "f" \\ ; #g',
+        ),
         *("--bind", "my data:/mnt/my data:ro", *options, "tell me;.py", *words),
         cwd=work,
         timeout=120,
@@ -128,28 +161,57 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
     toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
 ) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
-    leaks = {"PYTHONPATH": "/leak", "LD_LIBRARY_PATH": "/leak", "CONDA_PREFIX": "/leak", "APPTAINERENV_LEAK": "1", "SBATCH_PARTITION": "no"}
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", "horovod", "tell.py", env={**toolkit_env, **leaks}, cwd=shared_dir)
+    leaks = {
+        "PYTHONPATH": "/leak",
+        "LD_LIBRARY_PATH": "/leak",
+        "CONDA_PREFIX": "/leak",
+        "APPTAINERENV_LEAK": "1",
+        "SBATCH_PARTITION": "no",
+    }
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "horovod",
+        "tell.py",
+        env={**toolkit_env, **leaks},
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]
     assert not {"CONDA_PREFIX", "LEAK"} & set(told["environment"])
-    assert told["environment"]["PYTHONPATH"] == str(shared_dir / "runs/tell-0001/report")  # records why a rank fails
+    assert told["environment"]["PYTHONPATH"] == str(
+        shared_dir / "runs/tell-0001/report"
+    )  # records why a rank fails
     assert "/leak" not in told["environment"].get("LD_LIBRARY_PATH", "")
     assert told["environment"]["HOME"] == "/home/toolkit"
     assert told["environment"]["PYTHONNOUSERSITE"] == "1"
-    assert not any(entry.startswith((str(Path.home()), "/leak")) for entry in told["path"] if entry != str(shared_dir))
+    assert not any(
+        entry.startswith((str(Path.home()), "/leak"))
+        for entry in told["path"]
+        if entry != str(shared_dir)
+    )
 
 
 def test_sbatch_itself_reads_back_every_hostile_value(toolkit: Any, shared_dir: Path) -> None:
     from toolkit.quoting import sbatch
 
     for index, value in enumerate(HOSTILE):
-        lines = ("#!/bin/bash", f"#SBATCH --comment={sbatch(value)}", f"#SBATCH --job-name=hostile{index}", "#SBATCH --hold", "true")
+        lines = (
+            "#!/bin/bash",
+            f"#SBATCH --comment={sbatch(value)}",
+            f"#SBATCH --job-name=hostile{index}",
+            "#SBATCH --hold",
+            "true",
+        )
         (shared_dir / f"{index}.sbatch").write_text("\n".join(lines) + "\n")
     loop = 'for file in *.sbatch; do sbatch --parsable "$file" || exit; done'
     submitted = toolkit("cluster", "exec", "--", "bash", "-c", loop, cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
-    jobs = json.loads(toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all").stdout)["jobs"]
+    jobs = json.loads(toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all").stdout)[
+        "jobs"
+    ]
     toolkit("cluster", "exec", "--", "scancel", *submitted.stdout.split())
     read = {job["name"]: job["comment"] for job in jobs if job["name"].startswith("hostile")}
     assert read == {f"hostile{index}": value for index, value in enumerate(HOSTILE)}
@@ -165,11 +227,20 @@ def test_sbatch_itself_reads_back_every_hostile_value(toolkit: Any, shared_dir: 
         (("--gpus", "8"), 81, ("2 GPU", "8")),
         (("--bind", "no/where:/mnt"), 82, ("no/where",)),
         (("--time", "soon"), 64, ("soon",)),
-        (("--nodes", "99", "--partition", "mian", "--bind", "x:/mnt"), 65, ("mian", "x is not there")),
+        (
+            ("--nodes", "99", "--partition", "mian", "--bind", "x:/mnt"),
+            65,
+            ("mian", "x is not there"),
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_and_nothing_is_submitted(
-    options: tuple[str, ...], code: int, words: tuple[str, ...], toolkit: Any, pytorch_image: Path, shared_dir: Path
+    options: tuple[str, ...],
+    code: int,
+    words: tuple[str, ...],
+    toolkit: Any,
+    pytorch_image: Path,
+    shared_dir: Path,
 ) -> None:
     (shared_dir / "train.py").touch()
     before = jobs_known(toolkit)
@@ -183,16 +254,25 @@ def test_what_cannot_run_is_refused_and_nothing_is_submitted(
     assert not (shared_dir / "runs").exists()
 
 
-def test_an_image_that_is_not_built_says_how_to_build_it(toolkit: Any, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+def test_an_image_that_is_not_built_says_how_to_build_it(
+    toolkit: Any, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
     (shared_dir / "train.py").touch()
     done = toolkit(
-        "run", "--image", "pytorch_cpu", "train.py", env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")}, cwd=shared_dir
+        "run",
+        "--image",
+        "pytorch_cpu",
+        "train.py",
+        env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")},
+        cwd=shared_dir,
     )
     assert done.returncode == 68
     assert "toolkit image build pytorch_cpu" in done.stderr
 
 
-def test_a_directory_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_image: Path, tmp_path: Path) -> None:
+def test_a_directory_that_nodes_do_not_share_is_refused(
+    toolkit: Any, pytorch_image: Path, tmp_path: Path
+) -> None:
     if not str(tmp_path).startswith("/tmp/"):
         tmp_path = Path("/tmp")
     (tmp_path / "train.py").touch()
@@ -208,7 +288,9 @@ def test_no_slurm(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -
     done = toolkit(*words, env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"}, cwd=shared_dir)
     assert done.returncode == 69
     assert "the cluster test is up: --cluster test" in done.stderr
-    done = toolkit(*words, env={**toolkit_env, "TOOLKIT_CLUSTER_DIR": str(shared_dir / "c")}, cwd=shared_dir)
+    done = toolkit(
+        *words, env={**toolkit_env, "TOOLKIT_CLUSTER_DIR": str(shared_dir / "c")}, cwd=shared_dir
+    )
     assert done.returncode == 69
     assert "toolkit cluster up" in done.stderr
 
@@ -240,7 +322,17 @@ def test_ctrl_c_detaches_and_twice_cancels(
 ) -> None:
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "toolkit", "run", "--image", str(pytorch_image), "--launcher", "horovod", "wait.py"],
+        [
+            sys.executable,
+            "-m",
+            "toolkit",
+            "run",
+            "--image",
+            str(pytorch_image),
+            "--launcher",
+            "horovod",
+            "wait.py",
+        ],
         env=toolkit_env,
         cwd=shared_dir,
         stdout=subprocess.PIPE,
@@ -260,7 +352,9 @@ def test_ctrl_c_detaches_and_twice_cancels(
     toolkit("cancel", "wait-0001", cwd=shared_dir)
 
 
-def test_a_node_that_is_cut_off_ends_the_run_with_its_name(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_node_that_is_cut_off_ends_the_run_with_its_name(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     image = ("--image", str(pytorch_image), "--launcher", "horovod", "--nodes", "2")
     assert toolkit("run", "--detach", *image, "wait.py", cwd=shared_dir).returncode == 0
@@ -297,7 +391,16 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
     assert up.returncode == 0, up.stderr
     try:
         for job in ("digits-ddp", "digits-horovod"):
-            done = user.toolkit("run", "--json", "--image", "pytorch_cpu", f"jobs/{job}", "--epochs", "2", timeout=200)
+            done = user.toolkit(
+                "run",
+                "--json",
+                "--image",
+                "pytorch_cpu",
+                f"jobs/{job}",
+                "--epochs",
+                "2",
+                timeout=200,
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             result = json.loads(done.stdout)
             assert result["results"]["parameters_equal"] is True
@@ -309,15 +412,30 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
 
 def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     """The site `generic`, on the login side of the cluster, where Slurm's commands answer by themselves."""
-    (shared_dir / "hello.py").write_text("import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n")
-    words = ("run", "--site", "generic", "--image", str(pytorch_image), "--launcher", "horovod", "--nodes", "2", "hello.py")
+    (shared_dir / "hello.py").write_text(
+        "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
+    )
+    words = (
+        "run",
+        "--site",
+        "generic",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "horovod",
+        "--nodes",
+        "2",
+        "hello.py",
+    )
     done = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", *words, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0| rank 0 on nid001", "1| rank 1 on nid002"]
     assert "site generic" in done.stderr
 
 
-def test_an_image_that_nodes_do_not_share_is_refused(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_an_image_that_nodes_do_not_share_is_refused(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "train.py").touch()
     link = Path("/tmp", f"{shared_dir.parent.parent.name}.sif")
     link.symlink_to(pytorch_image)

@@ -1,6 +1,7 @@
 """What ranks run inside where it is no SIF, on the real cluster: Docker's real engine, this machine's Pythons and modules, Open MPI.
 
-Two things are stand-ins, and are named so: Slurm has no plugin Pyxis here (one of ours takes its options), and there is no conda.
+Two things are stand-ins, and are named so: Slurm has no plugin Pyxis here (one of ours takes its
+options), and there is no conda.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.contained import TELL, containers_end_with_their_job, hostile, hostile_strings_arrive, options_of, told
+from tests.cluster.contained import (
+    TELL,
+    containers_end_with_their_job,
+    hostile,
+    hostile_strings_arrive,
+    options_of,
+    told,
+)
 from tests.cluster.engine_fixtures import TestEngine
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
@@ -31,11 +39,20 @@ def test_hostile_strings_reach_ranks_without_a_container(
     directory.mkdir()
     (directory / "tell.py").write_text(TELL + "import only_there\n")
     words, variables = hostile()
-    environment = {**toolkit_env, **modules, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": "/of/the/shell"}
+    environment = {
+        **toolkit_env,
+        **modules,
+        "PATH": f"{venv}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": "/of/the/shell",
+    }
     options = ("--nodes", "2", "--launcher", "none", "--module", "demo/1.0", *options_of(variables))
-    done = toolkit("run", "--runtime", "none", *options, "tell.py", *words, cwd=directory, env=environment)
+    done = toolkit(
+        "run", "--runtime", "none", *options, "tell.py", *words, cwd=directory, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert "none (--launcher), without a container, by the virtual environment venv one" in done.stderr
+    assert (
+        "none (--launcher), without a container, by the virtual environment venv one" in done.stderr
+    )
     ranks = told(directory, "tell-0001")
     assert sorted(rank["host"] for rank in ranks) == ["nid001", "nid002"]
     for rank in ranks:
@@ -57,21 +74,43 @@ def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
     start = ("run", "--runtime", "conda", "--nodes", "2", *options_of(variables))
     done = toolkit(*start, "--env", "digits", "tell.py", *words, cwd=shared_dir, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "none (tell.py imports nothing that spreads it, and the environment holds no torch), the conda environment digits" in done.stderr
+    assert (
+        "none (tell.py imports nothing that spreads it, and the environment holds no torch), the conda environment digits"
+        in done.stderr
+    )
     (rank, _) = told(shared_dir, "tell-0001")
     assert (rank["argv"], rank["python"]) == (words, f"{conda_root}/digits/bin/python3")
     inside = rank["environment"]
     assert {name: inside[name] for name in variables} == variables
-    assert (inside["CONDA_PREFIX"], inside["CONDA_DEFAULT_ENV"]) == (f"{conda_root}/digits", "digits")
-    assert (inside["ACTIVATED"], inside["OF_THE_ENVIRONMENT"]) == (f"{conda_root}/digits ", "it's $(touch pwned)")
+    assert (inside["CONDA_PREFIX"], inside["CONDA_DEFAULT_ENV"]) == (
+        f"{conda_root}/digits",
+        "digits",
+    )
+    assert (inside["ACTIVATED"], inside["OF_THE_ENVIRONMENT"]) == (
+        f"{conda_root}/digits ",
+        "it's $(touch pwned)",
+    )
 
-    done = toolkit("run", "--runtime", "conda", "--env", "digit", "tell.py", cwd=shared_dir, env=environment)
+    done = toolkit(
+        "run", "--runtime", "conda", "--env", "digit", "tell.py", cwd=shared_dir, env=environment
+    )
     assert done.returncode == 91
     assert "close: digits" in done.stderr
-    done = toolkit(*start, "--env", "digits", "--launcher", "torchrun", "tell.py", cwd=shared_dir, env=environment)
+    done = toolkit(
+        *start,
+        "--env",
+        "digits",
+        "--launcher",
+        "torchrun",
+        "tell.py",
+        cwd=shared_dir,
+        env=environment,
+    )
     assert done.returncode == 86
     assert "torch, which this environment does not hold" in done.stderr
-    done = toolkit(*start, "--env", "digits", "--module", "no/such", "tell.py", cwd=shared_dir, env=environment)
+    done = toolkit(
+        *start, "--env", "digits", "--module", "no/such", "tell.py", cwd=shared_dir, env=environment
+    )
     assert done.returncode == 72
     assert "the modules cannot be loaded here: no/such" in done.stderr
     assert len(list((shared_dir / "runs").iterdir())) == 1, "what is refused leaves nothing"
@@ -79,7 +118,9 @@ def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
 def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir: Path) -> None:
-    subprocess.run(["mpicc", "-o", str(shared_dir / "hello"), str(JOBS / "mpi-hello/hello.c")], check=True)
+    subprocess.run(
+        ["mpicc", "-o", str(shared_dir / "hello"), str(JOBS / "mpi-hello/hello.c")], check=True
+    )
     options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
     done = toolkit("run", "--runtime", "none", *options, "hello", cwd=shared_dir)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -89,13 +130,30 @@ def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("runtime", "job"), [("conda", "digits-ddp"), ("conda", "digits-ddp-spawn"), ("none", "digits-ddp-srun")])
+@pytest.mark.parametrize(
+    ("runtime", "job"),
+    [("conda", "digits-ddp"), ("conda", "digits-ddp-spawn"), ("none", "digits-ddp-srun")],
+)
 def test_digits_are_learnt_by_a_python_of_the_host(
-    runtime: str, job: str, toolkit: Any, toolkit_env: dict[str, str], torch_environment: Path, shared_dir: Path
+    runtime: str,
+    job: str,
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+    torch_environment: Path,
+    shared_dir: Path,
 ) -> None:
     environment = {**toolkit_env, "PATH": f"{torch_environment}/bin:{os.environ['PATH']}"}
     options = ("--env", str(torch_environment)) if runtime == "conda" else ()
-    done = toolkit("run", "--runtime", runtime, *options, f"jobs/{job}", cwd=shared_dir, env=environment, timeout=300)
+    done = toolkit(
+        "run",
+        "--runtime",
+        runtime,
+        *options,
+        f"jobs/{job}",
+        cwd=shared_dir,
+        env=environment,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "environment learns" in done.stderr
     results = json.loads((shared_dir / f"runs/{job}-0001/outcome.json").read_text())["results"]
@@ -110,16 +168,27 @@ def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[s
 
 
 def test_hostile_strings_reach_ranks_in_docker(
-    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
+    toolkit: Any,
+    engine_env: dict[str, str],
+    docker_engine: TestEngine,
+    python_tag: str,
+    shared_dir: Path,
 ) -> None:
     hostile_strings_arrive(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
 def test_files_of_ranks_in_docker_are_the_users(
-    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, user: User, shared_dir: Path
+    toolkit: Any,
+    engine_env: dict[str, str],
+    docker_engine: TestEngine,
+    python_tag: str,
+    user: User,
+    shared_dir: Path,
 ) -> None:
     """The script, planned by root and submitted for somebody else, as it stands for itself."""
-    (shared_dir / "write.py").write_text('open("made", "w").write("x")\nopen("/home/toolkit/at-home", "w")\n' + TELL)
+    (shared_dir / "write.py").write_text(
+        'open("made", "w").write("x")\nopen("/home/toolkit/at-home", "w")\n' + TELL
+    )
     options = ("--runtime", "docker", "--image", python_tag, "--launcher", "none")
     dry = toolkit("run", "--dry-run", *options, "write.py", cwd=shared_dir, env=engine_env)
     assert dry.returncode == 0, dry.stderr
@@ -131,7 +200,11 @@ def test_files_of_ranks_in_docker_are_the_users(
         shutil.chown(path, user.name)
     # A cluster is for its own user; slurmd runs the script from its directory as the other one.
     cluster = Path(engine_env["TOOLKIT_CLUSTER_DIR"], engine_env["TOOLKIT_CLUSTER"])
-    opened = [path for path in (*shared_dir.parents, cluster, *cluster.parents) if path.stat().st_mode & 0o001 == 0]
+    opened = [
+        path
+        for path in (*shared_dir.parents, cluster, *cluster.parents)
+        if path.stat().st_mode & 0o001 == 0
+    ]
     modes = {path: path.stat().st_mode for path in opened}
     socket = Path(docker_engine.address.removeprefix("unix://"))
     try:
@@ -139,10 +212,23 @@ def test_files_of_ranks_in_docker_are_the_users(
             path.chmod(0o711)
         socket.chmod(0o666)
         environment = {**engine_env, "HOME": str(user.home), "SCRATCH": str(user.home)}
-        words = ("cluster", "exec", "--", "sbatch", "--parsable", f"--uid={user.name}", f"--gid={user.name}", str(script))
+        words = (
+            "cluster",
+            "exec",
+            "--",
+            "sbatch",
+            "--parsable",
+            f"--uid={user.name}",
+            f"--gid={user.name}",
+            str(script),
+        )
         done = toolkit(*words, cwd=shared_dir, env=environment)
         assert done.returncode == 0, done.stderr
-        wait_for(lambda: told(shared_dir, "write-0001"), "the rank", says=lambda: "".join(log.read_text() for log in logs.glob("*")))
+        wait_for(
+            lambda: told(shared_dir, "write-0001"),
+            "the rank",
+            says=lambda: "".join(log.read_text() for log in logs.glob("*")),
+        )
         wait_for(lambda: docker_engine.containers() == [], "no container")
     finally:
         socket.chmod(0o660)
@@ -155,7 +241,11 @@ def test_files_of_ranks_in_docker_are_the_users(
 
 
 def test_containers_of_docker_end_with_their_job_however_it_ends(
-    toolkit: Any, engine_env: dict[str, str], docker_engine: TestEngine, python_tag: str, shared_dir: Path
+    toolkit: Any,
+    engine_env: dict[str, str],
+    docker_engine: TestEngine,
+    python_tag: str,
+    shared_dir: Path,
 ) -> None:
     containers_end_with_their_job(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
@@ -168,8 +258,18 @@ def test_what_docker_cannot_run_is_refused_before_it_queues(
     cases: tuple[tuple[tuple[str, ...], dict[str, str], int, str], ...] = (
         (("--image", python_tag, "--nodes", "2"), {}, 81, "docker runs on one node only"),
         (("--image", "stand-in/python:hear"), {}, 68, f"close: {python_tag}"),
-        (("--image", python_tag, "--launcher", "torchrun"), {}, 86, "which this image does not hold"),
-        (("--image", python_tag), {"DOCKER_HOST": "unix:///nowhere"}, 72, "no Docker engine answers"),
+        (
+            ("--image", python_tag, "--launcher", "torchrun"),
+            {},
+            86,
+            "which this image does not hold",
+        ),
+        (
+            ("--image", python_tag),
+            {"DOCKER_HOST": "unix:///nowhere"},
+            72,
+            "no Docker engine answers",
+        ),
     )
     for options, more, code, words in cases:
         done = toolkit(*start, *options, "x.py", cwd=shared_dir, env={**engine_env, **more})
@@ -181,23 +281,38 @@ def test_what_docker_cannot_run_is_refused_before_it_queues(
 def pyxis(base: Path) -> Iterator[None]:
     """A stand-in for the plugin: Slurm's own parser knows its options, and Slurm carries them to the tasks, which run in no container."""
     plugin = base / "pyxis.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")],
+        check=True,
+    )
     listed = base / "c/test/etc/plugstack.conf"
     listed.write_text(f"required {plugin}\n")
     yield
     listed.unlink()
 
 
-def test_slurms_own_parser_takes_the_options_of_pyxis(toolkit: Any, pyxis: None, shared_dir: Path) -> None:
+def test_slurms_own_parser_takes_the_options_of_pyxis(
+    toolkit: Any, pyxis: None, shared_dir: Path
+) -> None:
     del pyxis
     directory = shared_dir / "it's $(touch pwned) 한글"
     directory.mkdir()
     (directory / "tell.py").write_text(TELL)
     (directory / 'a "b" $(c).sqsh').touch()
     words, variables = hostile()
-    options = ("--nodes", "2", "--launcher", "srun", "--bind", "/usr/share:/in side;x:ro", *options_of(variables))
+    options = (
+        "--nodes",
+        "2",
+        "--launcher",
+        "srun",
+        "--bind",
+        "/usr/share:/in side;x:ro",
+        *options_of(variables),
+    )
     image = './a "b" $(c).sqsh'
-    done = toolkit("run", "--runtime", "pyxis", "--image", image, *options, "tell.py", *words, cwd=directory)
+    done = toolkit(
+        "run", "--runtime", "pyxis", "--image", image, *options, "tell.py", *words, cwd=directory
+    )
     assert done.returncode == 0, done.stderr
     ranks = told(directory, "tell-0001")
     assert len(ranks) == 2
@@ -207,17 +322,29 @@ def test_slurms_own_parser_takes_the_options_of_pyxis(toolkit: Any, pyxis: None,
         assert {name: inside[name] for name in variables} == variables
         assert inside["STANDIN_IMAGE"] == f"{directory}/{image[2:]}"
         assert inside["STANDIN_WORKDIR"] == str(directory)
-        assert inside["STANDIN_MOUNTS"].endswith(f":/home/toolkit,{directory}:{directory},/usr/share:/in side;x:ro")
+        assert inside["STANDIN_MOUNTS"].endswith(
+            f":/home/toolkit,{directory}:{directory},/usr/share:/in side;x:ro"
+        )
         assert "STANDIN_NO_HOME" in inside
     assert {rank["environment"]["RANK"] for rank in ranks} == {"0", "1"}
-    done = toolkit("run", "--dry-run", "--runtime", "pyxis", "--image", "pytorch_cpu", "tell.py", cwd=directory)
+    done = toolkit(
+        "run", "--dry-run", "--runtime", "pyxis", "--image", "pytorch_cpu", "tell.py", cwd=directory
+    )
     assert done.returncode == 68
     assert "is a SIF" in done.stderr
 
 
 def test_without_the_plugin_pyxis_is_refused(toolkit: Any, shared_dir: Path) -> None:
     (shared_dir / "x.py").touch()
-    done = toolkit("run", "--runtime", "pyxis", "--image", "nvcr.io/nvidia/pytorch:25.06-py3", "x.py", cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--runtime",
+        "pyxis",
+        "--image",
+        "nvcr.io/nvidia/pytorch:25.06-py3",
+        "x.py",
+        cwd=shared_dir,
+    )
     assert done.returncode == 86
     assert "srun here knows no --container-image" in done.stderr
     assert "--runtime apptainer" in done.stderr

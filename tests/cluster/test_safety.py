@@ -23,10 +23,21 @@ TELLING = """\
 import json, os, sys
 sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ)}) + "\\n")
 """
-# Beyond the lists: control characters, spaces that are none, a byte order mark, text that runs backwards, combining marks.
-ODD = ("\x01\x1b[31m\x7f", "a\rb", "\u2028\u00a0\u200b", "\ufeffx", "\u202egnp.exe", "e\u0301\u0000"[:2], "\t \v\f", "a" * 5000)
+# Beyond the lists: control characters, spaces that are none, a byte order mark, text that runs
+# backwards, combining marks.
+ODD = (
+    "\x01\x1b[31m\x7f",
+    "a\rb",
+    "\u2028\u00a0\u200b",
+    "\ufeffx",
+    "\u202egnp.exe",
+    "e\u0301\u0000"[:2],
+    "\t \v\f",
+    "a" * 5000,
+)
 TOKEN = "hf_oneTWOthreeFOURfiveSIX"
-# Tells whether it was given the secret, and whether anybody on its node could read it among the words of a process.
+# Tells whether it was given the secret, and whether anybody on its node could read it among the
+# words of a process.
 SEARCHING = """\
 import json, os, pathlib
 token = os.environ["HF_TOKEN"]
@@ -42,12 +53,26 @@ print(json.dumps({"length": len(token), "begins": token[:3], "seen": seen}), flu
 
 
 @pytest.mark.parametrize("launcher", ["srun", "spawn", "mpi"])
-def test_words_reach_the_rank_byte_for_byte(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_words_reach_the_rank_byte_for_byte(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     """Through real sbatch, srun and Apptainer; torchrun and Horovod are in test_run, mpirun and Gloo in test_launchers_mpi."""
     (shared_dir / "tell.py").write_text(TELLING)
     words = [*HOSTILE, *MULTILINE, *ODD, "", "--", "-N", "9"]
-    options = [option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")]
-    done = toolkit("run", "--image", str(pytorch_image), "--launcher", launcher, *options, "tell.py", *words, cwd=shared_dir)
+    options = [
+        option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
+    ]
+    done = toolkit(
+        "run",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        launcher,
+        *options,
+        "tell.py",
+        *words,
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads((shared_dir / "runs/tell-0001/outcome.json").read_text())["results"]
     assert told["argv"] == words
@@ -59,22 +84,47 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
 ) -> None:
     (shared_dir / "search.py").write_text(SEARCHING)
     env = {**toolkit_env, "HF_TOKEN": TOKEN}
-    words = ("--image", str(pytorch_image), "--launcher", "none", "--nodes", "2", "--secret", "HF_TOKEN", "--explain", "search.py")
+    words = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--nodes",
+        "2",
+        "--secret",
+        "HF_TOKEN",
+        "--explain",
+        "search.py",
+    )
     dry = toolkit("run", "--dry-run", "--json", *words, cwd=shared_dir, env=env)
     done = toolkit("-v", "run", *words, cwd=shared_dir, env=env)
     assert (dry.returncode, done.returncode) == (0, 0), done.stderr
     directory = shared_dir / "runs/search-0001"
-    assert json.loads((directory / "outcome.json").read_text())["results"] == {"length": len(TOKEN), "begins": TOKEN[:3], "seen": []}
+    assert json.loads((directory / "outcome.json").read_text())["results"] == {
+        "length": len(TOKEN),
+        "begins": TOKEN[:3],
+        "seen": [],
+    }
     logs = toolkit("logs", "search-0001", cwd=shared_dir)
-    known = toolkit("cluster", "exec", "--", "bash", "-c", "scontrol show job; squeue --json --states=all")
+    known = toolkit(
+        "cluster", "exec", "--", "bash", "-c", "scontrol show job; squeue --json --states=all"
+    )
     for said in (dry, done, logs, known):
         assert TOKEN not in said.stdout + said.stderr
     assert "the token is ****" in logs.stdout
-    holding = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()}
-    assert {name for name in holding if not name.startswith("logs/")} == {"secrets"}, "a rank's own log is as the rank wrote it"
+    holding = {
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and TOKEN.encode() in path.read_bytes()
+    }
+    assert {name for name in holding if not name.startswith("logs/")} == {"secrets"}, (
+        "a rank's own log is as the rank wrote it"
+    )
     subprocess.run(["shellcheck", str(directory / "job.sbatch")], check=True)
 
-    again = toolkit("run", str(directory), cwd=shared_dir, env=toolkit_env)  # without the variable: the earlier run's file has it
+    again = toolkit(
+        "run", str(directory), cwd=shared_dir, env=toolkit_env
+    )  # without the variable: the earlier run's file has it
     assert again.returncode == 0, again.stderr
 
     if os.geteuid() == 0:  # what nobody else can read, tried as somebody else
@@ -90,13 +140,23 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
             shutil.rmtree(public)
 
 
-def test_traps_of_another_user_are_not_walked_into(toolkit: Any, pytorch_image: Path, shared_dir: Path, user: User) -> None:
+def test_traps_of_another_user_are_not_walked_into(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path, user: User
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("there is one user here")
     (shared_dir / "train.py").touch()
     trap = Path(tempfile.mkdtemp(prefix="toolkit-test-trap-", dir="/var/tmp"))
     trap.chmod(0o1777)
-    run = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none", str(shared_dir / "train.py"))
+    run = (
+        "run",
+        "--detach",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        str(shared_dir / "train.py"),
+    )
     try:
         for line in ("mkdir mine && ln -s mine runs", "rm runs && mkdir runs"):
             assert user.run("bash", "-c", f"cd {trap} && {line}").returncode == 0
@@ -104,7 +164,8 @@ def test_traps_of_another_user_are_not_walked_into(toolkit: Any, pytorch_image: 
             assert done.returncode == 77, done.stderr
             assert "another user made" in done.stderr
             assert not [path for path in trap.rglob("*") if path.is_file()]
-        # One that we made ourselves, and a name below it that leads elsewhere: the run gets the next number.
+        # One that we made ourselves, and a name below it that leads elsewhere: the run gets the
+        # next number.
         shutil.rmtree(trap / "runs")
         (trap / "runs").mkdir()
         (trap / "runs/train-0001").symlink_to("/var/tmp/nowhere")
@@ -123,13 +184,26 @@ WAITING = {
 
 
 @pytest.mark.parametrize("launcher", WAITING)
-def test_nothing_listens_beyond_what_ranks_need(launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_nothing_listens_beyond_what_ranks_need(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "wait.py").write_text(
         f"import pathlib, time\n{WAITING[launcher]}pathlib.Path(f'ready-{{rank}}').touch()\n"
         "while not pathlib.Path('stop').exists():\n    time.sleep(0.1)\n"
     )
     before = {node: listening(toolkit, node) for node in ("nid001", "nid002")}
-    words = ("--detach", "--json", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", "--nodelist", "nid[001-002]")
+    words = (
+        "--detach",
+        "--json",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        launcher,
+        "--nodes",
+        "2",
+        "--nodelist",
+        "nid[001-002]",
+    )
     submitted = toolkit("run", *words, "wait.py", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
     try:
@@ -143,19 +217,28 @@ def test_nothing_listens_beyond_what_ranks_need(launcher: str, toolkit: Any, pyt
     assert toolkit("logs", "-f", "wait-0001", cwd=shared_dir).returncode == 0
     programs = {program for found in now.values() for _, _, program in found}
     assert "python3" in programs, now
-    # Slurm's own for this step, and the ranks. Nobody else, such as a server of files or of numbers.
+    # Slurm's own for this step, and the ranks. Nobody else, such as a server of files or of
+    # numbers.
     assert programs <= {"srun", "slurmstepd", "python3", "pt_elastic"}, now
     if launcher == "torchrun":
         open_to_all = [
-            (node, port) for node, found in now.items() for address, port, who in found if address == "*" and who == "pt_elastic"
+            (node, port)
+            for node, found in now.items()
+            for address, port, who in found
+            if address == "*" and who == "pt_elastic"
         ]
         assert len(open_to_all) == 2, "the meeting point of the agents, and that of the ranks"
         assert len({node for node, _ in open_to_all}) == 1, now
-        assert {address for found in now.values() for address, _, who in found if who == "python3"} == {"10.77.0.11", "10.77.0.12"}
+        assert {
+            address for found in now.values() for address, _, who in found if who == "python3"
+        } == {"10.77.0.11", "10.77.0.12"}
 
 
 def listening(toolkit: Any, node: str) -> set[tuple[str, int, str]]:
     """Address, port and program of every open TCP port of a node."""
     said = toolkit("cluster", "exec", "--node", node, "--", "ss", "-Hltnp").stdout
-    rows = [re.match(r"LISTEN\s+\d+\s+\d+\s+(\S+):(\d+)\s+\S+\s*(?:users:\(\(\"([^\"]+)\")?", line) for line in said.splitlines()]
+    rows = [
+        re.match(r"LISTEN\s+\d+\s+\d+\s+(\S+):(\d+)\s+\S+\s*(?:users:\(\(\"([^\"]+)\")?", line)
+        for line in said.splitlines()
+    ]
     return {(row[1], int(row[2]), row[3] or "") for row in rows if row}

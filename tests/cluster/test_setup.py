@@ -17,7 +17,8 @@ from toolkit.hostsetup.look import toolkit_command
 
 TOOLKIT = toolkit_command().split()
 READY = "ready      nothing is missing on this machine"
-# An ordinary user who may read everything: the checkout may lie in a directory that only root can enter.
+# An ordinary user who may read everything: the checkout may lie in a directory that only root can
+# enter.
 _READ = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *_READ)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -25,8 +26,16 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user ta
 
 def setup(*arguments: str, path: str | None = None, user: bool = False) -> shell.Result:
     become = NOBODY if user else ()
-    env = {**os.environ, "HOME": "/nonexistent" if user else os.environ.get("HOME", "/"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return shell.run([*become, *TOOLKIT, "setup", *arguments], env={**env, "PATH": path or env["PATH"]}, check=False)
+    env = {
+        **os.environ,
+        "HOME": "/nonexistent" if user else os.environ.get("HOME", "/"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return shell.run(
+        [*become, *TOOLKIT, "setup", *arguments],
+        env={**env, "PATH": path or env["PATH"]},
+        check=False,
+    )
 
 
 def test_the_machine_is_ready() -> None:
@@ -75,8 +84,15 @@ def test_without_root_and_apptainer_the_administrator_is_asked(hidden: str) -> N
     lines = result.stderr.splitlines()
     assert lines[0].startswith("error: this machine is not ready (")
     assert "  | missing: apptainer (run and build containers)" in lines
-    assert any(line.startswith("  | as root: ") and (line.endswith("toolkit setup") or line.endswith(" apptainer")) for line in lines)
-    assert lines[-2] == "  next      ask the administrator of this machine to run the lines above as root, then go on"
+    assert any(
+        line.startswith("  | as root: ")
+        and (line.endswith("toolkit setup") or line.endswith(" apptainer"))
+        for line in lines
+    )
+    assert (
+        lines[-2]
+        == "  next      ask the administrator of this machine to run the lines above as root, then go on"
+    )
     assert lines[-1].strip() == "exit 72: missing program"
 
 

@@ -30,7 +30,10 @@ class Cluster:
         """Write a batch script."""
         path = self.place / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = (f"#SBATCH --output={path.parent}/%j.log", *(f"#SBATCH {option}" for option in options))
+        lines = (
+            f"#SBATCH --output={path.parent}/%j.log",
+            *(f"#SBATCH {option}" for option in options),
+        )
         path.write_text("\n".join(("#!/bin/bash", *lines, body, "")))
         return path
 
@@ -51,7 +54,10 @@ class Cluster:
 
     def started(self, job_id: int) -> None:
         """Wait until a job runs."""
-        wait_for(lambda: self.client.jobs([job_id])[job_id].state == "RUNNING", f"the start of job {job_id}")
+        wait_for(
+            lambda: self.client.jobs([job_id])[job_id].state == "RUNNING",
+            f"the start of job {job_id}",
+        )
 
 
 @pytest.fixture
@@ -77,10 +83,17 @@ def slurm(
         ("kill -11 $$", "FAILED", 0, 11),
     ],
 )
-def test_how_a_job_ended(slurm: Cluster, body: str, state: str, exit_code: int, signal: int) -> None:
+def test_how_a_job_ended(
+    slurm: Cluster, body: str, state: str, exit_code: int, signal: int
+) -> None:
     job_id = slurm.submit(body, "--nodes=2", "--job-name=ends")
     found = slurm.ended(job_id)
-    assert (found.job_id, found.state, found.exit_code, found.signal) == (job_id, state, exit_code, signal)
+    assert (found.job_id, found.state, found.exit_code, found.signal) == (
+        job_id,
+        state,
+        exit_code,
+        signal,
+    )
     assert (found.name, found.partition, found.nodes) == ("ends", "main", "nid[001-002]")
     assert 0 < found.start <= found.end
     assert found.log.startswith(f"{slurm.place}/")
@@ -98,13 +111,19 @@ def test_a_job_is_found_by_its_mark_in_all_its_life(slurm: Cluster) -> None:
     slurm.started(job_id)
     assert slurm.client.marked(mark) == (job_id,)
     slurm.call("scontrol", "requeue", str(job_id))
-    wait_for(lambda: slurm.client.jobs([job_id])[job_id].state == "PENDING", "the job to be in the queue again")
+    wait_for(
+        lambda: slurm.client.jobs([job_id])[job_id].state == "PENDING",
+        "the job to be in the queue again",
+    )
     assert slurm.client.marked(mark) == (job_id,)
     assert slurm.client.jobs([job_id])[job_id].mark == mark
     slurm.client.cancel(job_id)
     assert slurm.ended(job_id).state == "CANCELLED"
     assert slurm.client.marked(mark) == (job_id,)
-    assert slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k") == "mine|theirs"
+    assert (
+        slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k")
+        == "mine|theirs"
+    )
     assert slurm.client.marked(new_mark()) == ()
 
 
@@ -160,7 +179,12 @@ def test_a_file_system_without_hard_links(slurm: Cluster, monkeypatch: pytest.Mo
 
 
 def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("STATES", "PD"), ("PARTITION", "none"), ("FORMAT", "%i"), ("FORMAT2", "jobid")):
+    for name, value in (
+        ("STATES", "PD"),
+        ("PARTITION", "none"),
+        ("FORMAT", "%i"),
+        ("FORMAT2", "jobid"),
+    ):
         monkeypatch.setenv(f"SQUEUE_{name}", value)
     mark = new_mark()
     job_id = slurm.submit("true", mark=mark)
@@ -171,14 +195,18 @@ def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.M
 def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
     """Slurm keeps tasks that never started in one entry; the points of a sweep are run again by it."""
     mark = new_mark()
-    body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
+    body = (
+        "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
+    )
     job_id = slurm.submit(body, "--array=0-3,10-90:2%2", mark=mark)
     running = "the first two tasks to end and two others to run"
 
     def states() -> list[str]:
         return [state.state for state in slurm.client.elements(job_id).values()]
 
-    wait_for(lambda: states()[:5] == ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"], running)
+    wait_for(
+        lambda: states()[:5] == ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"], running
+    )
     assert slurm.client.marked(mark) == (job_id,)
     assert slurm.client.jobs([job_id])[job_id].state == "RUNNING"
     slurm.client.cancel(job_id)
@@ -213,7 +241,11 @@ def test_jobs_that_slurm_does_not_know_are_missing(slurm: Cluster) -> None:
 
 @pytest.fixture
 def forgetful(
-    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    toolkit: Any,
+    toolkit_env: dict[str, str],
+    shared_dir: Path,
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Cluster]:
     """A cluster with accounting whose controller forgets a job some seconds after its end."""
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "forgets"}
@@ -234,8 +266,12 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
     job_id = forgetful.submit("exit 3", mark=mark)
     body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"
     array = forgetful.submit(body, "--array=0-5%1", mark=array_mark)
-    wait_for(lambda: job_id not in forgetful.client.my_jobs(), "Slurm to forget the job", seconds=180)
-    assert f"{array}_0" not in forgetful.call("squeue", "--array", "--noheader", "--states=all", "--format=%i")
+    wait_for(
+        lambda: job_id not in forgetful.client.my_jobs(), "Slurm to forget the job", seconds=180
+    )
+    assert f"{array}_0" not in forgetful.call(
+        "squeue", "--array", "--noheader", "--states=all", "--format=%i"
+    )
 
     state = forgetful.client.jobs([job_id])[job_id]
     assert (state.state, state.exit_code, state.mark) == ("FAILED", 3, mark)
@@ -246,7 +282,9 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
 
     forgetful.client.cancel(array)
     assert forgetful.ended(array).state == "FAILED"
-    wait_for(lambda: array not in forgetful.client.my_jobs(), "Slurm to forget the array", seconds=180)
+    wait_for(
+        lambda: array not in forgetful.client.my_jobs(), "Slurm to forget the array", seconds=180
+    )
     tasks = forgetful.client.elements(array)
     assert [tasks[task].state for task in range(6)] == ["FAILED", *["CANCELLED"] * 5]
     assert forgetful.client.jobs([array])[array].state == "FAILED"

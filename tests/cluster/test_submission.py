@@ -41,7 +41,11 @@ class Lossy:
     def sbatch(self, *first: str) -> None:
         """Put a stand-in for a lossy network before sbatch: what it does the first time; `$real` is sbatch."""
         lines = (
-            *("#!/bin/bash", f"real={shutil.which('sbatch')}", f'if [[ -e {self.bin}/been ]]; then exec $real "$@"; fi'),
+            *(
+                "#!/bin/bash",
+                f"real={shutil.which('sbatch')}",
+                f'if [[ -e {self.bin}/been ]]; then exec $real "$@"; fi',
+            ),
             f"touch {self.bin}/been",
             *first,
         )
@@ -57,14 +61,25 @@ class Lossy:
         return (*RUN, "--image", str(self.image))
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = self.toolkit(*self.words, *options, "--", "true", cwd=self.place, env=self.environment)
+        done: subprocess.CompletedProcess[str] = self.toolkit(
+            *self.words, *options, "--", "true", cwd=self.place, env=self.environment
+        )
         return done
 
     def jobs(self) -> list[int]:
-        asked = ("squeue", "--noheader", "--states=all", "--Format=ArrayJobID:0|,State:0|,Command:0")
+        asked = (
+            "squeue",
+            "--noheader",
+            "--states=all",
+            "--Format=ArrayJobID:0|,State:0|,Command:0",
+        )
         answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
         assert answer.returncode == 0, answer.stderr
-        rows = [line.split("|", 2) for line in answer.stdout.splitlines() if f"{self.place}/runs/" in line]
+        rows = [
+            line.split("|", 2)
+            for line in answer.stdout.splitlines()
+            if f"{self.place}/runs/" in line
+        ]
         return sorted({int(number) for number, state, _ in rows if state != "CANCELLED"})
 
     def job_id(self) -> int:
@@ -73,12 +88,16 @@ class Lossy:
 
 
 @pytest.fixture
-def lossy(toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path) -> Lossy:
+def lossy(
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> Lossy:
     return Lossy(toolkit, toolkit_env, pytorch_image, shared_dir)
 
 
 @pytest.mark.parametrize("saying", ["exit 0", f"echo '{TIMED_OUT}' >&2; exit 1", "kill -9 $$"])
-def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(saying: str, lossy: Lossy) -> None:
+def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(
+    saying: str, lossy: Lossy
+) -> None:
     lossy.sbatch('$real "$@" >/dev/null', saying)
     done = lossy.run()
     assert done.returncode == 0, done.stderr
@@ -114,14 +133,18 @@ class Controller:
         self.stop = f"kill -9 $(cat {directory}/run/slurmctld.pid)"
 
     def bash(self, line: str) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = self.toolkit("cluster", "exec", "--", "bash", "-c", line, env=self.env)
+        done: subprocess.CompletedProcess[str] = self.toolkit(
+            "cluster", "exec", "--", "bash", "-c", line, env=self.env
+        )
         return done
 
     def kill(self) -> None:
         assert self.bash(self.stop).returncode == 0
 
     def start(self) -> None:
-        done = self.bash("sinfo >/dev/null 2>&1 || slurmctld; until sinfo >/dev/null 2>&1; do sleep .2; done")
+        done = self.bash(
+            "sinfo >/dev/null 2>&1 || slurmctld; until sinfo >/dev/null 2>&1; do sleep .2; done"
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -134,37 +157,63 @@ def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterato
     assert toolkit("cluster", "down", env=env).returncode == 0
 
 
-def test_a_controller_that_is_away_is_waited_for(controller: Controller, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_controller_that_is_away_is_waited_for(
+    controller: Controller, pytorch_image: Path, shared_dir: Path
+) -> None:
     lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
     controller.kill()
 
     done = lossy.run("--wait-for-slurm", "1")
     assert done.returncode == 89, done.stderr
-    assert not (shared_dir / "runs").exists(), "Slurm was asked for its partitions first, and nothing was written"
+    assert not (shared_dir / "runs").exists(), (
+        "Slurm was asked for its partitions first, and nothing was written"
+    )
 
     words = (sys.executable, "-m", "toolkit", *lossy.words, "--", "true")
     with (shared_dir / "said").open("w") as said:
-        process = subprocess.Popen(words, cwd=shared_dir, env=lossy.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-    wait_for(lambda: "asking again for 5:00" in (shared_dir / "said").read_text(), "the message that Slurm is waited for")
+        process = subprocess.Popen(
+            words, cwd=shared_dir, env=lossy.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
+    wait_for(
+        lambda: "asking again for 5:00" in (shared_dir / "said").read_text(),
+        "the message that Slurm is waited for",
+    )
     controller.start()
     assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
     assert lossy.jobs() == [lossy.job_id()]
 
 
-def test_a_function_waits_for_the_controller_as_well(controller: Controller, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_function_waits_for_the_controller_as_well(
+    controller: Controller, pytorch_image: Path, shared_dir: Path
+) -> None:
     """It is refused after a second of patience, and called when the controller is back."""
     (shared_dir / "call.py").write_text(CALL)
     words = (sys.executable, "call.py", str(pytorch_image))
     controller.kill()
     done = subprocess.run(
-        words, cwd=shared_dir, env={**controller.env, "TOOLKIT_WAIT_FOR_SLURM": "1"}, text=True, capture_output=True, check=False
+        words,
+        cwd=shared_dir,
+        env={**controller.env, "TOOLKIT_WAIT_FOR_SLURM": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode != 0
     assert "it was asked for 0:01" in done.stderr
     assert not (shared_dir / "runs").exists()
     with (shared_dir / "said").open("w") as said:
-        process = subprocess.Popen(words, cwd=shared_dir, env=controller.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-    wait_for(lambda: "asking again for 5:00" in (shared_dir / "said").read_text(), "the message that Slurm is waited for")
+        process = subprocess.Popen(
+            words,
+            cwd=shared_dir,
+            env=controller.env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    wait_for(
+        lambda: "asking again for 5:00" in (shared_dir / "said").read_text(),
+        "the message that Slurm is waited for",
+    )
     controller.start()
     assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
     assert (shared_dir / "said").read_text().splitlines()[-1] == "job 1 has one task"

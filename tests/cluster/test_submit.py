@@ -27,7 +27,8 @@ def where(text):
 job = toolkit.submit(where, "a 'b' $(c)", image=sys.argv[1], nodes=2, env={"HOSTILE": "d \\"e\\" #f"}, job_name="where am I")
 print(json.dumps({"results": job.results(), "stdout": job.stdout(), "run": job.run.name}))
 """
-# A class of a module that only the job imports, because it needs the image's torch: each call forks two ranks.
+# A class of a module that only the job imports, because it needs the image's torch: each call forks
+# two ranks.
 RANKS = """\
 import socket, torch
 import torch.distributed as dist
@@ -55,39 +56,69 @@ class Net:
 """
 
 
-def python(script: Path, *words: str, env: dict[str, str], cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+def python(
+    script: Path, *words: str, env: dict[str, str], cwd: Path, timeout: float = 200
+) -> subprocess.CompletedProcess[str]:
     """Run a script as a user does, on the side where jobs are submitted from."""
     argv = [sys.executable, str(script), *words]
-    return subprocess.run(argv, env=env, cwd=cwd, timeout=timeout, text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        argv,
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+        text=True,
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
-def test_functions_return_and_raise(toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
-    done = python(shipped("jobs") / "submitit-add" / "submit.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+def test_functions_return_and_raise(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    done = python(
+        shipped("jobs") / "submitit-add" / "submit.py",
+        str(pytorch_image),
+        env=toolkit_env,
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     first, twelve, three, wrong = done.stdout.splitlines()
     assert first.endswith("is add-0001")
     assert (twelve, three) == ("12", "[12, 12, 12]")
     assert wrong == "TypeError: unsupported operand type(s) for +: 'int' and 'str'"
-    (one, *_) = [row for row in json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout) if row["run"] == "add-0001"]
+    (one, *_) = [
+        row
+        for row in json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+        if row["run"] == "add-0001"
+    ]
     assert one["state"] in ("COMPLETED", "COMPLETING")
     subprocess.run(["shellcheck", str(shared_dir / "runs/add-0001/job.sbatch")], check=True)
 
 
-def test_code_goes_along_to_each_task_of_two_nodes(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+def test_code_goes_along_to_each_task_of_two_nodes(
+    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
     (shared_dir / "value.py").write_text(VALUE)
     done = python(shared_dir / "value.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
-    if "is carried as byte code" in done.stderr:  # the other Python of this machine: refused before anything was queued
+    if (
+        "is carried as byte code" in done.stderr
+    ):  # the other Python of this machine: refused before anything was queued
         assert not (shared_dir / "runs").exists()
         return
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     home = "/home/toolkit"
-    assert told["results"] == [[42, "a 'b' $(c)", f"nid00{rank + 1}", rank, home, 'd "e" #f'] for rank in range(2)]
+    assert told["results"] == [
+        [42, "a 'b' $(c)", f"nid00{rank + 1}", rank, home, 'd "e" #f'] for rank in range(2)
+    ]
     assert told["stdout"].count("Job completed successfully") == 2
     assert told["run"] == "where-am-I-0001"
 
 
-def test_a_class_that_forks_its_ranks(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
+def test_a_class_that_forks_its_ranks(
+    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
     (shared_dir / "ranks.py").write_text(RANKS)
     (shared_dir / "net.py").write_text(FORKS)
     call = f"import toolkit\nfrom net import Net\nprint(toolkit.submit(Net(), image={str(pytorch_image)!r}, cpus_per_task=2).result())\n"
@@ -97,19 +128,32 @@ def test_a_class_that_forks_its_ranks(pytorch_image: Path, shared_dir: Path, too
     assert done.stdout == "[(0, 3.0), (1, 3.0)]\n"
 
 
-def test_a_class_that_is_interrupted_goes_on_where_it_was(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
-    done = python(shipped("jobs") / "submitit-checkpoint" / "submit.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+def test_a_class_that_is_interrupted_goes_on_where_it_was(
+    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    done = python(
+        shipped("jobs") / "submitit-checkpoint" / "submit.py",
+        str(pytorch_image),
+        env=toolkit_env,
+        cwd=shared_dir,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result = ast.literal_eval(done.stdout.splitlines()[-1])
     assert result["done"] == 10
     assert len(result["began_at"]) == 2, "two attempts"
     assert result["began_at"][1] >= 3, "not from 0"
-    assert "goes back into the queue" in "".join(path.read_text() for path in (shared_dir / "runs/Count-0001/logs").glob("*.log"))
+    assert "goes back into the queue" in "".join(
+        path.read_text() for path in (shared_dir / "runs/Count-0001/logs").glob("*.log")
+    )
     none_left(shared_dir)
 
 
-def test_what_cannot_run_is_refused_in_python_as_well(pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> None:
-    (shared_dir / "refused.py").write_text(f"import toolkit\ntoolkit.submit(len, 'abc', image={str(pytorch_image)!r}, nodes=99)\n")
+def test_what_cannot_run_is_refused_in_python_as_well(
+    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    (shared_dir / "refused.py").write_text(
+        f"import toolkit\ntoolkit.submit(len, 'abc', image={str(pytorch_image)!r}, nodes=99)\n"
+    )
     done = python(shared_dir / "refused.py", env=toolkit_env, cwd=shared_dir)
     assert done.returncode == 1
     assert "PlanError: this job could not run on site local; nothing was submitted" in done.stderr

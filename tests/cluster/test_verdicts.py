@@ -14,7 +14,8 @@ from tests.cluster.image_fixtures import wait_for
 pytestmark = pytest.mark.usefixtures("cluster")
 
 RUN = ("run", "--detach", "--runtime", "none", "--launcher", "none")
-# Rank 0 hears of the end of rank 1 by its connection, and fails for it, long before Slurm notices that the node is gone.
+# Rank 0 hears of the end of rank 1 by its connection, and fails for it, long before Slurm notices
+# that the node is gone.
 PEERS = """\
 import os, socket, time
 if os.environ["SLURM_PROCID"] == "1":
@@ -51,7 +52,13 @@ def state(toolkit: Any, job: int) -> str:
 
 def node(toolkit: Any, name: str, to: str) -> None:
     """Have the administrator say that a node is down, or up again."""
-    words = ("scontrol", "update", f"nodename={name}", f"state={to}", *(("reason=maintenance",) if to == "down" else ()))
+    words = (
+        "scontrol",
+        "update",
+        f"nodename={name}",
+        f"state={to}",
+        *(("reason=maintenance",) if to == "down" else ()),
+    )
     assert toolkit("cluster", "exec", "--", *words).returncode == 0
 
 
@@ -86,12 +93,22 @@ def test_a_node_that_goes_down_after_the_end_changes_nothing(
     assert (outcome["kind"], outcome.get("unwell")) == (kind, None)
 
 
-def test_a_node_that_fails_is_the_cause_and_not_the_rank_that_hears_of_it_first(toolkit: Any, shared_dir: Path) -> None:
+def test_a_node_that_fails_is_the_cause_and_not_the_rank_that_hears_of_it_first(
+    toolkit: Any, shared_dir: Path
+) -> None:
     """Also when the node is back before somebody looks: the job's own log names it."""
     (shared_dir / "peers.py").write_text(PEERS)
-    assert toolkit(*RUN, "--nodes", "2", "--nodelist", "nid001,nid002", "peers.py", cwd=shared_dir).returncode == 0
+    assert (
+        toolkit(
+            *RUN, "--nodes", "2", "--nodelist", "nid001,nid002", "peers.py", cwd=shared_dir
+        ).returncode
+        == 0
+    )
     job = json.loads((shared_dir / "runs/peers-0001/run.json").read_text())["job_id"]
-    wait_for(lambda: toolkit("logs", "peers-0001", cwd=shared_dir).stdout.count("met") == 2, "the ranks to meet")
+    wait_for(
+        lambda: toolkit("logs", "peers-0001", cwd=shared_dir).stdout.count("met") == 2,
+        "the ranks to meet",
+    )
     assert toolkit("cluster", "cut", "nid002").returncode == 0
     try:
         wait_for(lambda: state(toolkit, job) == "NODE_FAIL", "Slurm to notice", seconds=120)
@@ -109,7 +126,9 @@ def test_runs_may_be_a_symbolic_link(toolkit: Any, shared_dir: Path) -> None:
     (shared_dir / "scratch/me").mkdir(parents=True)
     (shared_dir / "project").mkdir()
     (shared_dir / "project/runs").symlink_to(shared_dir / "scratch/me")
-    (shared_dir / "project/x.py").write_text("import time; print('here', flush=True); time.sleep(4)\n")
+    (shared_dir / "project/x.py").write_text(
+        "import time; print('here', flush=True); time.sleep(4)\n"
+    )
     here = shared_dir / "project"
     assert toolkit(*RUN, "x.py", cwd=here).returncode == 0
     assert row(toolkit, here, "x-0001")["state"] in ("PENDING", "RUNNING")
@@ -126,12 +145,20 @@ def test_a_cancelled_sweep_keeps_its_points(toolkit: Any, shared_dir: Path) -> N
     job = json.loads((shared_dir / "runs/x-0001/run.json").read_text())["job_id"]
 
     def states() -> list[str]:
-        return [point["state"] for point in json.loads(toolkit("results", "--json", "x-0001", cwd=shared_dir).stdout)]
+        return [
+            point["state"]
+            for point in json.loads(toolkit("results", "--json", "x-0001", cwd=shared_dir).stdout)
+        ]
 
-    wait_for(lambda: states() == ["COMPLETED", "RUNNING", "RUNNING", "PENDING", "PENDING", "PENDING"], "two points to run")
+    wait_for(
+        lambda: states() == ["COMPLETED", "RUNNING", "RUNNING", "PENDING", "PENDING", "PENDING"],
+        "two points to run",
+    )
     assert toolkit("cancel", "x-0001", cwd=shared_dir).returncode == 0
     wait_for(lambda: "CANCELLED" in state(toolkit, job), "the end of the array")
-    wait_for(lambda: row(toolkit, shared_dir, "x-0001")["state"] == "CANCELLED", "the end of the run")
+    wait_for(
+        lambda: row(toolkit, shared_dir, "x-0001")["state"] == "CANCELLED", "the end of the run"
+    )
     assert states() == ["COMPLETED", *["CANCELLED"] * 5]
     again = toolkit("run", "--dry-run", "--failed", "runs/x-0001", cwd=shared_dir)
     assert "#SBATCH --array=1,2,3,4,5" in again.stdout, again.stderr
@@ -142,4 +169,6 @@ def test_a_table_that_a_script_prints_makes_no_ranks(toolkit: Any, shared_dir: P
     done = toolkit("run", *RUN[2:], "x.py", cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     assert "0| 5| 0.3" in done.stdout
-    assert json.loads((shared_dir / "runs/x-0001/outcome.json").read_text())["ranks"] in [{f"nid00{n}": [0]} for n in (1, 2, 3)]
+    assert json.loads((shared_dir / "runs/x-0001/outcome.json").read_text())["ranks"] in [
+        {f"nid00{n}": [0]} for n in (1, 2, 3)
+    ]

@@ -27,7 +27,8 @@ def no_jobs_left(toolkit: Any) -> Iterator[None]:
     toolkit("cluster", "exec", "--", "bash", "-c", 'scancel --user="$(id -un)"')
 
 
-# Counts, and saves its count when it is told to stop, as a training would; who saves ends with a code of its own.
+# Counts, and saves its count when it is told to stop, as a training would; who saves ends with a
+# code of its own.
 COUNTING = """\
 import pathlib, signal, sys, time
 saved = pathlib.Path("saved")
@@ -82,11 +83,27 @@ def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     run = "digits-ddp-elastic-0001"
-    options = ("--image", str(pytorch_image), "--nodes", "1", "--ntasks-per-node", "1", "--time", "10", "--requeue", "--signal", "B:USR1@4")
+    options = (
+        "--image",
+        str(pytorch_image),
+        "--nodes",
+        "1",
+        "--ntasks-per-node",
+        "1",
+        "--time",
+        "10",
+        "--requeue",
+        "--signal",
+        "B:USR1@4",
+    )
     arguments = ("--epochs", "6", "--pause", "0.7")
-    started = toolkit("run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir)
+    started = toolkit(
+        "run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir
+    )
     assert started.returncode == 0, started.stderr
     wait_for(lambda: "epoch  2" in logs(toolkit, shared_dir, run), "two epochs", seconds=180)
     tell_to_stop(toolkit, shared_dir, run)
@@ -94,7 +111,10 @@ def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(toolkit: A
     assert followed.returncode == 0, followed.stderr
     came_out = json.loads((shared_dir / "runs" / run / "outcome.json").read_text())
     assert came_out["results"]["resumed_after"] >= 2
-    assert [stint["how"] for stint in came_out["stints"]] == ["told to stop by USR1, goes back into the queue", "exit code 0"]
+    assert [stint["how"] for stint in came_out["stints"]] == [
+        "told to stop by USR1, goes back into the queue",
+        "exit code 0",
+    ]
     assert row(toolkit, shared_dir, run)["attempts"] == 2
     assert "told to stop by USR1" in toolkit("explain", run, cwd=shared_dir).stderr
     none_left(shared_dir)
@@ -104,12 +124,26 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "counting.py").write_text(COUNTING)
-    options = ("--image", str(pytorch_image), "--launcher", "none", "--requeue", "--max-requeues", "1", "--signal", "B:USR1@60")
+    options = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--requeue",
+        "--max-requeues",
+        "1",
+        "--signal",
+        "B:USR1@60",
+    )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
     wait_for(lambda: "count 10" in logs(toolkit, shared_dir, run), "the first attempt")
     tell_to_stop(toolkit, shared_dir, run)
-    wait_for(lambda: logs(toolkit, shared_dir, run).count("starts at") == 2, "the second attempt", seconds=120)
+    wait_for(
+        lambda: logs(toolkit, shared_dir, run).count("starts at") == 2,
+        "the second attempt",
+        seconds=120,
+    )
     assert int((shared_dir / "saved").read_text()) >= 10
     tell_to_stop(toolkit, shared_dir, run)
     followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=120)
@@ -121,12 +155,26 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
-def test_a_task_of_an_array_goes_back_alone(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_task_of_an_array_goes_back_alone(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     """The last task of an array has the number of the whole array as its job id."""
-    text = COUNTING.replace('"saved")', '"saved-" + os.environ["SLURM_ARRAY_TASK_ID"])').replace("import pathlib", "import os, pathlib")
+    text = COUNTING.replace('"saved")', '"saved-" + os.environ["SLURM_ARRAY_TASK_ID"])').replace(
+        "import pathlib", "import os, pathlib"
+    )
     text = text.replace("    if told:", "    if count == 150:\n        sys.exit(0)\n    if told:")
     (shared_dir / "counting.py").write_text(text)
-    options = ("--image", str(pytorch_image), "--launcher", "none", "--array", "0-2", "--requeue", "--signal", "B:USR1@60")
+    options = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--array",
+        "0-2",
+        "--requeue",
+        "--signal",
+        "B:USR1@60",
+    )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
     wait_for(lambda: logs(toolkit, shared_dir, run).count("count 10\n") == 3, "all tasks to count")
@@ -145,7 +193,9 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(toolkit: Any, shared_dir: Path) -> None:
+def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
+    toolkit: Any, shared_dir: Path
+) -> None:
     (shared_dir / "saving.py").write_text(
         "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\nprint('ready', flush=True)\ntime.sleep(300)\n"
     )
@@ -156,16 +206,30 @@ def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(toolkit
     followed = toolkit("logs", "-f", "saving-0001", cwd=shared_dir, timeout=120)
     assert followed.returncode == 0, followed.stderr
     assert "the ranks ended with 0 right after USR1" in followed.stderr
-    (log,) = (path for path in (shared_dir / "runs/saving-0001/logs").glob("*.log") if path.stem.isdecimal())
-    for words in ("Slurm sent USR1", "exit code 0 means that they have finished", "warning: the ranks ended with 0 after USR1"):
+    (log,) = (
+        path
+        for path in (shared_dir / "runs/saving-0001/logs").glob("*.log")
+        if path.stem.isdecimal()
+    )
+    for words in (
+        "Slurm sent USR1",
+        "exit code 0 means that they have finished",
+        "warning: the ranks ended with 0 after USR1",
+    ):
         assert words in log.read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(("--gpus", "4"), "2 on each of 2 nodes"), (("--gpus", "2"), "2 on each of 2 nodes, 4 in all"), (("--gpus-per-node", "1"), "")],
+    [
+        (("--gpus", "4"), "2 on each of 2 nodes"),
+        (("--gpus", "2"), "2 on each of 2 nodes, 4 in all"),
+        (("--gpus-per-node", "1"), ""),
+    ],
 )
-def test_gpus_are_given_as_it_was_said(toolkit: Any, shared_dir: Path, options: tuple[str, ...], says: str) -> None:
+def test_gpus_are_given_as_it_was_said(
+    toolkit: Any, shared_dir: Path, options: tuple[str, ...], says: str
+) -> None:
     program(shared_dir / "count.sh", 'echo "gpus $SLURM_GPUS_ON_NODE"')
     where = ("--runtime", "none", "--launcher", "none", "--nodes", "2", "--ntasks-per-node", "1")
     done = toolkit("run", *where, *options, "count.sh", cwd=shared_dir)
@@ -188,14 +252,28 @@ def test_memory_that_slurm_would_refuse_is_refused_before(toolkit: Any, shared_d
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
     toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:
-    argv = (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image), "--nodes", "2", "--gpus", "1")
+    argv = (
+        sys.executable,
+        "-m",
+        "toolkit",
+        "shell",
+        "--image",
+        str(pytorch_image),
+        "--nodes",
+        "2",
+        "--gpus",
+        "1",
+    )
     terminal = Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
     terminal.until("> ")
     assert terminal.ask("stty size", 1) == "33 101"
     terminal.resize(40, 120)
     wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
     assert terminal.ask("hostname", 3).startswith("nid00")
-    assert terminal.ask("echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES", 4) == "gpus 0 nodes 2"
+    assert (
+        terminal.ask("echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES", 4)
+        == "gpus 0 nodes 2"
+    )
     terminal.press("echo is waiting; sleep 300\n")
     terminal.until("is waiting\r\n")
     for _ in range(20):  # a Ctrl-C while bash starts the program goes to neither
@@ -212,9 +290,20 @@ def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code
     none_left(shared_dir)
 
 
-def test_a_shell_needs_a_terminal_and_a_node(toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_shell_needs_a_terminal_and_a_node(
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
+) -> None:
     assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
-    argv = (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image), "--constraint", "nowhere")
+    argv = (
+        sys.executable,
+        "-m",
+        "toolkit",
+        "shell",
+        "--image",
+        str(pytorch_image),
+        "--constraint",
+        "nowhere",
+    )
     terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
     assert terminal.code() == 76
     assert "gave no allocation" in terminal.seen
@@ -227,8 +316,14 @@ def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(
     (shared_dir / "wait.py").write_text("import time; time.sleep(300)\n")
     options = ("--image", str(pytorch_image), "--launcher", "none", "--exclusive", "--nodes", "3")
     assert toolkit("run", "--detach", *options, "wait.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: row(toolkit, shared_dir, "wait-0001")["state"] == "RUNNING", "all nodes to be taken")
-    terminal = Terminal((sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image)), env=toolkit_env, cwd=shared_dir)
+    wait_for(
+        lambda: row(toolkit, shared_dir, "wait-0001")["state"] == "RUNNING", "all nodes to be taken"
+    )
+    terminal = Terminal(
+        (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image)),
+        env=toolkit_env,
+        cwd=shared_dir,
+    )
     terminal.until("queued and waiting")
     terminal.press("\x03")
     assert terminal.code() == 130
@@ -270,7 +365,11 @@ def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
 ) -> None:
     (shared_dir / "terminal.py").write_text(TERMINAL)
     options = ("--interactive", "--pty", "--image", str(pytorch_image), "--launcher", "srun")
-    terminal = Terminal((sys.executable, "-m", "toolkit", "run", *options, "terminal.py", "4"), env=toolkit_env, cwd=shared_dir)
+    terminal = Terminal(
+        (sys.executable, "-m", "toolkit", "run", *options, "terminal.py", "4"),
+        env=toolkit_env,
+        cwd=shared_dir,
+    )
     terminal.until("terminal [True, True] 33 101")
     assert terminal.code() == 4
 
@@ -280,18 +379,41 @@ def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
     launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "terminal.py").write_text(TERMINAL)
-    done = toolkit("run", "--pty", "--image", str(pytorch_image), "--launcher", launcher, "terminal.py", "5", cwd=shared_dir)
+    done = toolkit(
+        "run",
+        "--pty",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        launcher,
+        "terminal.py",
+        "5",
+        cwd=shared_dir,
+    )
     assert done.returncode == 5, done.stdout + done.stderr
     # torchrun itself reads what its ranks print.
     assert f"0| terminal [True, {launcher == 'srun'}] 40 120" in done.stdout
 
 
-def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
     (shared_dir / "objective.py").write_text(OBJECTIVE)
-    options = ("--image", str(pytorch_image), "--launcher", "none", "--sweep", "lr=0.5,0.25", "--sweep", "tag=a,it's b")
+    options = (
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "none",
+        "--sweep",
+        "lr=0.5,0.25",
+        "--sweep",
+        "tag=a,it's b",
+    )
     done = toolkit("run", *options, "objective.py", "--scale", "2", cwd=shared_dir)
     assert done.returncode == 3, done.stdout + done.stderr
-    table = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit() and "|" not in line]
+    table = [
+        line.split() for line in done.stdout.splitlines() if line[:1].isdigit() and "|" not in line
+    ]
     assert table == [
         ["0", "0.5", "a", "COMPLETED", "0", "1"],
         ["1", "0.5", "it's", "b", "COMPLETED", "0", "1"],
@@ -315,8 +437,12 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(too
     assert toolkit("run", "--failed", "runs/objective-0002", cwd=shared_dir).returncode == 64
 
 
-def test_a_run_starts_after_another_that_has_to_end_well(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    (shared_dir / "first.py").write_text("import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n")
+def test_a_run_starts_after_another_that_has_to_end_well(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "first.py").write_text(
+        "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n"
+    )
     (shared_dir / "then.py").write_text("print('then', flush=True)\n")
     options = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none")
     assert toolkit(*options, "first.py", cwd=shared_dir).returncode == 0
@@ -324,9 +450,14 @@ def test_a_run_starts_after_another_that_has_to_end_well(toolkit: Any, pytorch_i
         assert toolkit(*options, "--after", after, "then.py", cwd=shared_dir).returncode == 0
     assert row(toolkit, shared_dir, "then-0002")["message"] == "Dependency"
     (shared_dir / "go").touch()
-    wait_for(lambda: row(toolkit, shared_dir, "then-0003")["state"] == "COMPLETED", "the chain's end")
+    wait_for(
+        lambda: row(toolkit, shared_dir, "then-0003")["state"] == "COMPLETED", "the chain's end"
+    )
     assert row(toolkit, shared_dir, "then-0002")["state"] == "COMPLETED"
-    wait_for(lambda: row(toolkit, shared_dir, "then-0001")["state"] == "CANCELLED", "the one that could never start")
+    wait_for(
+        lambda: row(toolkit, shared_dir, "then-0001")["state"] == "CANCELLED",
+        "the one that could never start",
+    )
     assert "never started" in row(toolkit, shared_dir, "then-0001")["message"]
     refused = toolkit(*options, "--after", "first-0001", "then.py", cwd=shared_dir)
     assert refused.returncode == 64
@@ -337,13 +468,30 @@ def test_a_run_starts_after_another_that_has_to_end_well(toolkit: Any, pytorch_i
     assert "--dependency" not in again.stdout, "it is repeated by itself"
 
 
-def test_top_shows_what_ranks_use_on_their_nodes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    (shared_dir / "busy.py").write_text("data = bytearray(100_000_000)\nprint('here', flush=True)\nwhile True: pass\n")
-    options = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "srun", "--nodes", "2")
+def test_top_shows_what_ranks_use_on_their_nodes(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "busy.py").write_text(
+        "data = bytearray(100_000_000)\nprint('here', flush=True)\nwhile True: pass\n"
+    )
+    options = (
+        "run",
+        "--detach",
+        "--image",
+        str(pytorch_image),
+        "--launcher",
+        "srun",
+        "--nodes",
+        "2",
+    )
     assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: logs(toolkit, shared_dir, "busy-0001").count("here") == 2, "both ranks")
     seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]
-    ranks = {one["rank"]: one for one in seen if "busy.py" in one["command"] and one["memory"] > 100_000_000}
+    ranks = {
+        one["rank"]: one
+        for one in seen
+        if "busy.py" in one["command"] and one["memory"] > 100_000_000
+    }
     assert set(ranks) == {0, 1}
     assert ranks[0]["host"] != ranks[1]["host"]
     assert any(one["cpu"] > 0 for one in ranks.values())

@@ -42,7 +42,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         item.stash[_FAILED] = report.failed
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
     """Print the table; a whole run that passed writes it into the documentation."""
     tally = config.stash[_TALLY]
     if not tally.rows:

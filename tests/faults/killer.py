@@ -1,7 +1,8 @@
 """Run the toolkit and kill it with SIGKILL at a chosen step: ``python -m tests.faults.killer LOG AFTER NUMBER -- ARGUMENT...``.
 
-A step is anything that another process can see: a file that is opened for writing, renamed, linked or removed, an fsync, a program that is
-started. Steps are counted from the first one whose text holds the word AFTER; all are written to LOG. With NUMBER 0 nothing is killed.
+A step is anything that another process can see: a file that is opened for writing, renamed, linked
+or removed, an fsync, a program that is started. Steps are counted from the first one whose text
+holds the word AFTER; all are written to LOG. With NUMBER 0 nothing is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from typing import Any
 
 _EVENTS = frozenset(
     (
-        *("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"),
+        *(
+            "os.rename",
+            "os.remove",
+            "os.link",
+            "os.symlink",
+            "os.mkdir",
+            "os.rmdir",
+            "os.chmod",
+            "os.truncate",
+        ),
         *("shutil.rmtree", "subprocess.Popen"),
     )
 )
@@ -44,7 +54,12 @@ class Killer:
         """Python's audit hook."""
         if event in _EVENTS:
             self.step(f"{event} {' '.join(map(str, arguments[:2]))}")
-        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES and not isinstance(arguments[0], int):
+        elif (
+            event == "open"
+            and isinstance(arguments[2], int)
+            and arguments[2] & _WRITES
+            and not isinstance(arguments[0], int)
+        ):
             self.step(f"open {arguments[0]}")
 
 

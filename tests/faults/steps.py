@@ -1,13 +1,15 @@
 """Kill code at each of its steps on the file system, and have the caller look at what is left.
 
-`kill_at_each` runs a piece of Python in a process of its own, again and again. Each time the process kills itself (SIGKILL) one step
-later: right before, or right after, a call that makes something durable or visible. Nothing is caught, closed or cleaned up then, as
-when a node fails. The last run comes to its end.
+`kill_at_each` runs a piece of Python in a process of its own, again and again. Each time the
+process kills itself (SIGKILL) one step later: right before, or right after, a call that makes
+something durable or visible. Nothing is caught, closed or cleaned up then, as when a node fails.
+The last run comes to its end.
 
     for killed in kill_at_each(prepare, "from toolkit...; publish(...)", tmp_path):
         assert something_about(killed.place)
 
-It also tells which files were given their final name before the disk had taken their contents: a power cut could leave those empty.
+It also tells which files were given their final name before the disk had taken their contents: a
+power cut could leave those empty.
 """
 
 from __future__ import annotations
@@ -20,11 +22,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CALLS = ("fsync", "replace", "rename", "link", "symlink", "unlink", "rmdir", "truncate", "ftruncate", "utime")
+CALLS = (
+    "fsync",
+    "replace",
+    "rename",
+    "link",
+    "symlink",
+    "unlink",
+    "rmdir",
+    "truncate",
+    "ftruncate",
+    "utime",
+)
 _MOST = 500  # runs; code with more steps than this does not end
 
-# It runs `python -c HARNESS calls action`, imports what the action does, and then runs the action in a child for each line `when number
-# place` that it reads. Of each it prints a line: the exit status, and what the child told.
+# It runs `python -c HARNESS calls action`, imports what the action does, and then runs the action
+# in a child for each line `when number place` that it reads. Of each it prints a line: the exit
+# status, and what the child told.
 _HARNESS = """\
 import ast, json, os, signal, stat, sys
 calls, action = sys.argv[1].split(","), sys.argv[2]
@@ -101,7 +115,9 @@ def kill_at_each(prepare: Callable[[Path], object], action: str, scratch: Path) 
         scratch: where the directories are made.
     """
     argv = [sys.executable, "-c", _HARNESS, ",".join(CALLS), action]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as harness:
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as harness:
         try:
             for when in ("before", "after"):
                 yield from _each(prepare, scratch, when, harness)
@@ -109,7 +125,9 @@ def kill_at_each(prepare: Callable[[Path], object], action: str, scratch: Path) 
             harness.kill()
 
 
-def _each(prepare: Callable[[Path], object], scratch: Path, when: str, harness: subprocess.Popen[str]) -> Iterator[Killed]:
+def _each(
+    prepare: Callable[[Path], object], scratch: Path, when: str, harness: subprocess.Popen[str]
+) -> Iterator[Killed]:
     for number in range(1, _MOST):
         place = scratch / f"{when}-{number}"
         place.mkdir()
@@ -128,5 +146,12 @@ def _run(harness: subprocess.Popen[str], place: Path, when: str, number: int) ->
     harness.stdin.flush()
     status, told = json.loads(harness.stdout.readline() or "[1, []]")
     point = next((line.removeprefix("killed ") for line in told if line.startswith("killed ")), "")
-    assert status == (-signal.SIGKILL if point else 0), f"{point or 'the whole action'} ended with {status}"
-    return Killed(place, point, number, tuple(line.removeprefix("unsynced ") for line in told if line.startswith("unsynced ")))
+    assert status == (-signal.SIGKILL if point else 0), (
+        f"{point or 'the whole action'} ended with {status}"
+    )
+    return Killed(
+        place,
+        point,
+        number,
+        tuple(line.removeprefix("unsynced ") for line in told if line.startswith("unsynced ")),
+    )

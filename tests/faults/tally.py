@@ -52,4 +52,6 @@ class Tally:
         """Return the page of the documentation."""
         rows = [row.cells() for row in self.rows.values()]
         sums = [sum(int(str(row[column])) for row in rows) for column in range(1, 6)]
-        return _HEAD + "".join(f"| {' | '.join(map(str, row))} |\n" for row in [*rows, ("**all**", *sums)])
+        return _HEAD + "".join(
+            f"| {' | '.join(map(str, row))} |\n" for row in [*rows, ("**all**", *sums)]
+        )

@@ -40,13 +40,25 @@ def test_no_locks_for_builds(how: str, tally: Row, tiny: Tiny, tmp_path: Path) -
     assert tally.failures == 0, done.stderr
 
 
-def test_no_locks_for_clusters(tally: Row, toolkit: Any, toolkit_env: dict[str, str], tmp_path: Path) -> None:
+def test_no_locks_for_clusters(
+    tally: Row, toolkit: Any, toolkit_env: dict[str, str], tmp_path: Path
+) -> None:
     """The file system of the cluster's directory has no locks: flock is refused."""
-    with tempfile.TemporaryDirectory(prefix="tk-", dir="/var/tmp") as directory:  # sockets want a short path
-        env = {**toolkit_env, "LD_PRELOAD": _refusing("flock", tmp_path), "TOOLKIT_CLUSTER_DIR": directory}
+    with tempfile.TemporaryDirectory(
+        prefix="tk-", dir="/var/tmp"
+    ) as directory:  # sockets want a short path
+        env = {
+            **toolkit_env,
+            "LD_PRELOAD": _refusing("flock", tmp_path),
+            "TOOLKIT_CLUSTER_DIR": directory,
+        }
         done = toolkit("cluster", "up", env=env)
     tally.trials += 1
-    tally.wrong += done.returncode == 0 or "has no locks" not in done.stderr or "TOOLKIT_CLUSTER_DIR" not in done.stderr
+    tally.wrong += (
+        done.returncode == 0
+        or "has no locks" not in done.stderr
+        or "TOOLKIT_CLUSTER_DIR" not in done.stderr
+    )
     assert tally.failures == 0, done.stderr
 
 
@@ -65,7 +77,9 @@ def test_no_copies_by_the_kernel(how: str, tally: Row, tiny: Tiny, tmp_path: Pat
     assert tally.failures == 0, done.stderr
 
 
-def test_two_stores_with_one_temporary_directory(tally: Row, tiny_base: str, tmp_path: Path) -> None:
+def test_two_stores_with_one_temporary_directory(
+    tally: Row, tiny_base: str, tmp_path: Path
+) -> None:
     """Two stores with one temporary directory build at once, again and again."""
     stores = []
     for name in ("first", "second"):
@@ -73,16 +87,25 @@ def test_two_stores_with_one_temporary_directory(tally: Row, tiny_base: str, tmp
         place.mkdir()
         stores.append(Tiny(place, tiny_base, extra={"TOOLKIT_BUILD_TMP": str(tmp_path)}))
     for number in range(4):
-        recipes = [store.recipe(f"echo {store.place.name} {number} > /greeting; sleep 0.{number}") for store in stores]
-        builds = [store.start("build", recipe) for store, recipe in zip(stores, recipes, strict=True)]
+        recipes = [
+            store.recipe(f"echo {store.place.name} {number} > /greeting; sleep 0.{number}")
+            for store in stores
+        ]
+        builds = [
+            store.start("build", recipe) for store, recipe in zip(stores, recipes, strict=True)
+        ]
         said = [build.communicate(timeout=120)[1] for build in builds]
         tally.trials += 1
         tally.wrong += any(build.returncode for build in builds)
         assert tally.failures == 0, said
         for store in stores:
-            tally.outside += store.inside("/bin/cat", "/greeting") != f"{store.place.name} {number}\n"
+            tally.outside += (
+                store.inside("/bin/cat", "/greeting") != f"{store.place.name} {number}\n"
+            )
     left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".toolkit"))
     tally.outside += bool(left)
-    digests = {hashlib.sha256((store.images / "tiny.sif").read_bytes()).hexdigest() for store in stores}
+    digests = {
+        hashlib.sha256((store.images / "tiny.sif").read_bytes()).hexdigest() for store in stores
+    }
     assert len(digests) == 2
     assert tally.failures == 0, left

@@ -61,7 +61,9 @@ def test_publish(with_old: bool, tally: Row, tmp_path: Path) -> None:
         images = killed.place / "images"
         there = (images / "x.sif").exists()
         tally.trials += 1
-        tally.outside += _is_half(images) or bool(killed.unsynced) or (there and bool(_leftovers(images)))
+        tally.outside += (
+            _is_half(images) or bool(killed.unsynced) or (there and bool(_leftovers(images)))
+        )
         tally.wrong += (with_old or killed.ended) and not there
     assert tally.failures == 0
 
@@ -109,7 +111,10 @@ def _flip(path: Path, at: int) -> None:
 @pytest.mark.timeout(900)
 def test_flipped_byte(tally: Row, tiny: Tiny) -> None:
     """A byte of a base, a layer or tables in the caches flips; length and time stay."""
-    recipe = tiny.recipe("cat /bin/* > /large", more='[[steps]]\nblock = "run"\nname = "second"\ncommands = ["echo 2 > /second"]\n')
+    recipe = tiny.recipe(
+        "cat /bin/* > /large",
+        more='[[steps]]\nblock = "run"\nname = "second"\ncommands = ["echo 2 > /second"]\n',
+    )
     assert tiny.run("build", recipe).returncode == 0
     whole = {path: hashlib.sha256(path.read_bytes()).digest() for path in _entries(tiny)}
     assert len(whole) >= 4
@@ -129,13 +134,29 @@ def test_flipped_byte(tally: Row, tiny: Tiny) -> None:
 
 def _entries(tiny: Tiny) -> list[Path]:
     found = (tiny.images / ".cache").glob("*/*")
-    return sorted(path for path in found if path.suffix != ".json" and not path.name.startswith("."))
+    return sorted(
+        path for path in found if path.suffix != ".json" and not path.name.startswith(".")
+    )
 
 
 def test_killed_process_names_its_point(tmp_path: Path) -> None:
     """The helper itself: it kills at every call, and tells of files that got their name too early."""
     action = "import os\nopen(place + '/a', 'w').write('x')\nos.replace(place + '/a', place + '/b')\nos.unlink(place + '/b')"
     runs: list[Killed] = list(kill_at_each(Path.exists, action, tmp_path))
-    assert [run.point for run in runs] == ["before replace", "before unlink", "", "after replace", "after unlink", ""]
-    assert [sorted(path.name for path in run.place.iterdir()) for run in runs] == [["a"], ["b"], [], ["b"], [], []]
+    assert [run.point for run in runs] == [
+        "before replace",
+        "before unlink",
+        "",
+        "after replace",
+        "after unlink",
+        "",
+    ]
+    assert [sorted(path.name for path in run.place.iterdir()) for run in runs] == [
+        ["a"],
+        ["b"],
+        [],
+        ["b"],
+        [],
+        [],
+    ]
     assert [len(run.unsynced) for run in runs] == [0, 1, 1, 1, 1, 1]

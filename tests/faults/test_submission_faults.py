@@ -51,16 +51,38 @@ class Place:
     def run(self, *options: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
         """`toolkit run --detach`, to its end."""
         words = ("run", "--detach", *JOB, *options, "work.py")
-        done: subprocess.CompletedProcess[str] = self.toolkit(*words, cwd=self.directory, env=self.env, timeout=timeout)
+        done: subprocess.CompletedProcess[str] = self.toolkit(
+            *words, cwd=self.directory, env=self.env, timeout=timeout
+        )
         return done
 
     def killed(self, after: str, number: int) -> list[str]:
         """`toolkit run --detach` that is killed at a step; returns the steps that were taken."""
         log = self.directory / "steps"
         log.unlink(missing_ok=True)
-        words = (sys.executable, "-m", "tests.faults.killer", str(log), after, str(number), "--", "run", "--detach", *JOB, "work.py")
+        words = (
+            sys.executable,
+            "-m",
+            "tests.faults.killer",
+            str(log),
+            after,
+            str(number),
+            "--",
+            "run",
+            "--detach",
+            *JOB,
+            "work.py",
+        )
         env = {**self.env, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
-        subprocess.run(words, cwd=self.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=200)
+        subprocess.run(
+            words,
+            cwd=self.directory,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=200,
+        )
         return log.read_text().splitlines() if log.exists() else []
 
     def ps(self) -> list[dict[str, Any]]:
@@ -72,10 +94,19 @@ class Place:
 
     def jobs(self) -> dict[int, str]:
         """All jobs that Slurm has of this directory, with their states."""
-        asked = ("squeue", "--noheader", "--states=all", "--Format=ArrayJobID:0|,State:0|,Command:0")
+        asked = (
+            "squeue",
+            "--noheader",
+            "--states=all",
+            "--Format=ArrayJobID:0|,State:0|,Command:0",
+        )
         answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
         assert answer.returncode == 0, answer.stderr
-        rows = [line.split("|", 2) for line in answer.stdout.splitlines() if f"{self.directory}/runs/" in line]
+        rows = [
+            line.split("|", 2)
+            for line in answer.stdout.splitlines()
+            if f"{self.directory}/runs/" in line
+        ]
         return {int(number): state for number, state, _ in rows}
 
     def worked(self) -> list[int]:
@@ -87,7 +118,11 @@ class Place:
     def settle(self, tally: Row, runs: int = 1) -> None:
         """Wait until all has ended, and count what is wrong: each run has one job that did the work, and one row that says so."""
         wait_for(
-            lambda: all(state in ("COMPLETED", "CANCELLED", "FAILED") for state in self.jobs().values()), "the jobs to end", seconds=90
+            lambda: all(
+                state in ("COMPLETED", "CANCELLED", "FAILED") for state in self.jobs().values()
+            ),
+            "the jobs to end",
+            seconds=90,
         )
         rows = [row for row in self.ps() if row["state"] != "NOT SUBMITTED"]
         worked = self.worked()
@@ -106,7 +141,9 @@ def place(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> Place:
     return Place(toolkit, toolkit_env, shared_dir)
 
 
-def test_every_step(tally: Row, toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> None:
+def test_every_step(
+    tally: Row, toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
+) -> None:
     """`toolkit run` killed at each step from sbatch to its record, then repeated."""
     (shared_dir / "all").mkdir()
     steps = Place(toolkit, toolkit_env, shared_dir / "all").killed("sbatch", 0)
@@ -118,7 +155,8 @@ def test_every_step(tally: Row, toolkit: Any, toolkit_env: dict[str, str], share
         assert len(place.killed("sbatch", number)) == number
         done = place.run()
         assert done.returncode == 0, (steps[number - 1], done.stderr)
-        # The steps after the record are of a run that is whole: then the repeated command is a run of its own.
+        # The steps after the record are of a run that is whole: then the repeated command is a run
+        # of its own.
         place.settle(tally, runs=len(list((directory / "runs").glob("*/run.json"))))
 
 
@@ -126,7 +164,11 @@ def test_every_step(tally: Row, toolkit: Any, toolkit_env: dict[str, str], share
 def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> None:
     """`toolkit run` killed while sbatch is at work, then repeated."""
     pause = 'touch "$place/now"; until [[ -e $place/go ]]; do sleep 0.1; done'
-    first = (pause, "sleep 2", 'exec $real "$@"') if moment == "before" else ('$real "$@" >/dev/null', pause, "exit 1")
+    first = (
+        (pause, "sleep 2", 'exec $real "$@"')
+        if moment == "before"
+        else ('$real "$@" >/dev/null', pause, "exit 1")
+    )
     place.sbatch('if ((count > 0)); then exec $real "$@"; fi', *first)
     process = subprocess.Popen(
         (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
@@ -163,7 +205,11 @@ def test_late_and_followed(tally: Row, place: Place) -> None:
     keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
     later = '( sleep 12; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
     place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
-    whole = ("--nodelist", "nid001", "--exclusive")  # so that the late job waits; one that starts ends at once by itself
+    whole = (
+        "--nodelist",
+        "nid001",
+        "--exclusive",
+    )  # so that the late job waits; one that starts ends at once by itself
     done = place.toolkit("run", *JOB, *whole, "work.py", cwd=place.directory, env=place.env)
     assert done.returncode == 0, done.stderr
     assert sorted(place.jobs().values())[0] == "CANCELLED", place.jobs()
@@ -231,7 +277,10 @@ def test_silent_for_long(tally: Row, controller: Controller, shared_dir: Path) -
     place.sbatch('if ((count > 0)); then exec $real "$@"; fi', f'{stop}; exec $real "$@"')
     env = place.env
     process = subprocess.Popen(
-        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"), cwd=shared_dir, env=env, stdin=subprocess.DEVNULL
+        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
+        cwd=shared_dir,
+        env=env,
+        stdin=subprocess.DEVNULL,
     )
     wait_for(lambda: (shared_dir / "count").exists(), "sbatch")
     time.sleep(70)
@@ -256,7 +305,9 @@ def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Pa
             stderr=said,
         )
     wait_for(lambda: "running" in (shared_dir / "said").read_text(), "the job to run")
-    time.sleep(7)  # a controller writes down what it knows every few seconds; a job that it has forgotten it cancels itself
+    time.sleep(
+        7
+    )  # a controller writes down what it knows every few seconds; a job that it has forgotten it cancels itself
     inside = controller.inside("pgrep -o -x " + daemon).strip()
     controller.inside(f"kill -9 {inside}")
     time.sleep(5)
@@ -286,7 +337,9 @@ def small(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
 
 def test_full(tally: Row, small: Place) -> None:
     """`runs/` full right after sbatch."""
-    small.sbatch('answer=$($real "$@")', 'cat /dev/zero >"$place/fill" 2>/dev/null', 'echo "$answer"')
+    small.sbatch(
+        'answer=$($real "$@")', 'cat /dev/zero >"$place/fill" 2>/dev/null', 'echo "$answer"'
+    )
     done = small.run()
     assert done.returncode == 93, done.stderr
     assert "is in Slurm's queue" in done.stderr
@@ -321,7 +374,9 @@ time.sleep(60)
 def test_port(tally: Row, place: Place, pytorch_image: Path) -> None:
     """The port of the meeting point taken after the script has found it free."""
     (place.directory / "take.py").write_text(TAKE)
-    (place.directory / "meet.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (place.directory / "meet.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    )
     (place.bin / "srun").write_text(
         "#!/bin/bash\n"
         f"port=$(grep -oE 'rdzv-endpoint=[^ ]*' <<<\"$*\" | grep -oE '[0-9]+$')\n"
@@ -365,7 +420,11 @@ def test_interactive(tally: Row, controller: Controller, shared_dir: Path) -> No
     said_text = (shared_dir / "said").read_text()
     tally.wrong += code != 130 or "as soon as it does" not in said_text
     assert (code, "as soon as it does" in said_text) == (130, True), said_text
-    wait_for(lambda: controller.inside("squeue --noheader; pgrep -x salloc || true").strip() == "", "the job to end", seconds=120)
+    wait_for(
+        lambda: controller.inside("squeue --noheader; pgrep -x salloc || true").strip() == "",
+        "the job to end",
+        seconds=120,
+    )
     (row,) = place.ps()
     assert (row["state"], row["exit_code"]) == ("CANCELLED", 130), row
 
@@ -373,7 +432,9 @@ def test_interactive(tally: Row, controller: Controller, shared_dir: Path) -> No
 def test_sweep(tally: Row, controller: Controller, shared_dir: Path) -> None:
     """The controller killed while the last points of a sweep end, and started again."""
     place = Place(controller.toolkit, controller.env, shared_dir)
-    (shared_dir / "work.py").write_text("import sys, time\ntime.sleep(15)\nsys.exit(3 if sys.argv[-1] == '1' else 0)\n")
+    (shared_dir / "work.py").write_text(
+        "import sys, time\ntime.sleep(15)\nsys.exit(3 if sys.argv[-1] == '1' else 0)\n"
+    )
     command = controller.words("slurmctld")
     with (shared_dir / "said").open("w") as said:
         process = subprocess.Popen(

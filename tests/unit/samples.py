@@ -20,11 +20,34 @@ MANIFEST = Manifest(
     frameworks={"torch": "2.13.0+cpu", "horovod": "0.28.1"},
     mpi=("pmix",),
 )
-LOCAL = Site(name="local", access="local-cluster", interface="eth0", environment={"OMPI_MCA_mpi_yield_when_idle": "1"})
+LOCAL = Site(
+    name="local",
+    access="local-cluster",
+    interface="eth0",
+    environment={"OMPI_MCA_mpi_yield_when_idle": "1"},
+)
 NEURON = Site(name="neuron", modules=("singularity/4.3.4",), scratch="/scratch/$USER")
 PARTITIONS = (
-    Partition(name="main", default=True, nodes=2, cpus=4, memory=4000, gpus=2, gpu_type="v100", max_minutes=1440),
-    Partition(name="cas_v100_4", nodes=11, cpus=40, memory=380000, gpus=4, gpu_type="v100", max_nodes=10, max_minutes=2880),
+    Partition(
+        name="main",
+        default=True,
+        nodes=2,
+        cpus=4,
+        memory=4000,
+        gpus=2,
+        gpu_type="v100",
+        max_minutes=1440,
+    ),
+    Partition(
+        name="cas_v100_4",
+        nodes=11,
+        cpus=40,
+        memory=380000,
+        gpus=4,
+        gpu_type="v100",
+        max_nodes=10,
+        max_minutes=2880,
+    ),
 )
 FACTS = Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix", "pmix_v4"), container="apptainer")
 

@@ -18,7 +18,9 @@ from toolkit.errors import CommandFailedError
 from toolkit.images.sif import header as sif
 from toolkit.progress import Silent
 
-SETTING = comparisons.Setting(toolkit=("/bin/toolkit",), prefix=("nsenter", "--"), image="/images/a b.sif")
+SETTING = comparisons.Setting(
+    toolkit=("/bin/toolkit",), prefix=("nsenter", "--"), image="/images/a b.sif"
+)
 
 
 def comparison(bar: float = 0.6) -> Comparison:
@@ -44,7 +46,8 @@ def test_sides_take_turns_and_the_warm_up_is_thrown_away() -> None:
 
 
 def test_the_median_of_the_ratios_of_neighbours_decides() -> None:
-    # The third pair ran in a slow moment of the machine: both sides took ten times as long, their ratio is as ever.
+    # The third pair ran in a slow moment of the machine: both sides took ten times as long, their
+    # ratio is as ever.
     outcome = measure.judge(comparison(bar=0.5), [(1.0, 2.0), (1.2, 2.0), (10.0, 20.0)])
     assert (outcome.ratio.median, outcome.ratio.smallest, outcome.ratio.largest) == (0.5, 0.5, 0.6)
     assert (outcome.ours.median, outcome.peer.largest, outcome.runs) == (1.2, 20.0, 3)
@@ -75,7 +78,11 @@ def test_both_sides_run_at_the_same_place(name: str) -> None:
 
 
 def test_the_bars_are_those_that_were_promised() -> None:
-    assert {name: build(SETTING).bar for name, build in comparisons.COMPARISONS.items()} == {"plan": 0.6, "render": 1.0, "submit": 1.5}
+    assert {name: build(SETTING).bar for name, build in comparisons.COMPARISONS.items()} == {
+        "plan": 0.6,
+        "render": 1.0,
+        "submit": 1.5,
+    }
     assert tuple(comparisons.COMPARISONS) == NAMES
 
 
@@ -94,8 +101,17 @@ def test_the_files_of_both_sides_are_written(tmp_path: Path) -> None:
 
 
 def test_both_sides_have_byte_code_and_no_settings_of_the_shell() -> None:
-    given = {"PATH": "/bin", "PYTHONDONTWRITEBYTECODE": "1", "TOOLKIT_NODES": "4", "TOOLKIT_IMAGES": "/images"}
-    assert session.environment(given, Path("/cache")) == {"PATH": "/bin", "TOOLKIT_IMAGES": "/images", "PYTHONPYCACHEPREFIX": "/cache"}
+    given = {
+        "PATH": "/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TOOLKIT_NODES": "4",
+        "TOOLKIT_IMAGES": "/images",
+    }
+    assert session.environment(given, Path("/cache")) == {
+        "PATH": "/bin",
+        "TOOLKIT_IMAGES": "/images",
+        "PYTHONPYCACHEPREFIX": "/cache",
+    }
 
 
 def test_peers_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +127,9 @@ def test_peers_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     peers.install(Silent())
     assert [str(argv[1]) for argv in ran] == ["-m", "install"]
     assert "torchx==0.7.0" in ran[1]
-    (tmp_path / "toolkit" / "bench" / "peers" / "installed.txt").write_text("torchx==0.6.0\n", encoding="utf-8")
+    (tmp_path / "toolkit" / "bench" / "peers" / "installed.txt").write_text(
+        "torchx==0.6.0\n", encoding="utf-8"
+    )
     peers.install(Silent())
     assert len(ran) == 4
 
@@ -121,7 +139,9 @@ def outcomes(held: bool) -> list[Outcome]:
 
 
 @pytest.mark.parametrize(("held", "code", "verdict"), [(True, 0, "held"), (False, 1, "missed")])
-def test_a_missed_bar_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, held: bool, code: int, verdict: str) -> None:
+def test_a_missed_bar_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, held: bool, code: int, verdict: str
+) -> None:
     monkeypatch.setattr(session, "run", lambda *_: outcomes(held))
     result = CliRunner().invoke(command, ["cli"])
     assert result.exit_code == code

@@ -46,12 +46,33 @@ def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form() -
 
 
 def test_what_our_own_script_tells_is_read() -> None:
-    told = {"bytes": 1024, "sums": 3, "microseconds": 5.0, "algorithm_gb_per_s": 0.2, "bus_gb_per_s": 0.2, "wrong": 1}
-    results = {"backend": "gloo", "device": "cpu", "world_size": 2, "wrong": 1, "rows": [told], "bus_gb_per_s": 0.2}
+    told = {
+        "bytes": 1024,
+        "sums": 3,
+        "microseconds": 5.0,
+        "algorithm_gb_per_s": 0.2,
+        "bus_gb_per_s": 0.2,
+        "wrong": 1,
+    }
+    results = {
+        "backend": "gloo",
+        "device": "cpu",
+        "world_size": 2,
+        "wrong": 1,
+        "rows": [told],
+        "bus_gb_per_s": 0.2,
+    }
     found = allreduce.measured("auto", "2 nodes x 1 rank", 2, results, (), "run-0001")
     assert found is not None
-    assert (found.backend, found.ranks, found.wrong, found.rows[0].microseconds) == ("gloo", 2, 1, 5.0)
-    assert allreduce.measured("auto", "2 nodes x 1 rank", 2, {"accuracy": 1}, (), "run-0001") is None
+    assert (found.backend, found.ranks, found.wrong, found.rows[0].microseconds) == (
+        "gloo",
+        2,
+        1,
+        5.0,
+    )
+    assert (
+        allreduce.measured("auto", "2 nodes x 1 rank", 2, {"accuracy": 1}, (), "run-0001") is None
+    )
 
 
 @pytest.mark.parametrize("backend", allreduce.BACKENDS)
@@ -61,7 +82,10 @@ def test_each_backend_has_a_launcher_and_a_script(backend: str) -> None:
     assert layer.values["launcher"] == entry.launcher
     assert layer.values["nodes"] == 2
     assert "268435456" in layer.values["arguments"]
-    assert os.access(shipped("jobs") / allreduce.JOB / (entry.script or "train.py"), os.X_OK if entry.script else os.R_OK)
+    assert os.access(
+        shipped("jobs") / allreduce.JOB / (entry.script or "train.py"),
+        os.X_OK if entry.script else os.R_OK,
+    )
 
 
 def test_what_the_user_says_has_the_last_word() -> None:
@@ -69,11 +93,17 @@ def test_what_the_user_says_has_the_last_word() -> None:
     assert (values["launcher"], values["gpus"]) == ("mpirun", 4)
     assert "ntasks_per_node" not in values, "one rank for each GPU"
     assert allreduce.settings("auto", {}, SIZES, show_buffers=True).values["ntasks_per_node"] == 4
-    assert allreduce.settings("auto", {"ntasks_per_node": 2}, SIZES, show_buffers=True).values["ntasks_per_node"] == 2
+    assert (
+        allreduce.settings("auto", {"ntasks_per_node": 2}, SIZES, show_buffers=True).values[
+            "ntasks_per_node"
+        ]
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
-    ("backend", "gpus", "refused"), [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)]
+    ("backend", "gpus", "refused"),
+    [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)],
 )
 def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) -> None:
     given = allreduce.refusing(backend)(inputs({"gpus": gpus}))
@@ -85,7 +115,10 @@ def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) ->
         assert plan(given).gpus_per_node == gpus
 
 
-@pytest.mark.parametrize(("text", "count"), [("1024", 1024), ("1K", 1024), ("256M", 1 << 28), ("1 GiB", 1 << 30), ("4kb", 4096)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1024", 1024), ("1K", 1024), ("256M", 1 << 28), ("1 GiB", 1 << 30), ("4kb", 4096)],
+)
 def test_sizes(text: str, count: int) -> None:
     assert Size().convert(text, None, None) == count
 
@@ -97,7 +130,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_the_longest_bar_is_the_fastest() -> None:
-    one = allreduce.Measured(backend="gloo", shape="", ranks=4, wrong=0, rows=(row(1024, 100), row(1 << 20, 1000)))
+    one = allreduce.Measured(
+        backend="gloo", shape="", ranks=4, wrong=0, rows=(row(1024, 100), row(1 << 20, 1000))
+    )
     header, rows = allreduce.table([one], width=10)
     assert header[-1] == "bus GB/s"
     assert [len(str(cells[-1])) for cells in rows] == [0, 10]
@@ -106,7 +141,13 @@ def test_the_longest_bar_is_the_fastest() -> None:
 
 def test_the_plot_is_the_golden_one() -> None:
     points = [(float(1 << power), (1 << power) / 1e9) for power in range(10, 21, 2)]
-    text = plot.svg("A < B", "size", "GB/s", {"gloo": points, "horovod & co": [(x, y / 3) for x, y in points]}, lambda x: f"{x:g}")
+    text = plot.svg(
+        "A < B",
+        "size",
+        "GB/s",
+        {"gloo": points, "horovod & co": [(x, y / 3) for x, y in points]},
+        lambda x: f"{x:g}",
+    )
     path = GOLDEN / "plot.svg"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)

@@ -24,7 +24,9 @@ def ended(directory: Path, *, kind: str = "ok", **results: object) -> Path:
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results, kind=kind)  # type: ignore[arg-type]
     (directory / "outcome.json").write_text(to_json(outcome))
     (directory / "memory").mkdir()
-    for number, (script, host) in enumerate((("/scratch/train.py", 400.5), ("train.py", 399.0), ("/opt/venv/bin/torchrun", 900.0))):
+    for number, (script, host) in enumerate(
+        (("/scratch/train.py", 400.5), ("train.py", 399.0), ("/opt/venv/bin/torchrun", 900.0))
+    ):
         told = {"script": script, "host_mb": host, "gpu_mb": 12.0 * number}
         (directory / "memory" / f"nid001-{number}.json").write_text(json.dumps(told))
     return directory
@@ -38,8 +40,12 @@ def test_runs_that_have_ended_are_put_side_by_side(tmp_path: Path) -> None:
     ended(tmp_path / "runs/a-0001", samples_per_second=100.0, accuracy=0.9)
     ended(tmp_path / "runs/b-0001", samples_per_second=250, accuracy=0.91, parameters_equal=True)
     ended(tmp_path / "runs/c-0001")
-    rows = compare.run(["runs/a-0001", "runs/b-0001", "runs/c-0001"], compare.settings({}, ()), 3, tmp_path, silent)
-    assert [(one.job, one.samples_per_second, one.accuracy, one.parameters_equal) for one in rows] == [
+    rows = compare.run(
+        ["runs/a-0001", "runs/b-0001", "runs/c-0001"], compare.settings({}, ()), 3, tmp_path, silent
+    )
+    assert [
+        (one.job, one.samples_per_second, one.accuracy, one.parameters_equal) for one in rows
+    ] == [
         ("a-0001", 100.0, 0.9, None),
         ("b-0001", 250.0, 0.91, True),
         ("c-0001", None, None, None),
@@ -57,7 +63,9 @@ def test_a_run_that_failed_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
-    values = compare.settings({"nodes": 2, "bind": ("/data:/data",), "env": {"A": "b"}}, ("--epochs", "3")).values
+    values = compare.settings(
+        {"nodes": 2, "bind": ("/data:/data",), "env": {"A": "b"}}, ("--epochs", "3")
+    ).values
     assert values["bind"] == ("/data:/data", f"{compare.INSIDE}:{compare.INSIDE}:ro")
     assert values["env"] == {"A": "b", "PYTHONPATH": str(compare.INSIDE)}
     assert values["arguments"] == ("--epochs", "3")
@@ -79,5 +87,7 @@ def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path: Path, endin
 
 def test_a_script_does_not_notice_that_nothing_can_be_written() -> None:
     env = {"PYTHONPATH": str(compare.INSIDE), "TOOLKIT_MEMORY": "/proc/no/where"}
-    done = subprocess.run([sys.executable, "-c", "print('ends')"], env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "print('ends')"], env=env, check=True, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("ends\n", "")

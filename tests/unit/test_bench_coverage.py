@@ -20,7 +20,10 @@ def test_a_result_is_what_the_output_says() -> None:
     assert judged(ROW, 0, 'noise\n{"accuracy": 0.97}\n') == ({"best accuracy": "0.97"}, "")
 
 
-@pytest.mark.parametrize(("code", "output", "wrong"), [(0, '"accuracy": 0.1', "does not match"), (1, '"accuracy": 0.97', "ended with 1")])
+@pytest.mark.parametrize(
+    ("code", "output", "wrong"),
+    [(0, '"accuracy": 0.1', "does not match"), (1, '"accuracy": 0.97', "ended with 1")],
+)
 def test_a_failure_is_no_result(code: int, output: str, wrong: str) -> None:
     result, complaint = judged(ROW, code, output)
     assert result == {}
@@ -31,12 +34,20 @@ def test_the_table_says_what_was_not_measured() -> None:
     asks = Row(step="t", by_hand="i", command="shell", own_test=True)
     coverage = Coverage(guides=(Guide(title="g", rows=(ROW, asks)),))
     assert coverage.commands == {"run x": ROW}
-    assert table(coverage, {}) == "| `toolkit run x` | s | h | not yet |  |\n| `toolkit shell` | t | i | its test |  |\n"
+    assert (
+        table(coverage, {})
+        == "| `toolkit run x` | s | h | not yet |  |\n| `toolkit shell` | t | i | its test |  |\n"
+    )
     known = {"run x": Measured(seconds=12.3, result={"accuracy": "0.97", "ranks": "4"})}
-    assert table(coverage, known).startswith("| `toolkit run x` | s | h | 12 s | accuracy 0.97, ranks 4 |\n")
+    assert table(coverage, known).startswith(
+        "| `toolkit run x` | s | h | 12 s | accuracy 0.97, ranks 4 |\n"
+    )
 
 
-@pytest.mark.parametrize("line", [row.command for guide in read()[0].guides for row in guide.rows if row.program == "toolkit"])
+@pytest.mark.parametrize(
+    "line",
+    [row.command for guide in read()[0].guides for row in guide.rows if row.program == "toolkit"],
+)
 def test_every_command_is_one(line: str) -> None:
     """Its verb, its options and its exercise exist; that it works is measured by running it."""
     words = shlex.split(line)
@@ -45,7 +56,9 @@ def test_every_command_is_one(line: str) -> None:
         command = command.get_command(click.Context(command), words.pop(0))
     assert command is not None, line
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
-    script = next((number for number, word in enumerate(words) if word.startswith("jobs/")), len(words))
+    script = next(
+        (number for number, word in enumerate(words) if word.startswith("jobs/")), len(words)
+    )
     assert {word.split("=")[0] for word in words[:script] if word.startswith("-")} <= known, line
     for word in words:
         if word.startswith("jobs/"):

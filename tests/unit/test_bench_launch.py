@@ -20,9 +20,13 @@ from toolkit.model.image import Packages
 from toolkit.progress import Silent
 
 
-def outcome(pairs: Sequence[tuple[float, float]], *, what: str = "launch by srun", bar: float = 1.05) -> measure.Outcome:
+def outcome(
+    pairs: Sequence[tuple[float, float]], *, what: str = "launch by srun", bar: float = 1.05
+) -> measure.Outcome:
     side = measure.Side(name="toolkit", argv=(), shown="")
-    return measure.of_medians(measure.judge(measure.Comparison(what=what, ours=side, peer=side, bar=bar), pairs))
+    return measure.of_medians(
+        measure.judge(measure.Comparison(what=what, ours=side, peer=side, bar=bar), pairs)
+    )
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
@@ -38,7 +42,10 @@ def test_a_training_is_told_in_samples_by_second() -> None:
     row = _row(found)
     assert row[1].endswith("990.0 samples/s (990.0-990.0)")
     assert row[3:] == ("0.990 (0.990-0.990)", "at least 0.99", "held")
-    assert _row(outcome([(1 / 980, 1 / 1000)], what="training", bar=1 / launch.THROUGHPUT_BAR))[5] == "missed"
+    assert (
+        _row(outcome([(1 / 980, 1 / 1000)], what="training", bar=1 / launch.THROUGHPUT_BAR))[5]
+        == "missed"
+    )
     assert _row(outcome([(2.0, 2.0)]))[3:] == ("1.000 (1.000-1.000)", "at most 1.05", "held")
 
 
@@ -62,7 +69,9 @@ def test_what_both_sides_run_ends_together(name: str) -> None:
     assert 0 < text.rfind("dist.barrier()") < text.rfind("dist.destroy_process_group()")
 
 
-def test_a_job_without_a_result_says_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_result_says_what_it_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def run(argv: Sequence[str | Path], **_: object) -> shell.Result:
@@ -73,7 +82,9 @@ def test_a_job_without_a_result_says_what_it_printed(tmp_path: Path, monkeypatch
     (tmp_path / "by-hand-7.log").write_text("no such image\n")
     setting = launch.Setting(tmp_path, ("nsenter",), "a.sif", {}, {})
     with pytest.raises(CommandFailedError) as caught:
-        launch.seconds_to(setting, ("srun.sbatch",), "stamp", lambda text, began: float(text) - began)
+        launch.seconds_to(
+            setting, ("srun.sbatch",), "stamp", lambda text, began: float(text) - began
+        )
     assert caught.value.details == ("no such image",)
     assert asked == ["sbatch", "squeue"]
     (tmp_path / "old").write_text("1")
@@ -93,4 +104,7 @@ def test_a_twin_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monke
     directory.mkdir()
     (directory / "installed.txt").write_text("3.11\ntorch==2.13.0+cpu\nnumpy==2.4.6\n")
     monkeypatch.setattr(shell, "run", lambda *_, **__: pytest.fail("nothing is installed again"))
-    assert venv.made(tmp_path, FoundImage(name="a", path="/images/a.sif", manifest=manifest), Silent()) == directory
+    assert (
+        venv.made(tmp_path, FoundImage(name="a", path="/images/a.sif", manifest=manifest), Silent())
+        == directory
+    )

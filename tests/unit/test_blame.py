@@ -28,7 +28,15 @@ def report(rank: int | None, when: float, *errors: ErrorRecord, **more: Any) -> 
     env = {"RANK": str(rank), "SLURM_PROCID": str(rank)} if rank is not None else {}
     host = more.pop("host", f"nid{(rank or 0) // 2 + 1:03}")
     return Report(
-        **{"kind": "exception", "time_ns": int(when * 1e9), "host": host, "pid": 100 + (rank or 0), "errors": errors, "env": env, **more}
+        **{
+            "kind": "exception",
+            "time_ns": int(when * 1e9),
+            "host": host,
+            "pid": 100 + (rank or 0),
+            "errors": errors,
+            "env": env,
+            **more,
+        }
     )
 
 
@@ -36,19 +44,38 @@ LOST = error("RuntimeError", PEER, inner=TORCH)
 
 
 def test_the_rank_with_an_error_of_its_own_failed_first_whatever_the_clocks_say() -> None:
-    found = blame.first("srun", [report(0, 1.0, LOST), report(1, 1.1, LOST), report(3, 2.0, error("KeyError", "'label'"))], [])
+    found = blame.first(
+        "srun",
+        [report(0, 1.0, LOST), report(1, 1.1, LOST), report(3, 2.0, error("KeyError", "'label'"))],
+        [],
+    )
     assert found is not None
-    assert (found.rank, found.host, found.words, found.place) == (3, "nid002", "KeyError: 'label'", "train.py, line 12, in step")
+    assert (found.rank, found.host, found.words, found.place) == (
+        3,
+        "nid002",
+        "KeyError: 'label'",
+        "train.py, line 12, in step",
+    )
     assert found.text == "rank 3 on nid002: KeyError: 'label' (train.py, line 12, in step)"
     assert found.certainty == "certain"
 
 
 def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likely() -> None:
-    same = [report(rank, rank, error("ModuleNotFoundError", "No module named 'einops'")) for rank in range(4)]
+    same = [
+        report(rank, rank, error("ModuleNotFoundError", "No module named 'einops'"))
+        for rank in range(4)
+    ]
     found = blame.first("srun", same, [])
     assert found is not None
     assert (found.rank, found.alike, found.certainty) == (0, (1, 2, 3), "certain")
-    found = blame.first("srun", [report(2, 1.0, error("KeyError", "'a'")), report(1, 1.1, error("ValueError", "b", line=40))], [])
+    found = blame.first(
+        "srun",
+        [
+            report(2, 1.0, error("KeyError", "'a'")),
+            report(1, 1.1, error("ValueError", "b", line=40)),
+        ],
+        [],
+    )
     assert found is not None
     assert (found.rank, found.certainty) == (2, "likely")
 
@@ -59,26 +86,93 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
         ((error("KeyError", "'a'"),), Class.OWN),
         ((LOST,), Class.CONSEQUENCE),
         ((error("RuntimeError", "step 3 failed", explicit=True), LOST), Class.CONSEQUENCE),
-        ((error("RuntimeError", "step 3 failed", explicit=True), error("KeyError", "'a'")), Class.OWN),
+        (
+            (error("RuntimeError", "step 3 failed", explicit=True), error("KeyError", "'a'")),
+            Class.OWN,
+        ),
         ((LOST, error("KeyError", "'a'")), Class.UNCLEAR),
         ((error("HorovodInternalError", "Horovod has been shut down"),), Class.CONSEQUENCE),
-        ((error("DistStoreError", "Timed out after 61 seconds waiting for clients. 3/4 clients joined."),), Class.CONSEQUENCE),
-        ((error("ConnectionResetError", "[Errno 104] Connection reset by peer", inner="/usr/lib/python3/ssl.py"),), Class.UNCLEAR),
-        ((error("RuntimeError", "peer closed the connection", inner="/work/train.py"),), Class.UNCLEAR),
-        ((error("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", inner="/x/torch/nn/modules/linear.py"),), Class.OWN),
+        (
+            (
+                error(
+                    "DistStoreError",
+                    "Timed out after 61 seconds waiting for clients. 3/4 clients joined.",
+                ),
+            ),
+            Class.CONSEQUENCE,
+        ),
+        (
+            (
+                error(
+                    "ConnectionResetError",
+                    "[Errno 104] Connection reset by peer",
+                    inner="/usr/lib/python3/ssl.py",
+                ),
+            ),
+            Class.UNCLEAR,
+        ),
+        (
+            (error("RuntimeError", "peer closed the connection", inner="/work/train.py"),),
+            Class.UNCLEAR,
+        ),
+        (
+            (
+                error(
+                    "RuntimeError",
+                    "mat1 and mat2 shapes cannot be multiplied",
+                    inner="/x/torch/nn/modules/linear.py",
+                ),
+            ),
+            Class.OWN,
+        ),
         ((error("SystemExit", "", signal="SIGTERM"),), Class.CONSEQUENCE),
         ((error("SystemExit", ""), LOST), Class.CONSEQUENCE),
         ((error("KeyboardInterrupt"),), Class.CONSEQUENCE),
-        ((error("SignalException", "got signal: 15", module="torch.distributed.elastic.multiprocessing.api"),), Class.CONSEQUENCE),
-        ((error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),), Class.CONSEQUENCE),
+        (
+            (
+                error(
+                    "SignalException",
+                    "got signal: 15",
+                    module="torch.distributed.elastic.multiprocessing.api",
+                ),
+            ),
+            Class.CONSEQUENCE,
+        ),
+        (
+            (error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),),
+            Class.CONSEQUENCE,
+        ),
         ((error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),), Class.OWN),
-        ((error("DistNetworkError", "The server socket has failed to listen: EADDRINUSE", inner=TORCH),), Class.OWN),
-        ((error("RuntimeError", "[gloo/transport/tcp/device.cc:84] Unable to find interface for: ib7", inner="/x/train.py"),), Class.OWN),
+        (
+            (
+                error(
+                    "DistNetworkError",
+                    "The server socket has failed to listen: EADDRINUSE",
+                    inner=TORCH,
+                ),
+            ),
+            Class.OWN,
+        ),
+        (
+            (
+                error(
+                    "RuntimeError",
+                    "[gloo/transport/tcp/device.cc:84] Unable to find interface for: ib7",
+                    inner="/x/train.py",
+                ),
+            ),
+            Class.OWN,
+        ),
         ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), Class.OWN),
-        ((error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),), Class.OWN),
+        (
+            (error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),),
+            Class.OWN,
+        ),
     ],
 )
-def test_an_error_is_classified_by_its_whole_chain(errors: tuple[ErrorRecord, ...], expected: Class) -> None:
+def test_an_error_is_classified_by_its_whole_chain(
+    errors: tuple[ErrorRecord, ...], expected: Class
+) -> None:
     assert blame.judged(report(0, 1.0, *errors)).kind is expected
 
 
@@ -104,11 +198,20 @@ def test_an_error_of_a_worker_is_told_as_the_worker_raised_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "words", "code"), [("exit code 3", "exit code 3", 3), ("signal SIGSEGV", "killed by signal 11 (SIGSEGV)", 139)]
+    ("end", "words", "code"),
+    [("exit code 3", "exit code 3", 3), ("signal SIGSEGV", "killed by signal 11 (SIGSEGV)", 139)],
 )
-def test_a_process_that_spawn_found_ended_is_told_with_its_rank(end: str, words: str, code: int) -> None:
+def test_a_process_that_spawn_found_ended_is_told_with_its_rank(
+    end: str, words: str, code: int
+) -> None:
     env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
-    parent = report(None, 1.0, error("ProcessExitedException", f"process 0 terminated with {end}"), env=env, host="nid002")
+    parent = report(
+        None,
+        1.0,
+        error("ProcessExitedException", f"process 0 terminated with {end}"),
+        env=env,
+        host="nid002",
+    )
     found = blame.first("spawn", [parent], [])
     assert found is not None
     assert (found.rank, found.words, found.exit_code) == (2, words, code)
@@ -118,7 +221,10 @@ def test_a_process_that_spawn_found_ended_is_told_with_its_rank(end: str, words:
 def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
     frame = '  File "/work/a.py", line 3, in f\n    g()'
     text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n{frame}\nRuntimeError: {PEER}\n"
-    assert blame.judged(report(0, 1.0, error("ProcessRaisedException", text))).kind is Class.CONSEQUENCE
+    assert (
+        blame.judged(report(0, 1.0, error("ProcessRaisedException", text))).kind
+        is Class.CONSEQUENCE
+    )
 
 
 def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() -> None:
@@ -134,8 +240,12 @@ def test_without_records_the_launcher_alone_tells() -> None:
 
 
 def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
-    agent = report(None, 0.5, error("ChildFailedError", "train.py FAILED"), program="/opt/venv/bin/torchrun")
-    driver = report(None, 0.5, error("RuntimeError", "x"), program="/work/runs/x-0001/horovod_elastic.py")
+    agent = report(
+        None, 0.5, error("ChildFailedError", "train.py FAILED"), program="/opt/venv/bin/torchrun"
+    )
+    driver = report(
+        None, 0.5, error("RuntimeError", "x"), program="/work/runs/x-0001/horovod_elastic.py"
+    )
     assert blame.first("torchrun", [agent, driver], []) is None
 
 
@@ -153,10 +263,21 @@ def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
 
 def test_failures_that_were_survived_do_not_count() -> None:
     def start(rank: int, count: int, when: float, what: ErrorRecord) -> Report:
-        env = {"RANK": str(rank), "TORCHELASTIC_RUN_ID": "7-0-0", "TORCHELASTIC_RESTART_COUNT": str(count)}
+        env = {
+            "RANK": str(rank),
+            "TORCHELASTIC_RUN_ID": "7-0-0",
+            "TORCHELASTIC_RESTART_COUNT": str(count),
+        }
         return report(rank, when, what, env=env)
 
-    found = blame.first("torchrun", [start(0, 0, 1.0, error("KeyError", "'old'")), start(2, 1, 9.0, error("ValueError", "new"))], [])
+    found = blame.first(
+        "torchrun",
+        [
+            start(0, 0, 1.0, error("KeyError", "'old'")),
+            start(2, 1, 9.0, error("ValueError", "new")),
+        ],
+        [],
+    )
     assert found is not None
     assert (found.rank, found.words) == (2, "ValueError: new")
     env = {"HOROVOD_RANK": "1"}
@@ -177,13 +298,20 @@ def test_failures_that_were_survived_do_not_count() -> None:
         ("mpirun", {"OMPI_COMM_WORLD_RANK": "1"}, {}, 1),
         ("horovod-gloo", {"HOROVOD_RANK": "3", "SLURM_PROCID": "3"}, {}, 3),
         ("none", {"SLURM_PROCID": "1"}, {}, 1),
-        ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {"index": 1, "process": "SpawnProcess-2"}, 3),
+        (
+            "spawn",
+            {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"},
+            {"index": 1, "process": "SpawnProcess-2"},
+            3,
+        ),
         ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {}, None),
         ("spawn", {"RANK": "1"}, {"group_rank": 2}, 2),
         ("srun", {"RANK": "٣"}, {}, None),
     ],
 )
-def test_the_rank_of_a_record_is_that_of_its_launcher(launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None) -> None:
+def test_the_rank_of_a_record_is_that_of_its_launcher(
+    launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None
+) -> None:
     assert blame.rank_of(report(None, 1.0, error("KeyError"), env=env, **more), launcher) == rank
 
 
@@ -251,19 +379,30 @@ def test_what_a_rank_warned_of_early_is_the_cause_of_its_failed_check() -> None:
     found = blame.first("srun", [report(3, 1.0, error("AssertionError", ""))], [])
     said = explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid002", 3)])
     assert said.match.rule == "alone"
-    assert explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid001", 1)]).match.rule == "python-exception"
+    assert (
+        explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid001", 1)]).match.rule
+        == "python-exception"
+    )
 
 
 def test_memory_that_slurm_took_away_is_the_cause_of_what_a_rank_says_of_it() -> None:
-    killed = report(1, 1.0, error("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed."))
+    killed = report(
+        1, 1.0, error("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed.")
+    )
     found = blame.first("srun", [killed], [])
     assert explained(found, NOISE).match.rule == "python-exception"
-    slurm = ("slurmstepd-nid001: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.", "nid001", 0)
+    slurm = (
+        "slurmstepd-nid001: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+        "nid001",
+        0,
+    )
     assert explained(found, [*NOISE, slurm]).match.rule == "memory"
 
 
 def test_a_rule_that_knows_the_words_of_the_first_rank_gives_the_fix() -> None:
-    found = blame.first("srun", [report(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'"))], [])
+    found = blame.first(
+        "srun", [report(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'"))], []
+    )
     said = explained(found, NOISE)
     assert (said.match.rule, said.match.rank) == ("module-missing", 2)
     assert "--from pytorch_cpu" in said.match.fix[0]
@@ -273,31 +412,66 @@ def test_a_script_that_ends_itself_is_not_explained_by_what_it_printed_before() 
     leave = report(3, 1.0, error("SystemExit"), kind="exit", code=3)
     said = explained(blame.first("srun", [leave], []), NOISE)
     assert (said.match.rule, said.match.sure) == ("exit-code", "certain")
-    assert said.match.cause == "the script ended itself with exit code 3 (train.py, line 12, in step)"
-    asked = report(3, 1.0, error("SystemExit", "train.py: error: unrecognized arguments: --epoch 3"), kind="exit", code=2, argparse=True)
+    assert (
+        said.match.cause == "the script ended itself with exit code 3 (train.py, line 12, in step)"
+    )
+    asked = report(
+        3,
+        1.0,
+        error("SystemExit", "train.py: error: unrecognized arguments: --epoch 3"),
+        kind="exit",
+        code=2,
+        argparse=True,
+    )
     said = explained(blame.first("srun", [asked], []), NOISE)
     assert (said.match.rule, said.match.rank) == ("arguments", 3)
     assert said.match.cause.startswith("train.py: error: unrecognized arguments: --epoch 3")
 
 
 def test_what_a_rank_printed_before_it_crashed_is_found_above_the_stacks() -> None:
-    agent = report(None, 2.0, error("ChildFailedError", "x FAILED"), program="/opt/venv/bin/torchrun")
+    agent = report(
+        None, 2.0, error("ChildFailedError", "x FAILED"), program="/opt/venv/bin/torchrun"
+    )
     found = blame.first("torchrun", [agent], [failed(134, 2, "nid002")])
     stacks: list[tuple[str, str, int | None]] = [("Fatal Python error: Aborted", "nid002", 2)]
-    stacks += [(f'  File "/opt/venv/lib/python3.11/site-packages/x.py", line {number} in f', "nid002", 2) for number in range(60)]
-    said = explained(found, [*NOISE, ("terminate called without an active exception", "nid002", 2), *stacks])
+    stacks += [
+        (f'  File "/opt/venv/lib/python3.11/site-packages/x.py", line {number} in f', "nid002", 2)
+        for number in range(60)
+    ]
+    said = explained(
+        found, [*NOISE, ("terminate called without an active exception", "nid002", 2), *stacks]
+    )
     assert said.match.rule == "gloo-exit"
 
 
 def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
-    lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0 (most recent call first):"]
-    lines += ['  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f', '  File "/work/train.py", line 7 in step']
+    lines = [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x0 (most recent call first):",
+    ]
+    lines += [
+        '  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f',
+        '  File "/work/train.py", line 7 in step',
+    ]
     assert blame.place_of_crash(lines) == "train.py, line 7, in step"
     assert blame.place_of_crash(lines[1:]) == ""
 
 
 def test_no_secret_of_a_message_comes_out() -> None:
     found = blame.first(
-        "srun", [report(0, 1.0, error("OSError", "cannot read https://me:hunter2@host/x", source="get('https://me:hunter2@host')"))], []
+        "srun",
+        [
+            report(
+                0,
+                1.0,
+                error(
+                    "OSError",
+                    "cannot read https://me:hunter2@host/x",
+                    source="get('https://me:hunter2@host')",
+                ),
+            )
+        ],
+        [],
     )
     assert "hunter2" not in str(found)

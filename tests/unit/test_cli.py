@@ -12,7 +12,9 @@ from toolkit.cli import main as cli
 from toolkit.errors import ToolkitError
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["toolkit", *arguments])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -24,7 +26,11 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     ("arguments", "code", "words"),
     [
         (("rnu",), 64, ("no verb 'rnu'", "run")),
-        (("run", "--nodse", "2", "x.py"), 64, ("no option --nodse", "--nodes", "toolkit run --help")),
+        (
+            ("run", "--nodse", "2", "x.py"),
+            64,
+            ("no option --nodse", "--nodes", "toolkit run --help"),
+        ),
         (("run", "--nodes", "two", "x.py"), 64, ("--nodes", "two")),
         (("run", "--nodes", "0", "x.py"), 64, ("--nodes", "0")),
         (("run",), 64, ("SCRIPT",)),
@@ -50,12 +56,23 @@ def test_mistakes(
 
 
 def test_every_error_has_an_exit_code_of_its_own() -> None:
-    public = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, ToolkitError)]
-    assert len({error.exit_code for error in public}) == len({error.kind for error in public}) == len(public) > 20
+    public = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, ToolkitError)
+    ]
+    assert (
+        len({error.exit_code for error in public})
+        == len({error.kind for error in public})
+        == len(public)
+        > 20
+    )
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_has_help_with_examples(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_with_examples(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = said(monkeypatch, capsys, verb, "--help")
     assert code == 0
     assert "Examples:" in out

@@ -18,7 +18,9 @@ from toolkit.localcluster import access
 from toolkit.planning import gather as prepare
 
 
-def all_commands(command: click.Command, context: click.Context, name: str) -> Iterator[tuple[str, click.Command]]:
+def all_commands(
+    command: click.Command, context: click.Context, name: str
+) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
@@ -30,7 +32,11 @@ def all_commands(command: click.Command, context: click.Context, name: str) -> I
 def test_every_command_takes_the_name_of_a_cluster() -> None:
     commands = dict(all_commands(cli, click.Context(cli), "toolkit"))
     assert len(commands) > 50
-    lacking = [name for name, one in commands.items() if not any("--cluster" in parameter.opts for parameter in one.params)]
+    lacking = [
+        name
+        for name, one in commands.items()
+        if not any("--cluster" in parameter.opts for parameter in one.params)
+    ]
     assert lacking == []
 
 
@@ -43,16 +49,23 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("words", [("--cluster", "nu", "cluster", "status"), ("cluster", "status", "--cluster", "nu")])
+@pytest.mark.parametrize(
+    "words", [("--cluster", "nu", "cluster", "status"), ("cluster", "status", "--cluster", "nu")]
+)
 def test_the_name_is_meant_by_everything(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
 ) -> None:
     del here
     code, _, error = said(monkeypatch, capsys, *words)
     assert (code, "the local cluster 'nu' is not up" in error) == (69, True)
 
 
-def test_what_cannot_be_a_name_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_a_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, error = said(monkeypatch, capsys, "ps", "--cluster", "../x")
     assert (code, "cannot be the name of a cluster" in error) == (64, True)
 
@@ -65,7 +78,9 @@ def test_what_cannot_be_a_name_is_refused(monkeypatch: pytest.MonkeyPatch, capsy
         (("a", "b"), "a, b"),
     ],
 )
-def test_a_cluster_that_is_up_is_offered(here: Path, monkeypatch: pytest.MonkeyPatch, up: tuple[str, ...], words: str) -> None:
+def test_a_cluster_that_is_up_is_offered(
+    here: Path, monkeypatch: pytest.MonkeyPatch, up: tuple[str, ...], words: str
+) -> None:
     for name in (*up, "down", "NO NAME"):
         (here / name).mkdir()
         (here / name / "plan.json").touch()
@@ -76,7 +91,9 @@ def test_a_cluster_that_is_up_is_offered(here: Path, monkeypatch: pytest.MonkeyP
     assert words in (caught.value.next_step or "")
 
 
-def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del here
     monkeypatch.setattr(shell, "which", lambda _: "/opt/slurm/bin/sbatch")
     assert prepare.find_place("auto").origin == "the Slurm on PATH"

@@ -21,7 +21,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with settings for everybody."""
     directory = tmp_path / "etc" / "toolkit"
     (directory / "sites").mkdir(parents=True)
-    (directory / "sites" / "ours.toml").write_text('name = "ours"\nextends = "generic"\nimages = ["/apps/images"]\n')
+    (directory / "sites" / "ours.toml").write_text(
+        'name = "ours"\nextends = "generic"\nimages = ["/apps/images"]\n'
+    )
     monkeypatch.setenv("TOOLKIT_ETC", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "own"))
@@ -36,14 +38,20 @@ def image(directory: Path, name: str) -> None:
 
 def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
     assert prepare.chosen_site(tmp_path) == "auto"
-    (machine / "toolkit.toml").write_text('site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n')
+    (machine / "toolkit.toml").write_text(
+        'site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n'
+    )
     own = tmp_path / "config" / "toolkit"
     own.mkdir(parents=True)
     (own / "toolkit.toml").write_text('time = "6:00"\naccount = "me"\n')
     (tmp_path / "toolkit.toml").write_text('account = "project"\n')
     job = prepare._merged(prepare._project(tmp_path)).job
     assert (job.site, job.partition, job.time, job.account) == ("ours", "main", "6:00", "project")
-    assert [layer.origin for layer in prepare._project(tmp_path)] == [str(machine / "toolkit.toml"), "your toolkit.toml", "toolkit.toml"]
+    assert [layer.origin for layer in prepare._project(tmp_path)] == [
+        str(machine / "toolkit.toml"),
+        "your toolkit.toml",
+        "toolkit.toml",
+    ]
 
 
 def test_sites_of_the_machine_are_known(machine: Path, tmp_path: Path) -> None:
@@ -73,7 +81,9 @@ def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) ->
     assert caught.value.close in ("image", "images")
 
 
-def test_images_of_others_are_found_and_listed(machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_others_are_found_and_listed(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image(tmp_path / "shared", "theirs")
     image(tmp_path / "shared", "both")
     image(tmp_path / "own", "both")
@@ -92,7 +102,9 @@ def test_images_of_others_are_found_and_listed(machine: Path, tmp_path: Path, mo
 
 def test_images_of_the_chosen_site_are_listed(machine: Path, tmp_path: Path) -> None:
     text = (machine / "sites" / "ours.toml").read_text()
-    (machine / "sites" / "ours.toml").write_text(text.replace("/apps/images", str(tmp_path / "apps")))
+    (machine / "sites" / "ours.toml").write_text(
+        text.replace("/apps/images", str(tmp_path / "apps"))
+    )
     image(tmp_path / "apps", "theirs")
     assert "theirs" not in {one.name for one in listing.listing()}
     (tmp_path / "toolkit.toml").write_text('site = "ours"\n')

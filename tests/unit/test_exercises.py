@@ -48,7 +48,9 @@ def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
         (["digits-ddp", "file/x"], ForbiddenError),
     ],
 )
-def test_what_cannot_be_copied_is_told(here: Path, words: list[str], error: type[ToolkitError]) -> None:
+def test_what_cannot_be_copied_is_told(
+    here: Path, words: list[str], error: type[ToolkitError]
+) -> None:
     (here / "there").mkdir()
     (here / "file").touch()
     (here / "dangling").symlink_to("nowhere")

@@ -21,14 +21,24 @@ from toolkit.redaction import is_secret_name, redacted
 from toolkit.runs.store import Paths
 
 RULES = rules()
-EXAMPLES = [(name, number, example) for name, rule in RULES.items() for number, example in enumerate(rule.examples)]
+EXAMPLES = [
+    (name, number, example)
+    for name, rule in RULES.items()
+    for number, example in enumerate(rule.examples)
+]
 
 
 def evidence(example: Example) -> Evidence:
-    return Evidence(pasted(example.log), example.state, example.exit_code, example.launcher, example.nodes_down)
+    return Evidence(
+        pasted(example.log), example.state, example.exit_code, example.launcher, example.nodes_down
+    )
 
 
-@pytest.mark.parametrize(("name", "number", "example"), EXAMPLES, ids=[f"{name}-{number}" for name, number, _ in EXAMPLES])
+@pytest.mark.parametrize(
+    ("name", "number", "example"),
+    EXAMPLES,
+    ids=[f"{name}-{number}" for name, number, _ in EXAMPLES],
+)
 def test_an_example_is_recognised(name: str, number: int, example: Example) -> None:
     del number
     found = explain(evidence(example), RULES)
@@ -69,10 +79,17 @@ def test_a_healthy_log_with_frightening_words_shows_no_failure(path: Path) -> No
 
 @pytest.mark.parametrize("path", FRIGHTENING, ids=lambda path: path.stem)
 def test_the_same_log_shows_a_failure_that_follows(path: Path) -> None:
-    failing = "Traceback (most recent call last):\n" + '  File "/work/train.py", line 9, in step\n' + "KeyError: 'weights'\n"
+    failing = (
+        "Traceback (most recent call last):\n"
+        + '  File "/work/train.py", line 9, in step\n'
+        + "KeyError: 'weights'\n"
+    )
     found = explain(Evidence(pasted(path.read_text() + failing)), RULES)
     assert found.match is not None
-    assert (found.match.rule, found.match.cause) == ("python-exception", "KeyError: 'weights' (/work/train.py, line 9)")
+    assert (found.match.rule, found.match.cause) == (
+        "python-exception",
+        "KeyError: 'weights' (/work/train.py, line 9)",
+    )
 
 
 def test_there_are_enough_frightening_logs() -> None:
@@ -80,7 +97,11 @@ def test_there_are_enough_frightening_logs() -> None:
 
 
 def test_the_first_failing_rank_is_found_among_the_noise_of_the_others() -> None:
-    noise = [("RuntimeError: Connection closed by peer [10.77.0.11]:4321", f"nid{rank:03}", rank) for rank in range(64) if rank != 37] * 40
+    noise = [
+        ("RuntimeError: Connection closed by peer [10.77.0.11]:4321", f"nid{rank:03}", rank)
+        for rank in range(64)
+        if rank != 37
+    ] * 40
     own = [
         ("Traceback (most recent call last):", "nid037", 37),
         ('  File "/scratch/u/train.py", line 9, in <module>', "nid037", 37),
@@ -88,17 +109,37 @@ def test_the_first_failing_rank_is_found_among_the_noise_of_the_others() -> None
         ("KeyError: 'weights'", "nid037", 37),
     ]
     middle = len(noise) // 2
-    found = explain(Evidence(entries_of([*noise[:middle], *own, *noise[middle:]]), "FAILED", 1), RULES)
+    found = explain(
+        Evidence(entries_of([*noise[:middle], *own, *noise[middle:]]), "FAILED", 1), RULES
+    )
     assert found.match is not None
-    assert (found.match.rule, found.match.rank, found.match.host) == ("python-exception", 37, "nid037")
+    assert (found.match.rule, found.match.rank, found.match.host) == (
+        "python-exception",
+        37,
+        "nid037",
+    )
     assert found.match.cause == "KeyError: 'weights' (/scratch/u/train.py, line 9)"
     assert found.first == "rank 37 on nid037: KeyError: 'weights'"
 
 
 def test_what_slurm_says_of_the_first_rank_has_weight() -> None:
-    lines = [("Traceback (most recent call last):", "a", 1), ("ValueError: one", "a", 1), ("Traceback (most recent call last):", "b", 5)]
+    lines = [
+        ("Traceback (most recent call last):", "a", 1),
+        ("ValueError: one", "a", 1),
+        ("Traceback (most recent call last):", "b", 5),
+    ]
     entries = entries_of([*lines, ("ValueError: five", "b", 5)])
-    found = explain(Evidence(entries, "FAILED", 1, first_rank=5, first_host="b", first_text="rank 5 on b: exit code 1"), RULES)
+    found = explain(
+        Evidence(
+            entries,
+            "FAILED",
+            1,
+            first_rank=5,
+            first_host="b",
+            first_text="rank 5 on b: exit code 1",
+        ),
+        RULES,
+    )
     assert found.match is not None
     assert found.match.line == "ValueError: five"
     assert found.first == "rank 5 on b: exit code 1"
@@ -147,7 +188,15 @@ def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
 
 
 def test_conditions_hold() -> None:
-    rule = Rule(summary="s", cause="c", fix=("f",), source="x", signatures=("boom",), launchers=("ray",), without=("fine",))
+    rule = Rule(
+        summary="s",
+        cause="c",
+        fix=("f",),
+        source="x",
+        signatures=("boom",),
+        launchers=("ray",),
+        without=("fine",),
+    )
     assert explain(Evidence(pasted("boom"), launcher="ray"), {"r": rule}).match is not None
     assert explain(Evidence(pasted("boom")), {"r": rule}).match is not None
     assert explain(Evidence(pasted("boom"), launcher="torchrun"), {"r": rule}).match is None
@@ -173,11 +222,20 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
 
 def test_names_of_secrets() -> None:
     assert all(map(is_secret_name, ("NGC_API_KEY", "HF_TOKEN", "db_password", "MY_SECRET")))
-    assert not any(map(is_secret_name, ("PATH", "OMP_NUM_THREADS", "KEYBOARD", "TOKENIZERS_PARALLELISM")))
+    assert not any(
+        map(is_secret_name, ("PATH", "OMP_NUM_THREADS", "KEYBOARD", "TOKENIZERS_PARALLELISM"))
+    )
 
 
 def test_secrets_do_not_come_out_of_an_explanation() -> None:
-    found = explain(Evidence(pasted("0| OSError: No space left on device: '/x'\n0| error at https://me:secret@host"), "FAILED", 1), RULES)
+    found = explain(
+        Evidence(
+            pasted("0| OSError: No space left on device: '/x'\n0| error at https://me:secret@host"),
+            "FAILED",
+            1,
+        ),
+        RULES,
+    )
     assert "secret" not in str(found)
 
 

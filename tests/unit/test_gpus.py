@@ -44,7 +44,9 @@ def planned(job: dict[str, Any]) -> Plan:
         ({"gpus": 0}, 0, ""),
     ],
 )
-def test_gpus_are_read_as_slurm_does_where_that_can_be_told(job: dict[str, Any], on_each: int, says: str) -> None:
+def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
+    job: dict[str, Any], on_each: int, says: str
+) -> None:
     decided = planned(job)
     assert decided.gpus_per_node == on_each
     assert dict(decided.directives).get("gres") == (f"gpu:{on_each}" if on_each else None)
@@ -64,7 +66,9 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(job: dict[str, Any],
         ({"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
     ],
 )
-def test_gpus_that_no_reading_allows_are_refused_at_the_option_that_was_used(job: dict[str, Any], place: str, says: str) -> None:
+def test_gpus_that_no_reading_allows_are_refused_at_the_option_that_was_used(
+    job: dict[str, Any], place: str, says: str
+) -> None:
     with pytest.raises(PlanError) as caught:
         planned(job)
     assert [finding.place for finding in caught.value.findings] == [place]
@@ -74,7 +78,9 @@ def test_gpus_that_no_reading_allows_are_refused_at_the_option_that_was_used(job
 @pytest.mark.parametrize("gpus", range(1, 40))
 @pytest.mark.parametrize("nodes", range(1, 6))
 @pytest.mark.parametrize("has", [None, 0, 1, 4, 8])
-def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else(gpus: int, nodes: int, has: int | None) -> None:
+def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else(
+    gpus: int, nodes: int, has: int | None
+) -> None:
     job, _ = resolved(Job(gpus=gpus, nodes=nodes), has)
     assert job.most_gpus in (gpus, gpus / nodes)
     if job.most_gpus != gpus:
@@ -84,19 +90,39 @@ def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_els
 
 
 def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
-    layers = [settings.layer("default", settings.DEFAULTS), Layer("job.toml", {"gpus": 2}), Layer("flag", {"gpus_per_node": 4})]
+    layers = [
+        settings.layer("default", settings.DEFAULTS),
+        Layer("job.toml", {"gpus": 2}),
+        Layer("flag", {"gpus_per_node": 4}),
+    ]
     merged = settings.merge(layers)
-    assert (merged.job.gpus, merged.job.gpus_per_node, merged.origins["gpus_per_node"]) == (None, 4, "--gpus-per-node")
+    assert (merged.job.gpus, merged.job.gpus_per_node, merged.origins["gpus_per_node"]) == (
+        None,
+        4,
+        "--gpus-per-node",
+    )
     assert "gpus" not in merged.origins
     merged = settings.merge([*layers, Layer("flag", {"gpus": 8, "gpus_per_node": 4})])
     assert (merged.job.gpus, merged.job.gpus_per_node) == (8, 4)
-    unequal = settings.merge([Layer("a", {"ntasks_per_node": 2}), Layer("flag", {"gpus_per_node": "8,4"})])
+    unequal = settings.merge(
+        [Layer("a", {"ntasks_per_node": 2}), Layer("flag", {"gpus_per_node": "8,4"})]
+    )
     assert unequal.job.ntasks_per_node is None
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("5G", 5120), ("4000", 4000), ("4000M", 4000), ("3.9G", None), ("1024K", 1), ("1K", 1), ("2t", 2 << 20), ("16GB", 16384), ("0", 0)],
+    [
+        ("5G", 5120),
+        ("4000", 4000),
+        ("4000M", 4000),
+        ("3.9G", None),
+        ("1024K", 1),
+        ("1K", 1),
+        ("2t", 2 << 20),
+        ("16GB", 16384),
+        ("0", 0),
+    ],
 )
 def test_memory_is_read_as_slurm_reads_it(text: str, size: int | None) -> None:
     if size is None:
@@ -107,7 +133,12 @@ def test_memory_is_read_as_slurm_reads_it(text: str, size: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mem", "says"), [("5G", "has 4000 MB of memory per node, 5120 were asked for"), ("4001", "4001"), ("lots", "not a size")]
+    ("mem", "says"),
+    [
+        ("5G", "has 4000 MB of memory per node, 5120 were asked for"),
+        ("4001", "4001"),
+        ("lots", "not a size"),
+    ],
 )
 def test_memory_that_no_node_has_is_refused_before_the_queue(mem: str, says: str) -> None:
     with pytest.raises(PlanError) as caught:
@@ -118,12 +149,16 @@ def test_memory_that_no_node_has_is_refused_before_the_queue(mem: str, says: str
 
 @pytest.mark.parametrize("mem", ["3G", "4000M", 4000, "0", None])
 def test_memory_that_a_node_has_is_not(mem: str | int | None) -> None:
-    assert dict(plan(inputs({"mem": mem})).directives).get("mem") == (None if mem is None else str(mem))
+    assert dict(plan(inputs({"mem": mem})).directives).get("mem") == (
+        None if mem is None else str(mem)
+    )
 
 
 def test_memory_is_not_judged_where_slurm_does_not_know_it() -> None:
     partition = replace(FACTS.partitions[0], memory=0)
-    assert not rules.findings(Case(job=Job(mem="5G"), site=inputs().site, partition=partition, memory=5120))
+    assert not rules.findings(
+        Case(job=Job(mem="5G"), site=inputs().site, partition=partition, memory=5120)
+    )
 
 
 def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
@@ -140,17 +175,24 @@ def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.Monkey
     assert found.job.env == {"OPTION_A": "line one\nline 'two'", "OPTION_EMPTY": "", "X": "1"}
     assert not findings
     found, findings = passed("OPTION_B")
-    assert [(one.place, one.cause) for one in findings] == [("--env", "the variable OPTION_B is not set here")]
+    assert [(one.place, one.cause) for one in findings] == [
+        ("--env", "the variable OPTION_B is not set here")
+    ]
     with pytest.raises(UsageError, match="expects NAME=VALUE"):
         passed("")
 
 
-def test_with_conda_a_name_that_is_no_variable_is_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_conda_a_name_that_is_no_variable_is_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPTION_A", "a")
     found, findings = passed("OPTION_A", "torch", runtime="conda")
     assert (found.job.conda_env, found.job.env, findings) == ("torch", {"OPTION_A": "a"}, [])
     found, findings = passed("torch", "vision", runtime="conda")
-    assert (found.job.conda_env, [one.cause for one in findings]) == ("torch", ["the variable vision is not set here"])
+    assert (found.job.conda_env, [one.cause for one in findings]) == (
+        "torch",
+        ["the variable vision is not set here"],
+    )
     found, _ = passed("OPTION_A", runtime="conda", conda_env="base")
     assert (found.job.conda_env, found.job.env) == ("base", {"OPTION_A": "a"})
 
@@ -158,7 +200,10 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(monkeypatch: p
 def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:
     from toolkit.runs.submit import repeatable
 
-    given = inputs({"env": {"OPTION_A": "then", "MY_TOKEN": "x"}, "pass_env": ("OPTION_A", "MY_TOKEN")}, directory=str(tmp_path))
+    given = inputs(
+        {"env": {"OPTION_A": "then", "MY_TOKEN": "x"}, "pass_env": ("OPTION_A", "MY_TOKEN")},
+        directory=str(tmp_path),
+    )
     decided = plan(given)
     kept = repeatable(given, decided)
     assert (kept.env, kept.pass_env) == ({"OPTION_A": "then"}, ()), "a secret is not written down"

@@ -76,7 +76,10 @@ def pair(
             found[index] = error
             ends[index].close()
 
-    threads = [threading.Thread(target=act, args=(index, what)) for index, what in enumerate((first, second))]
+    threads = [
+        threading.Thread(target=act, args=(index, what))
+        for index, what in enumerate((first, second))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -115,7 +118,8 @@ def test_nodes_of_other_jobs_do_not(other: str, node: ModuleType) -> None:
     purpose = "else" if other == "purpose" else "test"
     for turn in (0, 1):
         if other == "job":
-            # Each side reads the job's number when it proves; here the two of one process must differ.
+            # Each side reads the job's number when it proves; here the two of one process must
+            # differ.
             def elsewhere(end: socket.socket, leads: bool) -> Any:
                 module = program()
                 numbers = {"SLURM_JOB_ID": "4712"}

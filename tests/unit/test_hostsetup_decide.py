@@ -16,8 +16,17 @@ BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", c
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
 UBUNTU = OperatingSystem(name="Ubuntu 24.04", id="ubuntu", like=("debian",), codename="noble")
 ALPINE = OperatingSystem(name="Alpine Linux", id="alpine")
-READY = Facts(os=BOOKWORM, root=True, user="root", apt=True, toolkit="/opt/toolkit/bin/toolkit", runtime="/usr/bin/apptainer")
-SLURM = Missing(part="Slurm", purpose="a real Slurm on this machine", packages=("munge", "slurmctld"))
+READY = Facts(
+    os=BOOKWORM,
+    root=True,
+    user="root",
+    apt=True,
+    toolkit="/opt/toolkit/bin/toolkit",
+    runtime="/usr/bin/apptainer",
+)
+SLURM = Missing(
+    part="Slurm", purpose="a real Slurm on this machine", packages=("munge", "slurmctld")
+)
 PLAIN = Wishes()
 
 
@@ -55,15 +64,27 @@ def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
     assert decide(machine(newer="1.4.6-1")) == ()
     wanted = machine(newer="1.4.6-1", update=True)
     (action,) = decide(wanted)
-    assert (action.kind, action.summary) == ("apptainer", "apptainer 1.4.6-1 (run and build containers)")
-    assert commands(wanted, (action,), Wishes(update=True)) == ("/opt/toolkit/bin/toolkit setup --update",)
+    assert (action.kind, action.summary) == (
+        "apptainer",
+        "apptainer 1.4.6-1 (run and build containers)",
+    )
+    assert commands(wanted, (action,), Wishes(update=True)) == (
+        "/opt/toolkit/bin/toolkit setup --update",
+    )
     assert decide(machine(update=True)) == ()
-    assert refusal(machine(newer="1.4.6-1", update=True, root=False, user="kim")).details[-1].endswith("toolkit setup --update")
+    assert (
+        refusal(machine(newer="1.4.6-1", update=True, root=False, user="kim"))
+        .details[-1]
+        .endswith("toolkit setup --update")
+    )
 
 
 def test_apptainer_from_the_archives_where_they_have_it() -> None:
     facts = machine(runtime=None, runtime_offered=True, root=False, user="kim")
-    assert refusal(facts).details[-1] == "as root: apt-get install -y --no-install-recommends apptainer"
+    assert (
+        refusal(facts).details[-1]
+        == "as root: apt-get install -y --no-install-recommends apptainer"
+    )
 
 
 def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
@@ -77,11 +98,18 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
         "as root: /opt/toolkit/bin/toolkit setup --with accounting --with tests",
         "as root: apptainer config fakeroot --add kim",
     )
-    assert error.next_step == "ask the administrator of this machine to run the lines above as root, then go on"
+    assert (
+        error.next_step
+        == "ask the administrator of this machine to run the lines above as root, then go on"
+    )
 
 
 def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
-    missing = Missing(part="Slurm", purpose="a real Slurm on this machine", packages=("libpmix-dev", "slurm-wlm-basic-plugins", "slurmd"))
+    missing = Missing(
+        part="Slurm",
+        purpose="a real Slurm on this machine",
+        packages=("libpmix-dev", "slurm-wlm-basic-plugins", "slurmd"),
+    )
     facts = machine(os=ROCKY, apt=False, runtime=None, missing=(missing,))
     error = refusal(facts)
     assert error.details[-2:] == (
@@ -92,7 +120,10 @@ def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
 
 def test_on_an_unknown_system_debian_names_are_a_hint() -> None:
     error = refusal(machine(os=ALPINE, apt=False, missing=(SLURM,)))
-    assert error.details[-1] == "as root: the equivalent of: apt-get install -y --no-install-recommends munge slurmctld"
+    assert (
+        error.details[-1]
+        == "as root: the equivalent of: apt-get install -y --no-install-recommends munge slurmctld"
+    )
 
 
 def test_ubuntu_without_apptainer_in_its_archives_is_not_given_debians() -> None:
@@ -116,7 +147,10 @@ def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_t
     (action,) = decide(facts)
     assert (action.kind, action.packages) == ("heal", ())
     assert obstacle(facts, (action,), PLAIN) is None
-    assert refusal(machine(interrupted=True, root=False)).details[-1] == "as root: /opt/toolkit/bin/toolkit setup"
+    assert (
+        refusal(machine(interrupted=True, root=False)).details[-1]
+        == "as root: /opt/toolkit/bin/toolkit setup"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +182,10 @@ def test_check_says_how_to_go_on() -> None:
 @pytest.mark.parametrize(
     ("text", "family"),
     [
-        ('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\n', "debian"),
+        (
+            'ID=debian\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\n',
+            "debian",
+        ),
         ("ID=linuxmint\nID_LIKE='ubuntu debian'\n", "debian"),
         ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "rhel"),
         ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "suse"),

@@ -26,27 +26,50 @@ class Strings:
         return at
 
 
-def make(symbols: list[tuple[str, str]], *, library: str = "libc.so.6", defined: bool = False, machine: int = 62) -> bytes:
+def make(
+    symbols: list[tuple[str, str]],
+    *,
+    library: str = "libc.so.6",
+    defined: bool = False,
+    machine: int = 62,
+) -> bytes:
     """A 64-bit ELF file with nothing but these (symbol, version) references and their tables."""
     strings = Strings()
     versions = list(dict.fromkeys(version for _, version in symbols))
     numbers = {version: place + 2 for place, version in enumerate(versions)}
-    table = bytes(24) + b"".join(struct.pack("<IBBHQQ", strings.add(name), 0x12, 0, int(defined), 0, 0) for name, _ in symbols)
+    table = bytes(24) + b"".join(
+        struct.pack("<IBBHQQ", strings.add(name), 0x12, 0, int(defined), 0, 0)
+        for name, _ in symbols
+    )
     versym = struct.pack(f"<{len(symbols) + 1}H", 0, *(numbers[version] for _, version in symbols))
     verneed = struct.pack("<HHIII", 1, len(versions), strings.add(library), 16, 0)
     for place, version in enumerate(versions):
         step = 16 if place + 1 < len(versions) else 0
-        verneed += struct.pack("<IHHII", HASHES.get(version, 1000 + place), 0, numbers[version], strings.add(version), step)
-    return _file([(DYNSYM, table, 2), (STRTAB, strings.data, 0), (VERSYM, versym, 1), (VERNEED, verneed, 2)], machine)
+        verneed += struct.pack(
+            "<IHHII",
+            HASHES.get(version, 1000 + place),
+            0,
+            numbers[version],
+            strings.add(version),
+            step,
+        )
+    return _file(
+        [(DYNSYM, table, 2), (STRTAB, strings.data, 0), (VERSYM, versym, 1), (VERNEED, verneed, 2)],
+        machine,
+    )
 
 
 def _file(sections: list[tuple[int, bytes, int]], machine: int) -> bytes:
     body, rows = b"", [bytes(64)]
     for kind, data, linked in sections:
-        rows.append(struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 64 + len(body), len(data), linked, 0, 1, 0))
+        rows.append(
+            struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 64 + len(body), len(data), linked, 0, 1, 0)
+        )
         body += data
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(rows), 0)
+    header += struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(rows), 0
+    )
     return header + body + b"".join(rows)
 
 
@@ -54,17 +77,30 @@ OLD, NEW = "GLIBC_2.2.5", "GLIBC_2.38"
 
 
 def test_references_to_the_strtol_family_are_turned_to_the_old_ones() -> None:
-    before = make([("puts", OLD), ("__isoc23_strtol", NEW), ("__isoc23_strtoul", NEW), ("dlopen", "GLIBC_2.34")])
+    before = make(
+        [
+            ("puts", OLD),
+            ("__isoc23_strtol", NEW),
+            ("__isoc23_strtoul", NEW),
+            ("dlopen", "GLIBC_2.34"),
+        ]
+    )
     after, names = elf.retarget(before, (2, 36))
     assert names == ("__isoc23_strtol", "__isoc23_strtoul")
     assert len(after) == len(before)
-    assert sum(one != other for one, other in zip(before, after, strict=True)) < 40  # in place, a few words
+    assert (
+        sum(one != other for one, other in zip(before, after, strict=True)) < 40
+    )  # in place, a few words
     assert elf.retarget(after, (2, 36)) == (after, ())  # what came out wants nothing new
     sections = elf._sections(after)
     wanted = elf._wanted(after, sections[VERNEED], sections[DYNSYM].linked)
     assert sorted(want.version for want in wanted) == [OLD.encode(), OLD.encode(), b"GLIBC_2.34"]
     names_now = [
-        elf._text(after, sections[DYNSYM].linked + struct.unpack_from("<I", after, sections[DYNSYM].offset + 24 * number)[0])
+        elf._text(
+            after,
+            sections[DYNSYM].linked
+            + struct.unpack_from("<I", after, sections[DYNSYM].offset + 24 * number)[0],
+        )
         for number in range(1, 5)
     ]
     assert names_now == [b"puts", b"strtol", b"strtoul", b"dlopen"]
@@ -89,8 +125,14 @@ def test_a_glibc_that_is_new_enough_needs_no_change(newest: tuple[int, int]) -> 
     ("data", "reason"),
     [
         (make([("puts", OLD), ("strlcpy", NEW)]), "needs strlcpy of a newer glibc"),
-        (make([("puts", OLD), ("__isoc23_strtol", NEW), ("__isoc23_sscanf", NEW)]), "needs __isoc23_sscanf of a newer glibc"),
-        (make([("puts", OLD), ("__isoc23_strtol", NEW)], defined=True), "needs __isoc23_strtol of a newer glibc"),
+        (
+            make([("puts", OLD), ("__isoc23_strtol", NEW), ("__isoc23_sscanf", NEW)]),
+            "needs __isoc23_sscanf of a newer glibc",
+        ),
+        (
+            make([("puts", OLD), ("__isoc23_strtol", NEW)], defined=True),
+            "needs __isoc23_strtol of a newer glibc",
+        ),
         (make([("puts", OLD), ("fmod", NEW)], library="libm.so.6"), "wants GLIBC_2.38"),
         (make([("__isoc23_strtol", NEW)]), "wants GLIBC_2.38"),
         (make([("puts", OLD), ("x", "GLIBC_ABI_GNU2_TLS")]), "needs x of a newer glibc"),

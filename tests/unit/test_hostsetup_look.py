@@ -20,7 +20,9 @@ SITE = "/opt/slurm/bin/sbatch"
         ("/usr/bin/sbatch", True, True, "/usr/bin/sbatch"),
     ],
 )
-def test_whose_slurm_it_is(sbatch: str | None, from_debian: bool, configured: bool, found: str | None) -> None:
+def test_whose_slurm_it_is(
+    sbatch: str | None, from_debian: bool, configured: bool, found: str | None
+) -> None:
     assert own_slurm(sbatch, from_debian=from_debian, configured=configured) == found
 
 

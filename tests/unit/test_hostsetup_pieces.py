@@ -21,27 +21,39 @@ Need to get 258 kB/472 kB of archives.
 After this operation, 1476 kB of additional disk space will be used.
 'http://mirror.example.org/debian/pool/main/s/slurm-wlm/slurm-wlm-mysql-plugin_22.05.8-4%2bdeb12u3_amd64.deb' slurm-wlm-mysql-plugin_22.05.8-4+deb12u3_amd64.deb 181196 MD5Sum:e3b7
 'http://mirror.example.org/debian/pool/main/s/slurm-wlm/slurmdbd_22.05.8-4%2bdeb12u3_amd64.deb' slurmdbd_22.05.8-4+deb12u3_amd64.deb 76972 MD5Sum:3b3d
-"""  # noqa: E501
-STATUS = "Name:\tcat\nCapInh:\t0000000000000000\nCapPrm:\t000001fffeffffff\nCapEff:\t000001fffeffffff\n"
+"""
+STATUS = (
+    "Name:\tcat\nCapInh:\t0000000000000000\nCapPrm:\t000001fffeffffff\nCapEff:\t000001fffeffffff\n"
+)
 CONFIGURATION = "# ROOT DEFAULT CAPABILITIES: [full/file/no]\nroot default capabilities = full\nallow setuid = yes\n"
 
 
 def test_apts_estimate_is_read() -> None:
     estimate = apt.read_estimate(APT_SAYS)
-    assert estimate == apt.Estimate(new=5, upgraded=2, fetch=258168, disk="1476 kB", sources=("mirror.example.org",))
+    assert estimate == apt.Estimate(
+        new=5, upgraded=2, fetch=258168, disk="1476 kB", sources=("mirror.example.org",)
+    )
     assert announcement(estimate, None, "bookworm") == (
         "5 packages and 2 upgrades: 258 kB to fetch from mirror.example.org, 1476 kB on disk",
     )
 
 
 def test_an_estimate_of_nothing() -> None:
-    assert apt.read_estimate("0 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.\n") == apt.Estimate()
+    assert (
+        apt.read_estimate("0 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.\n")
+        == apt.Estimate()
+    )
 
 
 def test_the_rolling_package_is_announced_with_its_reason() -> None:
-    offer = apptainer_debian.read_offer("Package: apptainer\nVersion: 1.4.5-2\nInstalled-Size: 68000\nSize: 19000000\nDescription: x\n y\n")
+    offer = apptainer_debian.read_offer(
+        "Package: apptainer\nVersion: 1.4.5-2\nInstalled-Size: 68000\nSize: 19000000\nDescription: x\n y\n"
+    )
     _, line = announcement(apt.Estimate(new=1), offer, "bookworm")
-    assert line == "apptainer 1.4.5-2: 19 MB to fetch, 70 MB on disk; Debian's package of sid, since bookworm has none"
+    assert (
+        line
+        == "apptainer 1.4.5-2: 19 MB to fetch, 70 MB on disk; Debian's package of sid, since bookworm has none"
+    )
 
 
 RELEASE = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: Debian\nSuite: unstable\nDate: {}\nValid-Until: {}\nSHA256:\n"
@@ -76,7 +88,9 @@ TAKEN = ("1.4.5-2", "1.4.10-1", "2.0~rc1-1", "1:1.4.5-1")
 REFUSED = ("1.4.4-2", "1.3.6-1", "1:1.3.0")
 
 
-@pytest.mark.parametrize(("version", "taken"), [*((one, True) for one in TAKEN), *((one, False) for one in REFUSED)])
+@pytest.mark.parametrize(
+    ("version", "taken"), [*((one, True) for one in TAKEN), *((one, False) for one in REFUSED)]
+)
 def test_a_version_that_is_known_to_be_vulnerable_is_not_taken(version: str, taken: bool) -> None:
     if taken:
         apptainer_debian.require_new_enough(version, "mirror")
@@ -87,13 +101,22 @@ def test_a_version_that_is_known_to_be_vulnerable_is_not_taken(version: str, tak
 
 def test_only_what_was_fitted_by_us_is_looked_after() -> None:
     assert newer.read_fitted("installed 1.4.5-2+bookworm1", "bookworm") == "1.4.5-2"
-    for answer in ("installed 1.4.5-2", "installed 1.4.5-2+trixie1", "deinstall 1.4.5-2+bookworm1", ""):
+    for answer in (
+        "installed 1.4.5-2",
+        "installed 1.4.5-2+trixie1",
+        "deinstall 1.4.5-2+bookworm1",
+        "",
+    ):
         assert newer.read_fitted(answer, "bookworm") == ""
 
 
-def test_a_newer_version_is_known_until_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_newer_version_is_known_until_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(newer, "NOTE", tmp_path / "note.json")
-    monkeypatch.setattr(newer, "fitted", lambda codename: "1.4.5-2" if codename == "bookworm" else "")
+    monkeypatch.setattr(
+        newer, "fitted", lambda codename: "1.4.5-2" if codename == "bookworm" else ""
+    )
     monkeypatch.setattr(newer, "_is_newer", lambda version, other: version > other)
     assert newer.known("bookworm") == ""
     assert newer.is_due(NOW)
@@ -113,7 +136,9 @@ def test_what_root_lacks_is_read_from_the_kernels_mask() -> None:
     assert lacking == ("CAP_SYS_RESOURCE",)
     assert len(have) == 40
     assert capabilities.permitted("CapPrm:\t000001ffffffffff\n", 40)[1] == ()
-    assert capabilities.permitted(STATUS, 37)[0][-1] == "CAP_AUDIT_READ"  # an older kernel knows fewer
+    assert (
+        capabilities.permitted(STATUS, 37)[0][-1] == "CAP_AUDIT_READ"
+    )  # an older kernel knows fewer
 
 
 def test_one_line_of_the_configuration_changes() -> None:
@@ -123,12 +148,19 @@ def test_one_line_of_the_configuration_changes() -> None:
     assert capabilities.root_default(CONFIGURATION) == "full"
     assert capabilities.root_default(changed) == "file"
     assert capabilities.root_default("") == "full"
-    assert capabilities.with_root_default_file("a = b") == "a = b\nroot default capabilities = file\n"
+    assert (
+        capabilities.with_root_default_file("a = b") == "a = b\nroot default capabilities = file\n"
+    )
 
 
 def test_other_users_capabilities_stay() -> None:
-    text = capabilities.with_root_capabilities('{"users": {"kim": ["CAP_NET_RAW"]}, "groups": {}}', ("CAP_CHOWN",))
-    assert json.loads(text) == {"users": {"kim": ["CAP_NET_RAW"], "root": ["CAP_CHOWN"]}, "groups": {}}
+    text = capabilities.with_root_capabilities(
+        '{"users": {"kim": ["CAP_NET_RAW"]}, "groups": {}}', ("CAP_CHOWN",)
+    )
+    assert json.loads(text) == {
+        "users": {"kim": ["CAP_NET_RAW"], "root": ["CAP_CHOWN"]},
+        "groups": {},
+    }
     assert json.loads(capabilities.with_root_capabilities("", ())) == {"users": {"root": []}}
 
 
@@ -165,7 +197,9 @@ def test_policy_is_written_and_taken_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
-def test_a_policy_that_was_there_comes_back_whatever_happens(tmp_path: Path, failure: type[BaseException]) -> None:
+def test_a_policy_that_was_there_comes_back_whatever_happens(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 0\n")
     policy.chmod(0o750)
@@ -193,6 +227,9 @@ def test_a_policy_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None
 
 
 def test_the_client_of_docker_is_a_package_of_its_own_since_debian_13() -> None:
-    of = {name: [need.package for need in parts.TESTS.needs if need.is_of(name)] for name in ("bookworm", "trixie", "sid")}
+    of = {
+        name: [need.package for need in parts.TESTS.needs if need.is_of(name)]
+        for name in ("bookworm", "trixie", "sid")
+    }
     assert "docker-cli" not in of["bookworm"]
     assert {"docker-cli", "docker-buildx"} <= set(of["trixie"]) & set(of["sid"])

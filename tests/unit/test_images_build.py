@@ -72,10 +72,18 @@ def test_a_log_tells_the_step_the_command_and_the_end() -> None:
 
 def test_a_log_tells_what_the_checks_said() -> None:
     reader = Reader(["clean"])
-    assert fed(reader, CHECKS) == [("step", "clean"), ("step", "checks"), ("check", "checks"), ("check", "checks"), ("step", "pack")]
+    assert fed(reader, CHECKS) == [
+        ("step", "clean"),
+        ("step", "checks"),
+        ("check", "checks"),
+        ("check", "checks"),
+        ("step", "pack"),
+    ]
     assert reader.results.frameworks == {"torch": "2.13.0+cpu"}
     assert reader.results.mpi == ["pmix"]
-    assert reader.results.failed == [Check(name="ranks-gloo", passed=False, detail="the sum is wrong: 1")]
+    assert reader.results.failed == [
+        Check(name="ranks-gloo", passed=False, detail="the sum is wrong: 1")
+    ]
     assert list(reader.tail) == []
 
 
@@ -102,7 +110,9 @@ class Said(Silent):
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
     with held(tmp_path, "x", wait=True, progress=Silent()):
         with (
-            pytest.raises(BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"),
+            pytest.raises(
+                BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"
+            ),
             held(tmp_path, "x", wait=False, progress=Silent()),
         ):
             pass
@@ -112,8 +122,12 @@ def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("keyring", ["debian-archive-keyring.gpg", "debian-archive-keyring.pgp", ""])
-def test_debootstrap_always_verifies(keyring: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "keyring", ["debian-archive-keyring.gpg", "debian-archive-keyring.pgp", ""]
+)
+def test_debootstrap_always_verifies(
+    keyring: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shell, "which", lambda program: f"/usr/sbin/{program}")
     monkeypatch.setattr(host, "_KEYRINGS", tmp_path)
     if keyring:
@@ -137,13 +151,18 @@ def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
     assert holder.wait() == 0
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "{}", '{"pid": 1, "host": "a", "since": 3}', "[]", "null", "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "{}", '{"pid": 1, "host": "a", "since": 3}', "[]", "null", "\udcff"]
+)
 def test_a_lock_signed_by_nobody_knows_whom(tmp_path: Path, text: str) -> None:
     lock = tmp_path / ".x.lock"
     lock.write_bytes(text.encode(errors="surrogateescape"))
     with lock.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(BusyError, match="by another process"), held(tmp_path, "x", wait=False, progress=Silent()):
+        with (
+            pytest.raises(BusyError, match="by another process"),
+            held(tmp_path, "x", wait=False, progress=Silent()),
+        ):
             pass
 
 
@@ -190,7 +209,9 @@ HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
         (None, False, 8, True),
     ],
 )
-def test_whose_directories_are_removed(owner: Owner | None, lives: bool, days: float, gone: bool) -> None:
+def test_whose_directories_are_removed(
+    owner: Owner | None, lives: bool, days: float, gone: bool
+) -> None:
     assert ownership.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
 
 
@@ -203,7 +224,9 @@ def leave(parent: Path, owner: Owner | None) -> Path:
     return directory
 
 
-def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
     images = tmp_path / "images"
     images.mkdir()
@@ -228,7 +251,9 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path: Pa
     assert precious.exists()
 
 
-def test_a_build_without_locks_is_known_by_its_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_locks_is_known_by_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -261,7 +286,10 @@ def test_two_stores_with_one_directory_for_builds_leave_each_other_alone(tmp_pat
         directory.mkdir()
     environment = {**os.environ, workspace.TMP_VARIABLE: str(scratch)}
     command = [sys.executable, "-c", WORKING]
-    running = [subprocess.Popen([*command, str(store)], env=environment, stderr=subprocess.PIPE) for store in stores * 2]
+    running = [
+        subprocess.Popen([*command, str(store)], env=environment, stderr=subprocess.PIPE)
+        for store in stores * 2
+    ]
     assert [(process.communicate()[1], process.returncode) for process in running] == [(b"", 0)] * 4
     assert list(scratch.iterdir()) == []
 
@@ -283,7 +311,9 @@ def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path)
         os.umask(before)
 
 
-def test_a_lock_that_cannot_be_used_names_the_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_used_names_the_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / ".x.lock").touch()
 
     def refuse(*_: object, **__: object) -> int:
@@ -302,7 +332,13 @@ FULL, LAST = "000001ffffffffff", 40
 
 
 @pytest.mark.parametrize(
-    ("mask", "full"), [(FULL, True), ("000001fffeffffff", False), ("0000000000000000", False), ("000003ffffffffff", True)]
+    ("mask", "full"),
+    [
+        (FULL, True),
+        ("000001fffeffffff", False),
+        ("0000000000000000", False),
+        ("000003ffffffffff", True),
+    ],
 )
 def test_all_capabilities_are_all_that_the_kernel_knows(mask: str, full: bool) -> None:
     assert privilege.has_all_capabilities(f"Name:\tx\nCapInh:\t0\nCapEff:\t{mask}\n", LAST) is full
@@ -317,10 +353,19 @@ def test_without_apptainer_the_setup_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("root", "full", "prefix", "options"),
-    [(True, True, ("unshare", "--mount"), ()), (False, True, (), ("--fakeroot",)), (True, False, (), ("--fakeroot",))],
+    [
+        (True, True, ("unshare", "--mount"), ()),
+        (False, True, (), ("--fakeroot",)),
+        (True, False, (), ("--fakeroot",)),
+    ],
 )
 def test_root_builds_directly_and_everybody_else_in_a_namespace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: bool, full: bool, prefix: tuple[str, ...], options: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    root: bool,
+    full: bool,
+    prefix: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> None:
     ids = tmp_path / "subuid"
     ids.write_text(f"{os.getuid()}:100000:65536\n")
@@ -331,12 +376,16 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
     assert privilege.way(root=root) == privilege.Way("/usr/bin/apptainer", prefix, options)
 
 
-def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_subordinate_ids_the_administrator_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(ForbiddenError, match="is not set up here") as caught:
         privilege.way(root=False)
-    assert (caught.value.next_step or "").startswith("ask the administrator to run: apptainer config fakeroot --add ")
+    assert (caught.value.next_step or "").startswith(
+        "ask the administrator to run: apptainer config fakeroot --add "
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +398,9 @@ def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch: pytest.
         ("", None),
     ],
 )
-def test_subordinate_ids_are_by_name_or_number(tmp_path: Path, text: str, expected: tuple[int, int] | None) -> None:
+def test_subordinate_ids_are_by_name_or_number(
+    tmp_path: Path, text: str, expected: tuple[int, int] | None
+) -> None:
     import pwd
 
     file = tmp_path / "subuid"
@@ -362,7 +413,8 @@ def test_removing_what_is_not_there(tmp_path: Path) -> None:
     assert remove(tmp_path / "missing")
 
 
-# A build that starts helpers in sessions of their own, which outlive their parents and ignore every polite signal.
+# A build that starts helpers in sessions of their own, which outlive their parents and ignore every
+# polite signal.
 _STUBBORN = """
 trap '' TERM INT HUP
 setsid sh -c 'trap "" TERM INT HUP; (setsid sleep 1000 & echo $! > b); echo $$ > a; sleep 1000' &
@@ -373,8 +425,24 @@ sleep 1000
 
 
 def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "toolkit.images.build.guard", *map(str, arguments), "--", "sh", "-c", script]
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, text=True, start_new_session=True)
+    argv = [
+        sys.executable,
+        "-m",
+        "toolkit.images.build.guard",
+        *map(str, arguments),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize("way", ["pipe", "term"])
@@ -399,8 +467,13 @@ def test_the_guard_ends_everything_when_the_tool_is_gone(tmp_path: Path, way: st
     process.stdin.close()
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("sleep 1000 & exit 5", 5)])
-def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(tmp_path: Path, script: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("sleep 1000 & exit 5", 5)],
+)
+def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(
+    tmp_path: Path, script: str, code: int
+) -> None:
     work = tmp_path / "work"
     work.mkdir()
     process = guarded(script, tmp_path, work)
@@ -411,8 +484,12 @@ def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(tmp_path: Pa
     process.communicate()
 
 
-@pytest.mark.parametrize(("script", "ends"), [("exit 0", False), ("exit 125", True), ("sleep 1000", True)])
-def test_the_guard_ends_what_a_service_does_for_a_program_that_is_gone(tmp_path: Path, script: str, ends: bool) -> None:
+@pytest.mark.parametrize(
+    ("script", "ends"), [("exit 0", False), ("exit 125", True), ("sleep 1000", True)]
+)
+def test_the_guard_ends_what_a_service_does_for_a_program_that_is_gone(
+    tmp_path: Path, script: str, ends: bool
+) -> None:
     mark = f"mark-{tmp_path.name}"
     service = subprocess.Popen(["sleep", "1000"], env={**os.environ, "no_proxy": f"a,{mark}"})
     other = subprocess.Popen(["sleep", "1000"])

@@ -14,8 +14,18 @@ def test_a_release_as_it_is_written() -> None:
     found = catalogue.find("pytorch", "24.05")
     assert found.name == "pytorch:24.05"
     assert found.reference == "nvcr.io/nvidia/pytorch:24.05-py3"
-    assert (found.version, found.python, found.ubuntu, found.cuda) == ("2.4.0a0+07cecf4168", "3.10", "22.04", "12.4.1")
-    assert (found.nccl, found.mpi, found.value("hpcx"), found.driver) == ("2.21.5", "4.1.4+", "2.19", "550.54")
+    assert (found.version, found.python, found.ubuntu, found.cuda) == (
+        "2.4.0a0+07cecf4168",
+        "3.10",
+        "22.04",
+        "12.4.1",
+    )
+    assert (found.nccl, found.mpi, found.value("hpcx"), found.driver) == (
+        "2.21.5",
+        "4.1.4+",
+        "2.19",
+        "550.54",
+    )
     assert found.facts["driver"].note.startswith("the driver shipped with that toolkit")
     assert not found.facts["cuda"].note
 
@@ -23,7 +33,9 @@ def test_a_release_as_it_is_written() -> None:
 def test_what_is_from_another_page_says_so() -> None:
     facts = catalogue.find("pytorch", "22.03").facts
     assert {name for name, fact in facts.items() if fact.note} == {"cuda", "nccl", "hpcx", "driver"}
-    assert {fact.note for fact in facts.values() if fact.note} == {"from the MXNet page of the same month"}
+    assert {fact.note for fact in facts.values() if fact.note} == {
+        "from the MXNet page of the same month"
+    }
 
 
 def test_unknown_is_not_none() -> None:
@@ -47,7 +59,11 @@ def test_every_fact_has_a_source_and_a_name() -> None:
 
 def test_constraints_come_with_25_03() -> None:
     with_them = {one.name for one in catalogue.releases() if one.constraints}
-    assert with_them == {one.name for one in catalogue.releases() if one.framework == "pytorch" and one.month >= (25, 3)}
+    assert with_them == {
+        one.name
+        for one in catalogue.releases()
+        if one.framework == "pytorch" and one.month >= (25, 3)
+    }
 
 
 def test_releases_are_listed_the_newest_first() -> None:
@@ -56,7 +72,10 @@ def test_releases_are_listed_the_newest_first() -> None:
     assert names == sorted(names, reverse=True)
 
 
-@pytest.mark.parametrize(("framework", "release", "near"), [("pytorch", "22.3", "22.03"), ("pytorhc", "22.03", "pytorch")])
+@pytest.mark.parametrize(
+    ("framework", "release", "near"),
+    [("pytorch", "22.3", "22.03"), ("pytorhc", "22.03", "pytorch")],
+)
 def test_what_is_not_there_has_a_near_name(framework: str, release: str, near: str) -> None:
     with pytest.raises(UnknownImageError) as caught:
         catalogue.find(framework, release)
@@ -80,7 +99,10 @@ def test_a_release_is_known_by_its_references(text: str, name: str | None) -> No
     assert (found.name if found else None) == name
 
 
-@pytest.mark.parametrize(("cuda", "driver"), [("10.2.89", "440.33"), ("11.6.1", "450"), ("12.8.0", "525"), ("13.1", "580"), ("9.0", None)])
+@pytest.mark.parametrize(
+    ("cuda", "driver"),
+    [("10.2.89", "440.33"), ("11.6.1", "450"), ("12.8.0", "525"), ("13.1", "580"), ("9.0", None)],
+)
 def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> None:
     found = catalogue.oldest_driver(cuda)
     assert (found[0] if found else None) == driver
@@ -97,7 +119,9 @@ def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> N
         ("3.9", "3.10", -1),
     ],
 )
-def test_versions_are_compared_as_far_as_they_are_said(version: str, other: str, result: int) -> None:
+def test_versions_are_compared_as_far_as_they_are_said(
+    version: str, other: str, result: int
+) -> None:
     assert compare(version, other) == result
 
 

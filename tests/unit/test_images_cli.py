@@ -10,7 +10,13 @@ from click.testing import CliRunner, Result
 
 from tests.unit.test_images_store import ID, fake_sif, manifest
 from toolkit.cli.image import command
-from toolkit.errors import ConfigError, ImageMissingError, ToolkitError, UnknownImageError, UsageError
+from toolkit.errors import (
+    ConfigError,
+    ImageMissingError,
+    ToolkitError,
+    UnknownImageError,
+    UsageError,
+)
 from toolkit.images.recipe import library
 from toolkit.model.base import to_json
 
@@ -54,7 +60,13 @@ def test_render_writes_beside_a_recipe_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("render",), ("render", "pytorch_cpu", "--all"), ("render", "pytorch_cpu", "--check", "--write")], ids=" ".join
+    "arguments",
+    [
+        ("render",),
+        ("render", "pytorch_cpu", "--all"),
+        ("render", "pytorch_cpu", "--check", "--write"),
+    ],
+    ids=" ".join,
 )
 def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...]) -> None:
     assert isinstance(refused(*arguments), UsageError)
@@ -87,7 +99,9 @@ def test_the_list_tells_states_apart(images: Path) -> None:
     known.write_text(to_json(manifest("pytorch_cpu")))
     assert listed()["pytorch_cpu"]["state"] == "recipe changed"
     wanted = library.recipe_hash(library.load("pytorch_cpu"))
-    known.write_text(to_json(manifest("pytorch_cpu")).replace('"recipe_hash": "r"', f'"recipe_hash": "{wanted}"'))
+    known.write_text(
+        to_json(manifest("pytorch_cpu")).replace('"recipe_hash": "r"', f'"recipe_hash": "{wanted}"')
+    )
     assert listed()["pytorch_cpu"]["state"] == "built"
     fake_sif(images / "theirs.sif", ID)
     assert listed()["theirs"]["state"] == "no manifest"

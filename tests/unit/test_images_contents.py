@@ -46,8 +46,15 @@ def contents() -> Contents:
 
 def test_every_package_is_found_by_its_name_and_version() -> None:
     found = contents()
-    assert found.packages.apt == {"libc6:amd64": "2.36-9", "libc6:i386": "2.36-9", "mawk": "1.3.4-1"}
-    assert found.packages.pip == {"numpy": "2.4.6", "Odd_One": "1"}  # the first on Python's path is the one that it imports
+    assert found.packages.apt == {
+        "libc6:amd64": "2.36-9",
+        "libc6:i386": "2.36-9",
+        "mawk": "1.3.4-1",
+    }
+    assert found.packages.pip == {
+        "numpy": "2.4.6",
+        "Odd_One": "1",
+    }  # the first on Python's path is the one that it imports
     assert found.horovod == {"pytorch": "2.13.0+cpu"}
     assert (found.system, found.python) == ("Debian GNU/Linux 12 (bookworm)", "3.11.2")
 
@@ -66,7 +73,14 @@ def test_every_python_is_listed_once_with_its_modules() -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["toolkit-modules: nonsense", 'toolkit-modules: {"path": 1}', "toolkit-modules: " + "[" * 100000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "toolkit-modules: nonsense",
+        'toolkit-modules: {"path": 1}',
+        "toolkit-modules: " + "[" * 100000,
+    ],
+)
 def test_modules_that_no_program_of_ours_lists_are_refused(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         parse(f"{line}\n{SAID}")
@@ -83,10 +97,22 @@ def test_what_no_script_of_ours_said_is_refused() -> None:
 
 
 def test_the_script_runs_in_any_shell() -> None:
-    said = subprocess.run(["/bin/sh", "-c", SCRIPT], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    said = subprocess.run(
+        ["/bin/sh", "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     found = parse(said.stdout)
     assert found is not None
-    none = subprocess.run(["/bin/sh", "-c", SCRIPT], capture_output=True, text=True, check=True, env={"PATH": "/nowhere"})
+    none = subprocess.run(
+        ["/bin/sh", "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/nowhere"},
+    )
     bare = parse(none.stdout)
     assert bare is not None
     assert (bare.debian, bare.pip) == ((), ())
@@ -98,7 +124,11 @@ def test_the_bill_of_materials_keeps_to_the_schema() -> None:
     data = json.loads(document)
     assert data["metadata"]["component"]["name"] == "pytorch_cpu"
     urls = {one.get("purl") for one in data["components"]}
-    assert {"pkg:deb/debian/mawk@1.3.4-1?arch=amd64", "pkg:pypi/numpy@2.4.6", "pkg:pypi/odd-one@1"} <= urls
+    assert {
+        "pkg:deb/debian/mawk@1.3.4-1?arch=amd64",
+        "pkg:pypi/numpy@2.4.6",
+        "pkg:pypi/odd-one@1",
+    } <= urls
     assert "pkg:pypi/numpy@1.0" not in urls
     properties = {one["name"]: one["value"] for one in data["metadata"]["component"]["properties"]}
     assert properties["toolkit:horovod:pytorch"] == "2.13.0+cpu"
@@ -109,15 +139,22 @@ def test_the_bill_of_materials_is_the_same_for_the_same_image_only() -> None:
     document = sbom.cyclonedx(MANIFEST, contents(), "1.2.3")
     assert sbom.cyclonedx(MANIFEST, contents(), "1.2.3") == document
     assert sbom.belongs(document, MANIFEST)
-    assert not sbom.belongs(document, msgspec.structs.replace(MANIFEST, built="2026-11-21T06:00:00+00:00"))
+    assert not sbom.belongs(
+        document, msgspec.structs.replace(MANIFEST, built="2026-11-21T06:00:00+00:00")
+    )
     assert not sbom.belongs(document, msgspec.structs.replace(MANIFEST, recipe_hash="cd" * 32))
 
 
 def test_any_licence_text_is_carried() -> None:
     odd = Contents(
-        debian=(DebianPackage(name="a", version="1:2~3+b", architecture="all", source="a", source_version="1:2~3"),),
+        debian=(
+            DebianPackage(
+                name="a", version="1:2~3+b", architecture="all", source="a", source_version="1:2~3"
+            ),
+        ),
         pip=tuple(
-            PythonPackage(name=f"p{n}", version="1", licence=text) for n, text in enumerate(("MIT", "MIT OR GPL-2.0", "née <x>", ""))
+            PythonPackage(name=f"p{n}", version="1", licence=text)
+            for n, text in enumerate(("MIT", "MIT OR GPL-2.0", "née <x>", ""))
         ),
     )
     document = sbom.cyclonedx(MANIFEST, odd, "1")
@@ -132,5 +169,10 @@ def test_any_licence_text_is_carried() -> None:
 def test_manifests_of_before_are_read() -> None:
     old = '{"name": "a", "sif_id": "0", "size": 1, "recipe_hash": "b", "built": "2026-01-01T00:00:00+00:00"}'
     manifest = from_json(old, Manifest)
-    assert (manifest.packages.apt, manifest.base, manifest.locked, manifest.signatures) == ({}, None, "", ())
+    assert (manifest.packages.apt, manifest.base, manifest.locked, manifest.signatures) == (
+        {},
+        None,
+        "",
+        (),
+    )
     assert from_json(to_json(MANIFEST), Manifest) == MANIFEST

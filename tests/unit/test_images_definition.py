@@ -37,7 +37,9 @@ def test_a_definition_is_the_golden_file(form: str) -> None:
 @pytest.mark.parametrize("form", definitions.FORMATS)
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_committed_definitions_are_what_their_recipes_render_to(name: str, form: str) -> None:
-    assert library.definition_path(name, form).read_text() == library.rendered(library.load(name), form)
+    assert library.definition_path(name, form).read_text() == library.rendered(
+        library.load(name), form
+    )
 
 
 def test_a_definition_names_no_machine() -> None:
@@ -54,7 +56,10 @@ def test_no_check_holds_what_a_definition_cannot() -> None:
 
 def recipe(*packages: str, summary: str = "x") -> Resolved:
     steps = ({"block": "python"}, {"block": "pip", "packages": list(packages)})
-    return resolve("x", Recipe(summary=summary, base={"kind": "debootstrap", "release": "bookworm"}, steps=steps))
+    return resolve(
+        "x",
+        Recipe(summary=summary, base={"kind": "debootstrap", "release": "bookworm"}, steps=steps),
+    )
 
 
 def test_the_hash_follows_the_contents_and_not_the_version() -> None:
@@ -81,7 +86,10 @@ def arrives(line: str, tmp_path: Path) -> list[str]:
     return said.read_text().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("text", [*(text for text in HOSTILE if text not in REFUSED and not text.startswith("-")), *BRACES])
+@pytest.mark.parametrize(
+    "text",
+    [*(text for text in HOSTILE if text not in REFUSED and not text.startswith("-")), *BRACES],
+)
 def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> None:
     rendered = substituted(definitions.render(recipe(text), library.scripts(), "1.0"))
     line = next(line for line in rendered.splitlines() if line.startswith("    pip install"))
@@ -89,7 +97,9 @@ def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> N
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize("text", [*REFUSED, "two\nlines", "\n%post\nreboot", "a\0b", "\u2028", "--option"])
+@pytest.mark.parametrize(
+    "text", [*REFUSED, "two\nlines", "\n%post\nreboot", "a\0b", "\u2028", "--option"]
+)
 def test_or_is_refused(text: str) -> None:
     with pytest.raises(BadDataError):
         recipe(text)

@@ -24,7 +24,15 @@ OTHER = (
 
 def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
     found = listing(ONE)
-    assert set(found) == {"/", "/same", "/with space -> not a link", "/link", "/dev/null", "/gone", "/tmp"}
+    assert set(found) == {
+        "/",
+        "/same",
+        "/with space -> not a link",
+        "/link",
+        "/dev/null",
+        "/gone",
+        "/tmp",
+    }
     assert (found["/link"].target, found["/dev/null"].size) == ("usr/lib/a -> b", "1,   3")
 
 
@@ -34,7 +42,11 @@ def test_changes_of_files_are_told_apart_from_times() -> None:
     changes, times, unknown = files(before, after, lambda _: True)
     assert [(one.name, one.before, one.after) for one in changes] == [
         ("/gone", "-rwsr-xr-x root/shadow 10", ""),
-        ("/link", "lrwxrwxrwx root/root 27 -> usr/lib/a -> b", "lrwxrwxrwx root/root 27 -> usr/lib/c"),
+        (
+            "/link",
+            "lrwxrwxrwx root/root 27 -> usr/lib/a -> b",
+            "lrwxrwxrwx root/root 27 -> usr/lib/c",
+        ),
         ("/new", "", "-rw-r--r-- 1000/1000 1"),
     ]
     assert (times, unknown) == (1, 0)
@@ -42,9 +54,16 @@ def test_changes_of_files_are_told_apart_from_times() -> None:
 
 def test_contents_decide_where_sizes_are_the_same() -> None:
     before, after = listing(ONE), listing(ONE)
-    changes, _, unknown = files(before, after, lambda path: {"/same": None, "/gone": True}.get(path, False))
+    changes, _, unknown = files(
+        before, after, lambda path: {"/same": None, "/gone": True}.get(path, False)
+    )
     assert changes == [
-        Change(kind="files", name="/with space -> not a link", before="-rw-r--r-- root/root 5", after="other contents"),
+        Change(
+            kind="files",
+            name="/with space -> not a link",
+            before="-rw-r--r-- root/root 5",
+            after="other contents",
+        ),
     ]
     assert unknown == 1
 
@@ -61,7 +80,13 @@ def test_layers_hide_what_is_below() -> None:
 
 
 def test_names_and_variables_are_compared() -> None:
-    before = variables(["#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n", "export B=2\nif x; then\n  C='3'\nfi\n"])
+    before = variables(
+        ["#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n", "export B=2\nif x; then\n  C='3'\nfi\n"]
+    )
     assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
-    assert named("environment", before, {**before, "B": "4"}) == [Change(kind="environment", name="B", before="2", after="4")]
-    assert named("packages", {}, {"x": "1"}) == [Change(kind="packages", name="x", before="", after="1")]
+    assert named("environment", before, {**before, "B": "4"}) == [
+        Change(kind="environment", name="B", before="2", after="4")
+    ]
+    assert named("packages", {}, {"x": "1"}) == [
+        Change(kind="packages", name="x", before="", after="1")
+    ]

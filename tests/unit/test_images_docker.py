@@ -54,9 +54,15 @@ def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> 
     assert first.endswith(" exec 2>&1; set -ex; \\")
     assert "from=toolkit-wheels" not in first + third
     assert "--mount=type=bind,from=toolkit-wheels,target=/mnt/wheels exec 2>&1; " in second
-    assert third.endswith("--mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels exec 2>&1; set -ex; \\")
-    plain = "\n".join(line if not line.startswith("RUN ") else "RUN" for line in DOCKERFILE.splitlines())
-    without = "\n".join(line if not line.startswith("RUN ") else "RUN" for line in changed.splitlines())
+    assert third.endswith(
+        "--mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels exec 2>&1; set -ex; \\"
+    )
+    plain = "\n".join(
+        line if not line.startswith("RUN ") else "RUN" for line in DOCKERFILE.splitlines()
+    )
+    without = "\n".join(
+        line if not line.startswith("RUN ") else "RUN" for line in changed.splitlines()
+    )
     assert without.replace("FROM scratch AS toolkit-wheels\nCOPY wheels/ /\n\n", "") == plain
 
 
@@ -72,7 +78,9 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
     (tmp_path / "lent").mkdir()
     (tmp_path / "authorities.pem").touch()
     loan = Loan(
-        files={"pip.conf": "[global]\nextra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/0\n"},
+        files={
+            "pip.conf": "[global]\nextra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/0\n"
+        },
         binds=(
             Bind(source=str(tmp_path), target="extra-index-url/1"),
             Bind(source=str(tmp_path / "files"), target="find-links/0"),
@@ -81,17 +89,35 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
         ),
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with lending(loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm") as lends:
-        assert sorted(lends.files) == ["apt.conf", "ca-certificates.crt", "pip.conf", "sources.list"]
-        assert lends.files["sources.list"].read_text() == "deb http://mirror.site/debian bookworm main\n"
+    with lending(
+        loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm"
+    ) as lends:
+        assert sorted(lends.files) == [
+            "apt.conf",
+            "ca-certificates.crt",
+            "pip.conf",
+            "sources.list",
+        ]
+        assert (
+            lends.files["sources.list"].read_text()
+            == "deb http://mirror.site/debian bookworm main\n"
+        )
         assert "/mnt/sources.list" in lends.files["apt.conf"].read_text()
-        index, links = (line.partition(" = ")[2] for line in lends.files["pip.conf"].read_text().splitlines()[1:])
+        index, links = (
+            line.partition(" = ")[2]
+            for line in lends.files["pip.conf"].read_text().splitlines()[1:]
+        )
         assert lends.hidden[0] in index
         assert opener.open(f"{index}/x/").read() == b'<a href="../../files/x.whl">x</a>'
         assert opener.open(index.replace("/simple", "/files/x.whl")).read() == b"wheel"
         assert b"x.whl" in opener.open(f"{links}/").read()
         root = index.partition(f"/{lends.hidden[0]}")[0]
-        for path in ("/", "/files/x.whl", f"/{lends.hidden[0]}/", f"/{lends.hidden[0]}/find-links/0/../../../authorities.pem"):
+        for path in (
+            "/",
+            "/files/x.whl",
+            f"/{lends.hidden[0]}/",
+            f"/{lends.hidden[0]}/find-links/0/../../../authorities.pem",
+        ):
             with pytest.raises(urllib.error.HTTPError):
                 opener.open(root + path)
         assert all("pip.conf" not in word or str(tmp_path) in word for word in lends.arguments())
@@ -102,7 +128,9 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
 def test_a_mirror_in_a_directory_is_served(tmp_path: Path) -> None:
     (tmp_path / "lent").mkdir()
     (tmp_path / "debian").mkdir()
-    with lending(Loan(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm") as lends:
+    with lending(
+        Loan(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm"
+    ) as lends:
         assert lends.files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
 
 
@@ -118,14 +146,22 @@ def fed(name: str) -> tuple[Reader, list[tuple[str, str, str]]]:
 
 def test_steps_are_followed() -> None:
     reader, events = fed("built-20.10.txt")
-    assert events == [("step", "apt", "python3"), ("step", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert events == [
+        ("step", "apt", "python3"),
+        ("step", "torch", "torch 2.13.0+cpu"),
+        ("step", "act", "2 commands"),
+    ]
     assert not reader.gone
     assert not reader.no_space
 
 
 def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> None:
     reader, events = fed("failed-20.10.txt")
-    assert events == [("kept", "apt", "python3"), ("kept", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert events == [
+        ("kept", "apt", "python3"),
+        ("kept", "torch", "torch 2.13.0+cpu"),
+        ("step", "act", "2 commands"),
+    ]
     assert (reader.step, reader.command, reader.code) == ("act", "cat /missing/file", 1)
     assert list(reader.tail) == ["before", "cat: /missing/file: No such file or directory"]
     assert not reader.gone
@@ -140,16 +176,33 @@ def test_an_engine_that_stopped_is_told_from_a_step_that_failed() -> None:
 @pytest.mark.parametrize(
     ("line", "code", "tail"),
     [
-        ('ERROR: process "/bin/sh -c exec 2>&1; x" did not complete successfully: exit code: 7', 7, []),
-        ("ERROR: executor failed running [/bin/sh -c x]: network bridge not found", None, ["network bridge not found"]),
-        ("ERROR: failed to copy: write /x: no space left on device", None, ["failed to copy: write /x: no space left on device"]),
+        (
+            'ERROR: process "/bin/sh -c exec 2>&1; x" did not complete successfully: exit code: 7',
+            7,
+            [],
+        ),
+        (
+            "ERROR: executor failed running [/bin/sh -c x]: network bridge not found",
+            None,
+            ["network bridge not found"],
+        ),
+        (
+            "ERROR: failed to copy: write /x: no space left on device",
+            None,
+            ["failed to copy: write /x: no space left on device"],
+        ),
     ],
 )
 def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: list[str]) -> None:
     reader = Reader()
     reader.feed("#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: python3'")
     reader.feed(f"#5 {line}")
-    assert (reader.step, reader.code, list(reader.tail), reader.no_space) == ("apt", code, tail, "no space" in line)
+    assert (reader.step, reader.code, list(reader.tail), reader.no_space) == (
+        "apt",
+        code,
+        tail,
+        "no space" in line,
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,11 +256,19 @@ def test_a_saved_image_becomes_a_layout(tmp_path: Path) -> None:
     manifest = json.loads(blob(index["manifests"][0]))
     assert blob(manifest["config"]) == b'{"a": 1}'
     assert [blob(layer) for layer in manifest["layers"]] == [b"layer", b"layer"]
-    assert {layer["mediaType"] for layer in manifest["layers"]} == {"application/vnd.oci.image.layer.v1.tar"}
-    assert sorted(path.name for path in (tmp_path / "image").iterdir()) == ["blobs", "index.json", "oci-layout"]
+    assert {layer["mediaType"] for layer in manifest["layers"]} == {
+        "application/vnd.oci.image.layer.v1.tar"
+    }
+    assert sorted(path.name for path in (tmp_path / "image").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
 
 
-@pytest.mark.parametrize("data", [b"", saved()[:1200], saved(**{"manifest.json": b"[]"}), tar(x=b"y")])
+@pytest.mark.parametrize(
+    "data", [b"", saved()[:1200], saved(**{"manifest.json": b"[]"}), tar(x=b"y")]
+)
 def test_a_saved_image_that_is_not_whole_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ValueError, match="it "):
         write_layout([data], tmp_path / "image")
@@ -220,18 +281,25 @@ def test_an_archive_of_oci_becomes_one_that_engines_load(tmp_path: Path) -> None
     with tarfile.open(tmp_path / "plain.tar", "w") as archive:
         for path in sorted((tmp_path / "image").rglob("*")):
             archive.add(path, path.relative_to(tmp_path / "image"), recursive=False)
-    with as_docker_archive(tmp_path / "plain.tar", tmp_path) as found, tarfile.open(found) as archive:
+    with (
+        as_docker_archive(tmp_path / "plain.tar", tmp_path) as found,
+        tarfile.open(found) as archive,
+    ):
         stream = archive.extractfile("manifest.json")
         assert stream
         listed = json.load(stream)
         assert len(listed[0]["Layers"]) == 2
         assert {listed[0]["Config"], *listed[0]["Layers"]} <= set(archive.getnames())
     assert not found.exists()
-    with as_docker_archive(tmp_path / "image.tar", tmp_path) as found:  # as `tar -c .` names its files
+    with as_docker_archive(
+        tmp_path / "image.tar", tmp_path
+    ) as found:  # as `tar -c .` names its files
         assert found.exists()
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 2000, tar(x=b"y"), tar(**{"index.json": b'{"manifests": []}'})])
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 2000, tar(x=b"y"), tar(**{"index.json": b'{"manifests": []}'})]
+)
 def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.tar").write_bytes(data)
     with pytest.raises(ValueError, match="it "), as_docker_archive(tmp_path / "x.tar", tmp_path):
@@ -244,9 +312,18 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
     found = fetched(base)
     assert found
     assert found.image.reference == "nvcr.io/nvidia/pytorch:22.03-py3"
-    assert found.image.digest == "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert (
+        found.image.digest
+        == "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    )
     assert found.base.header() == ("Bootstrap: oci-archive", f"From: {tmp_path}/x.tar")
-    text = "# x\n\n" + "\n".join(base.header()) + "\nStage: build\n\n" + "\n".join(base.header()) + "\n"
+    text = (
+        "# x\n\n"
+        + "\n".join(base.header())
+        + "\nStage: build\n\n"
+        + "\n".join(base.header())
+        + "\n"
+    )
     assert found.definition(text, base).count(f"From: {tmp_path}/x.tar\n") == 2
     with pytest.raises(ImageMissingError):
         fetched(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
@@ -256,14 +333,31 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
 
 def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
     (tmp_path / "tree.tar").write_bytes(tar(etc__hostname=b"x"))
-    config = {"Env": ["PATH=/bin"], "Cmd": ["/bin/bash"], "Labels": {"toolkit.base": "debian bookworm"}}
-    archive_of(tmp_path / "tree.tar", tmp_path / "image.tar", "toolkit/debian:x", config, "amd64", "2026-01-02T03:04:05+00:00")
+    config = {
+        "Env": ["PATH=/bin"],
+        "Cmd": ["/bin/bash"],
+        "Labels": {"toolkit.base": "debian bookworm"},
+    }
+    archive_of(
+        tmp_path / "tree.tar",
+        tmp_path / "image.tar",
+        "toolkit/debian:x",
+        config,
+        "amd64",
+        "2026-01-02T03:04:05+00:00",
+    )
     with as_docker_archive(tmp_path / "image.tar", tmp_path) as found:
         assert found == tmp_path / "image.tar"
     write_layout([found.read_bytes()], tmp_path / "image")
     with tarfile.open(found) as archive:
-        told = {name: json.load(stream) for name in ("manifest.json", "config.json") if (stream := archive.extractfile(name))}
-    assert told["manifest.json"] == [{"Config": "config.json", "RepoTags": ["toolkit/debian:x"], "Layers": ["layer.tar"]}]
+        told = {
+            name: json.load(stream)
+            for name in ("manifest.json", "config.json")
+            if (stream := archive.extractfile(name))
+        }
+    assert told["manifest.json"] == [
+        {"Config": "config.json", "RepoTags": ["toolkit/debian:x"], "Layers": ["layer.tar"]}
+    ]
     assert told["config.json"]["config"] == config
     layer = hashlib.sha256((tmp_path / "tree.tar").read_bytes()).hexdigest()
     assert told["config.json"]["rootfs"] == {"type": "layers", "diff_ids": [f"sha256:{layer}"]}

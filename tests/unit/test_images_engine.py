@@ -38,7 +38,9 @@ def answering(sock: Path, component: str, version: str) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
+            found = next(
+                (answer for path, answer in answers.items() if self.path.endswith(path)), {}
+            )
             body = json.dumps(found).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -67,23 +69,37 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
-        "toolkit.images.build.docker.engine._SYSTEM_SOCKETS", (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock"))
+        "toolkit.images.build.docker.engine._SYSTEM_SOCKETS",
+        (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock")),
     )
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("component", "name", "is_podman"), [("Engine", "docker 20.10.24", False), ("Podman Engine", "podman 20.10.24", True)]
+    ("component", "name", "is_podman"),
+    [("Engine", "docker 20.10.24", False), ("Podman Engine", "podman 20.10.24", True)],
 )
-def test_an_engine_at_a_usual_place_is_found(alone: Path, component: str, name: str, is_podman: bool) -> None:
+def test_an_engine_at_a_usual_place_is_found(
+    alone: Path, component: str, name: str, is_podman: bool
+) -> None:
     with answering(alone / "podman.sock", component, "20.10.24") as address:
         found = engine()
-        assert (str(found), found.address, found.is_podman, found.root) == (name, address, is_podman, None)
+        assert (str(found), found.address, found.is_podman, found.root) == (
+            name,
+            address,
+            is_podman,
+            None,
+        )
 
 
-def test_what_the_user_chose_is_the_only_one_that_is_asked(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_chose_is_the_only_one_that_is_asked(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{alone}/other.sock")
-    with answering(alone / "docker.sock", "Engine", "1"), pytest.raises(NeedsInstallError) as raised:
+    with (
+        answering(alone / "docker.sock", "Engine", "1"),
+        pytest.raises(NeedsInstallError) as raised,
+    ):
         engine()
     assert raised.value.details == (f"unix://{alone}/other.sock: no such socket",)
 
@@ -92,7 +108,11 @@ def test_the_context_of_the_user_is_followed(alone: Path, monkeypatch: pytest.Mo
     identity = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"  # sha256 of its name, as Docker files it
     meta = alone / ".docker/contexts/meta" / identity
     meta.mkdir(parents=True)
-    described = {"Name": "test", "Metadata": {}, "Endpoints": {"docker": {"Host": f"unix://{alone}/chosen.sock", "SkipTLSVerify": False}}}
+    described = {
+        "Name": "test",
+        "Metadata": {},
+        "Endpoints": {"docker": {"Host": f"unix://{alone}/chosen.sock", "SkipTLSVerify": False}},
+    }
     (meta / "meta.json").write_text(json.dumps(described))
     (alone / ".docker/config.json").write_text('{"currentContext": "test"}')
     with answering(alone / "chosen.sock", "Engine", "27.1") as address:
@@ -116,28 +136,40 @@ def test_no_engine_says_what_was_tried_and_what_to_do(alone: Path) -> None:
 def client(directory: Path, version: str, *, buildx: bool) -> None:
     directory.mkdir()
     program = directory / "docker"
-    program.write_text(f'#!/bin/sh\nif [ "$1" = buildx ]; then exit {0 if buildx else 1}; fi\necho {version}\n')
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = buildx ]; then exit {0 if buildx else 1}; fi\necho {version}\n'
+    )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
 @pytest.mark.parametrize(
     ("clients", "chosen"),
     [
-        ((("28.2.2", False), ("20.10.24+dfsg1", False)), 1),  # a newer client without its plugin shadows one that can
+        (
+            (("28.2.2", False), ("20.10.24+dfsg1", False)),
+            1,
+        ),  # a newer client without its plugin shadows one that can
         ((("28.2.2", True), ("20.10.24", False)), 0),
         ((("23.0.1", False), ("27.0.0", True)), 1),
     ],
 )
 def test_the_first_client_that_can_build_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: tuple[tuple[str, bool], ...], chosen: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clients: tuple[tuple[str, bool], ...],
+    chosen: int,
 ) -> None:
     for number, (version, buildx) in enumerate(clients):
         client(tmp_path / str(number), version, buildx=buildx)
-    monkeypatch.setenv("PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin")
+    monkeypatch.setenv(
+        "PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin"
+    )
     assert docker_client.find().program == str(tmp_path / str(chosen) / "docker")
 
 
-def test_podman_is_asked_by_its_own_client(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_is_asked_by_its_own_client(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1"):
         found = engine()
         assert found.own("toolkit/tiny") == "localhost/toolkit/tiny"
@@ -149,7 +181,9 @@ def test_podman_is_asked_by_its_own_client(alone: Path, tmp_path: Path, monkeypa
         assert docker.client_of(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
 
 
-def test_podmans_client_is_told_the_socket_of_another_user(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podmans_client_is_told_the_socket_of_another_user(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1") as address:
         found = engine()
         assert (found.is_ours, engines.address_for_client(found)) == (True, "")
@@ -162,15 +196,22 @@ def test_podmans_client_is_told_the_socket_of_another_user(alone: Path, monkeypa
         assert engines.address_for_client(engine()) == ""
 
 
-def test_where_neither_engine_can_build_both_reasons_are_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_neither_engine_can_build_both_reasons_are_told(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused() -> None:
-        raise ForbiddenError("the user has no ids", next_step="apptainer config fakeroot --add user")
+        raise ForbiddenError(
+            "the user has no ids", next_step="apptainer config fakeroot --add user"
+        )
 
     monkeypatch.setattr(choice, "way", refused)
     assert choice.engine("docker", Silent()) == "docker"
     with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
         choice.engine("auto", Silent())
-    assert raised.value.details[:2] == ("Apptainer: the user has no ids", "Docker: no Docker engine answers")
+    assert raised.value.details[:2] == (
+        "Apptainer: the user has no ids",
+        "Docker: no Docker engine answers",
+    )
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.setattr(docker_client, "find", lambda: None)

@@ -43,7 +43,9 @@ def _published(images: Path) -> str:
 
 
 @pytest.mark.parametrize("with_old", [True, False])
-def test_a_killed_publish_leaves_the_old_image_or_the_new_one(with_old: bool, tmp_path: Path) -> None:
+def test_a_killed_publish_leaves_the_old_image_or_the_new_one(
+    with_old: bool, tmp_path: Path
+) -> None:
     seen: list[str] = []
     for killed in kill_at_each(lambda place: _store(place, with_old=with_old), PUBLISH, tmp_path):
         images = killed.place / "images"
@@ -85,7 +87,9 @@ def _texts(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", [LAYERS, WHEELS])
 @pytest.mark.parametrize(("with_old", "anew"), [(False, False), (True, False), (True, True)])
-def test_a_killed_keep_leaves_a_whole_entry_or_none(kind: str, with_old: bool, anew: bool, tmp_path: Path) -> None:
+def test_a_killed_keep_leaves_a_whole_entry_or_none(
+    kind: str, with_old: bool, anew: bool, tmp_path: Path
+) -> None:
     whole = {text: [text, text * 2] if kind == WHEELS else [text * 1000] for text in ("old", "new")}
 
     def prepare(place: Path) -> None:
@@ -106,7 +110,11 @@ def test_a_killed_keep_leaves_a_whole_entry_or_none(kind: str, with_old: bool, a
             assert _texts(Path(found.path)) == whole["new" if anew or not with_old else "old"]
         cache.sweep()  # leftovers go, the entry stays
         assert cache.find(kind, "key") == found or found is None
-        left = {path.name for path in (cache.directory / kind).iterdir()} if (cache.directory / kind).exists() else set()
+        left = (
+            {path.name for path in (cache.directory / kind).iterdir()}
+            if (cache.directory / kind).exists()
+            else set()
+        )
         assert left <= {".lock", "key", "key.sqfs", "key.json"}, killed
         # The next build keeps it, whatever was left.
         again = cache.keep(kind, "key", _made_again(killed.place, kind), about="step", anew=True)

@@ -23,14 +23,28 @@ DIGEST = "sha256:" + "ab" * 32
     ("image", "name", "origin"),
     [
         ("docker://python:3.11", "python_3.11", "docker://docker.io/library/python:3.11"),
-        ("docker://pytorch/pytorch:2.7.1", "pytorch_pytorch_2.7.1", "docker://docker.io/pytorch/pytorch:2.7.1"),
-        ("docker://nvcr.io/nvidia/pytorch:22.03-py3", "nvcr.io_nvidia_pytorch_22.03-py3", "docker://nvcr.io/nvidia/pytorch:22.03-py3"),
+        (
+            "docker://pytorch/pytorch:2.7.1",
+            "pytorch_pytorch_2.7.1",
+            "docker://docker.io/pytorch/pytorch:2.7.1",
+        ),
+        (
+            "docker://nvcr.io/nvidia/pytorch:22.03-py3",
+            "nvcr.io_nvidia_pytorch_22.03-py3",
+            "docker://nvcr.io/nvidia/pytorch:22.03-py3",
+        ),
         ("oras://localhost:5000/a/b:1", "localhost_5000_a_b_1", "oras://localhost:5000/a/b:1"),
         ("docker://busybox", "busybox_latest", "docker://docker.io/library/busybox:latest"),
-        (f"docker://busybox@{DIGEST}", f"busybox_{DIGEST.replace(':', '_')}", f"docker://docker.io/library/busybox@{DIGEST}"),
+        (
+            f"docker://busybox@{DIGEST}",
+            f"busybox_{DIGEST.replace(':', '_')}",
+            f"docker://docker.io/library/busybox@{DIGEST}",
+        ),
     ],
 )
-def test_an_image_is_kept_under_the_name_of_its_reference(image: str, name: str, origin: str) -> None:
+def test_an_image_is_kept_under_the_name_of_its_reference(
+    image: str, name: str, origin: str
+) -> None:
     assert foreign.is_reference(image)
     assert (foreign.name_of(image), foreign.origin_of(image)) == (name, origin)
     assert is_image_name(name)
@@ -42,25 +56,34 @@ def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
     assert all(is_image_name(name) and len(name) <= LONGEST for name in names)
 
 
-@pytest.mark.parametrize("image", ["pytorch_cpu", "/a/b.sif", "./docker:x.sif", "library://x/y", "docker:/x", "python:3.11"])
+@pytest.mark.parametrize(
+    "image",
+    ["pytorch_cpu", "/a/b.sif", "./docker:x.sif", "library://x/y", "docker:/x", "python:3.11"],
+)
 def test_other_names_are_no_references(image: str) -> None:
     assert not foreign.is_reference(image)
 
 
-@pytest.mark.parametrize("image", ["docker://", "docker://A b", "docker://../x", "oras://x/y:z w", "docker://x@sha256:1"])
+@pytest.mark.parametrize(
+    "image", ["docker://", "docker://A b", "docker://../x", "oras://x/y:z w", "docker://x@sha256:1"]
+)
 def test_what_is_no_reference_is_refused(image: str) -> None:
     with pytest.raises(UsageError):
         foreign.kept(image)
 
 
-def test_only_the_image_of_this_very_reference_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_image_of_this_very_reference_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
     image = "docker://python:3.11"
     assert foreign.kept(image) is None
     (tmp_path / "python_3.11.sif").write_bytes(WHOLE)
     with pytest.raises(UsageError, match="another image has that name"):
         foreign.kept(image)
-    known = msgspec.structs.replace(MANIFEST, sif_id=WHOLE[48:64].hex(), size=len(WHOLE), origin=foreign.origin_of(image))
+    known = msgspec.structs.replace(
+        MANIFEST, sif_id=WHOLE[48:64].hex(), size=len(WHOLE), origin=foreign.origin_of(image)
+    )
     (tmp_path / "python_3.11.json").write_text(to_json(known))
     assert foreign.kept(image) == store.find("python_3.11")
     (tmp_path / "python_3.11.sif").write_bytes(WHOLE[:-100])

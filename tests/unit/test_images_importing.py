@@ -19,7 +19,11 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.expansion import for_docker, for_shell, ordered, references
 from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
 from toolkit.images.recipe.importers import installs
-from toolkit.images.recipe.importers.dockerfile_reader import UnknownValueError, expanded, instructions
+from toolkit.images.recipe.importers.dockerfile_reader import (
+    UnknownValueError,
+    expanded,
+    instructions,
+)
 from toolkit.images.recipe.importing import command_of
 
 DOCKERFILE = """\
@@ -70,7 +74,9 @@ def taken(text: str, directory: Path, name: str = "Dockerfile") -> Result:
     (directory / name).write_text(text)
     for beside in ("x", "a"):
         (directory / beside).write_text("text\n")
-    return CliRunner().invoke(command, ["import", str(directory / name), "--name", "mine", "--directory", str(directory)])
+    return CliRunner().invoke(
+        command, ["import", str(directory / name), "--name", "mine", "--directory", str(directory)]
+    )
 
 
 def steps(text: str, directory: Path) -> list[dict[str, Any]]:
@@ -78,31 +84,53 @@ def steps(text: str, directory: Path) -> list[dict[str, Any]]:
     done = taken(text, directory)
     assert done.exit_code == 0, done.exception
     library.load(str(directory / "mine.toml"))
-    found: list[dict[str, Any]] = msgspec.toml.decode((directory / "mine.toml").read_text()).get("steps", [])
+    found: list[dict[str, Any]] = msgspec.toml.decode((directory / "mine.toml").read_text()).get(
+        "steps", []
+    )
     return found
 
 
 def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
     found = {step.get("name", step["block"]): step for step in steps(DOCKERFILE, tmp_path)}
-    assert list(found) == ["line-6", "line-7", "line-10", "line-13", "env"], "in the order of the file"
+    assert list(found) == ["line-6", "line-7", "line-10", "line-13", "env"], (
+        "in the order of the file"
+    )
     assert found["line-7"]["command"] == "apt-get update &&     apt-get install -y gcc"
-    assert found["line-13"]["variables"] == {"VERSION": "1", "A": "1", "B": "two words", "PATH": "1/bin:${PATH}"}
+    assert found["line-13"]["variables"] == {
+        "VERSION": "1",
+        "A": "1",
+        "B": "two words",
+        "PATH": "1/bin:${PATH}",
+    }
     assert (found["line-13"]["user"], "user" in found["line-10"]) == ("me", False)
-    assert found["env"] == {"block": "env", "variables": {"A": "1", "B": "two words", "PATH": "1/bin:${PATH}"}, "expand": ["PATH"]}
+    assert found["env"] == {
+        "block": "env",
+        "variables": {"A": "1", "B": "two words", "PATH": "1/bin:${PATH}"},
+        "expand": ["PATH"],
+    }
     assert found["line-7"]["checks"]["line-7-apt-1"].startswith("for name in gcc; do dpkg-query -W")
-    assert found["line-10"]["checks"]["line-10-pip-1"].startswith("for name in torch numpy scikit-learn; do pip show -q")
+    assert found["line-10"]["checks"]["line-10-pip-1"].startswith(
+        "for name in torch numpy scikit-learn; do pip show -q"
+    )
     assert found["line-7"]["directory"] == "/workspace", "where NVIDIA's images begin"
     assert (found["line-6"]["owner"], found["line-6"]["path"]) == ("a:b", "/y")
     stages = library.staged(library.load(str(tmp_path / "mine.toml")))
     assert stages.base.detail() == "NGC pytorch 22.03"
-    assert 'export PATH="1/bin:${PATH}"' in library.rendered(library.load(str(tmp_path / "mine.toml")))
-    assert 'ENV PATH="1/bin:${PATH}"' in library.rendered(library.load(str(tmp_path / "mine.toml")), "docker")
+    assert 'export PATH="1/bin:${PATH}"' in library.rendered(
+        library.load(str(tmp_path / "mine.toml"))
+    )
+    assert 'ENV PATH="1/bin:${PATH}"' in library.rendered(
+        library.load(str(tmp_path / "mine.toml")), "docker"
+    )
 
 
 def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
     done = taken(DOCKERFILE, tmp_path)
     lines = [line for line in done.output.splitlines() if line.startswith("not taken")]
-    assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [["11:", "USER"], ["12:", "CMD"]]
+    assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [
+        ["11:", "USER"],
+        ["12:", "CMD"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,23 +160,44 @@ def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.exception
     stages = library.staged(library.load(str(tmp_path / "mine.toml")))
     lines = [step.lines for step in stages.steps]
-    assert lines[1][:5] == ("apt-get update", "apt-get install -y gcc", "if true; then", 'echo "a  b"', "fi"), "after %files"
-    assert (stages.environment, stages.expanding) == ({"A": "1", "B": "two words"}, {"PATH": "/opt/1/bin:${PATH}"})
+    assert lines[1][:5] == (
+        "apt-get update",
+        "apt-get install -y gcc",
+        "if true; then",
+        'echo "a  b"',
+        "fi",
+    ), "after %files"
+    assert (stages.environment, stages.expanding) == (
+        {"A": "1", "B": "two words"},
+        {"PATH": "/opt/1/bin:${PATH}"},
+    )
     assert stages.base.dockerfile() == "debian:bookworm"
     assert [check.name for check in stages.checks] == ["line-7-apt-1"]
-    lost = [line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("not taken")]
+    lost = [
+        line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("not taken")
+    ]
     assert lost == [":19: if true; then C=1; fi", ":24: %runscript"]
 
 
 @pytest.mark.parametrize(
     ("post", "encoded"),
-    [("cat > /a <<END\n  indented\nEND", True), ('echo "two\nlines"', True), ("echo\t'a\tb'", True), ("cd /a\nls", False)],
+    [
+        ("cat > /a <<END\n  indented\nEND", True),
+        ('echo "two\nlines"', True),
+        ("echo\t'a\tb'", True),
+        ("cd /a\nls", False),
+    ],
 )
 def test_a_post_section_runs_as_one_script(post: str, encoded: bool, tmp_path: Path) -> None:
     taken(f"Bootstrap: docker\nFrom: debian:bookworm\n%post\n{post}\n", tmp_path, "x.def")
     (step,) = msgspec.toml.decode((tmp_path / "mine.toml").read_text())["steps"]
     if encoded:
-        printed = subprocess.run(["sh", "-c", 'printf %b "$1"', "sh", step["command"]], capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run(
+            ["sh", "-c", 'printf %b "$1"', "sh", step["command"]],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert printed == f"{post}\n"
         assert step["program"] == ["/bin/sh", "-ex", "-c"]
     else:
@@ -159,7 +208,10 @@ def test_a_post_section_runs_as_one_script(post: str, encoded: bool, tmp_path: P
     ("text", "error"),
     [
         ("FROM a AS b\nRUN x\nFROM c\n", UsageError),
-        ("Bootstrap: docker\nFrom: a\nStage: one\n%post\nx\nBootstrap: docker\nFrom: b\n", UsageError),
+        (
+            "Bootstrap: docker\nFrom: a\nStage: one\n%post\nx\nBootstrap: docker\nFrom: b\n",
+            UsageError,
+        ),
         ("Bootstrap: yum\nMirrorURL: x\n", UsageError),
         ("hello\n", ConfigError),
         ("FROM scratch\nRUN x\n", ConfigError),
@@ -237,27 +289,45 @@ def test_instructions_are_read_as_buildkit_reads_them() -> None:
     copy = "COPY <<ONE <<-'TWO' /d/\none $A\nONE\n\ttwo\n\tTWO\n"
     text = f'# escape=`\r\nFROM a\r\nrun x `  \r\n  # comment\r\n\r\n  y\r\n{copy}RUN ["a", "b"]\n'
     found = instructions(text, "Dockerfile")
-    assert [(one.line, one.name) for one in found] == [(2, "FROM"), (3, "RUN"), (7, "COPY"), (12, "RUN")]
+    assert [(one.line, one.name) for one in found] == [
+        (2, "FROM"),
+        (3, "RUN"),
+        (7, "COPY"),
+        (12, "RUN"),
+    ]
     assert found[1].text == "x   y"
-    assert [(doc.name, doc.is_literal, doc.text) for doc in found[2].heredocs] == [("ONE", False, "one $A\n"), ("TWO", True, "two\n")]
+    assert [(doc.name, doc.is_literal, doc.text) for doc in found[2].heredocs] == [
+        ("ONE", False, "one $A\n"),
+        ("TWO", True, "two\n"),
+    ]
     assert found[3].words == ("a", "b")
 
 
 @pytest.mark.parametrize("text", ["a\tb", "a\\b\n", "'{{ x }}'\n\x01", "é\u202e%s\\n", "\\0101"])
 def test_any_command_reaches_the_shell_byte_for_byte(text: str) -> None:
     step = command_of(text)
-    printed = subprocess.run(["sh", "-c", 'printf %b "$1"', "sh", step["command"]], capture_output=True, check=True).stdout
+    printed = subprocess.run(
+        ["sh", "-c", 'printf %b "$1"', "sh", step["command"]], capture_output=True, check=True
+    ).stdout
     assert (printed == text.encode()) if step.get("encoded") else (step["command"] == text)
     assert step["command"].isprintable()
 
 
-@pytest.mark.parametrize("value", ["plain", 'a"b\\c`d$$e', "/x:${A}", "${A}${B}", "{{ x }}", "}}}", "${A}{{", "it's"])
+@pytest.mark.parametrize(
+    "value", ["plain", 'a"b\\c`d$$e', "/x:${A}", "${A}${B}", "{{ x }}", "}}}", "${A}{{", "it's"]
+)
 def test_values_of_the_base_are_completed_by_the_shell(value: str) -> None:
     expected = value.replace("${A}", "of a").replace("${B}", "of b").replace("$$", "$")
     script = f"A='of a' B='of b'; printf %s {for_shell(value)}"
-    assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == expected
+    assert (
+        subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+        == expected
+    )
     assert "{{" not in for_shell(value)
-    assert dockerfile.expanded(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$") == expected
+    assert (
+        dockerfile.expanded(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$")
+        == expected
+    )
 
 
 def test_variables_are_set_after_those_that_need_their_old_value() -> None:
@@ -277,7 +347,10 @@ def test_what_a_file_sets_is_used_by_what_follows_it_only(tmp_path: Path) -> Non
 
 
 def test_a_base_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None:
-    assert "may begin in another directory" in taken("FROM somewhere.org/x:1\nRUN a\nRUN b\n", tmp_path).output
+    assert (
+        "may begin in another directory"
+        in taken("FROM somewhere.org/x:1\nRUN a\nRUN b\n", tmp_path).output
+    )
     (tmp_path / "mine.toml").unlink()
     assert "may begin" not in taken("FROM somewhere.org/x:1\nWORKDIR /x\nRUN a\n", tmp_path).output
     (tmp_path / "mine.toml").unlink()
@@ -311,13 +384,19 @@ def test_files_that_are_too_large_are_refused_with_what_to_do(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("apt-get update && apt-get install -y --no-install-recommends -t stable gcc=12 g++ && rm -rf /x", ["gcc", "g++"]),
+        (
+            "apt-get update && apt-get install -y --no-install-recommends -t stable gcc=12 g++ && rm -rf /x",
+            ["gcc", "g++"],
+        ),
         ("DEBIAN_FRONTEND=noninteractive apt install curl; echo install vim", ["curl"]),
         (
             "python3.8 -m pip install --no-cache-dir -r req.txt -i https://x/y torch==2.0 'numpy>=1,<2'",
             ["python3.8 -m pip", "torch", "numpy"],
         ),
-        ("/opt/v/bin/pip3 install a[b]==1 ./local https://x/y.whl git+https://x/y", ["/opt/v/bin/pip3", "a"]),
+        (
+            "/opt/v/bin/pip3 install a[b]==1 ./local https://x/y.whl git+https://x/y",
+            ["/opt/v/bin/pip3", "a"],
+        ),
         ("pip install --target /x torch", []),
         ("pip install $PACKAGES", []),
         ("make install", []),
@@ -344,6 +423,14 @@ def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:
 
     text = definition("x", "docker", {"A": "$X 'y'", "B": "plain"})
     settings = [line.strip() for line in text.splitlines() if "export" in line]
-    assert subprocess.run(["sh", "-c", f'{settings[0]}; printf %s "$A"'], capture_output=True, text=True, check=True).stdout == "$X 'y'"
+    assert (
+        subprocess.run(
+            ["sh", "-c", f'{settings[0]}; printf %s "$A"'],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        == "$X 'y'"
+    )
     assert len(settings) == 1, "what comes along by itself is not written twice"
     assert "%environment" not in definition("x", "docker", {"B": "plain"})

@@ -26,7 +26,9 @@ from toolkit.images.build.apptainer.inroot import is_below, resolve
         ({"a": "/"}, "a/a/a/etc", "etc"),
     ],
 )
-def test_links_are_followed_within_the_root(tmp_path: Path, links: dict[str, str], path: str, leads_to: str) -> None:
+def test_links_are_followed_within_the_root(
+    tmp_path: Path, links: dict[str, str], path: str, leads_to: str
+) -> None:
     for place, target in links.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).symlink_to(target)
@@ -41,14 +43,24 @@ def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
         resolve(tmp_path, "/a/x")
 
 
-WORDS = st.lists(st.sampled_from(["a", "b", "c", "..", ".", "", "x y"]), min_size=1, max_size=6).map("/".join)
+WORDS = st.lists(
+    st.sampled_from(["a", "b", "c", "..", ".", "", "x y"]), min_size=1, max_size=6
+).map("/".join)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-@given(
-    links=st.dictionaries(st.sampled_from(["a", "b", "c", "a/b", "b/c", "c/a/b"]), WORDS, max_size=5), path=WORDS, absolute=st.booleans()
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
 )
-def test_nothing_leads_out(tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str, absolute: bool) -> None:
+@given(
+    links=st.dictionaries(
+        st.sampled_from(["a", "b", "c", "a/b", "b/c", "c/a/b"]), WORDS, max_size=5
+    ),
+    path=WORDS,
+    absolute=st.booleans(),
+)
+def test_nothing_leads_out(
+    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str, absolute: bool
+) -> None:
     root = tmp_path_factory.mktemp("root") / "inner"
     root.mkdir()
     for place, target in links.items():
@@ -62,5 +74,7 @@ def test_nothing_leads_out(tmp_path_factory: pytest.TempPathFactory, links: dict
     except OSError:
         return
     assert found == root or str(found).startswith(f"{root}/")
-    assert not any((root / one).is_symlink() for one in [found, *found.parents] if root in one.parents)
+    assert not any(
+        (root / one).is_symlink() for one in [found, *found.parents] if root in one.parents
+    )
     assert os.path.realpath(found) == str(found)

@@ -17,7 +17,9 @@ PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhq
 
 
 def test_a_public_key_has_the_fingerprint_that_openssl_says() -> None:
-    der = subprocess.run(["base64", "-d"], input=PUBLIC.splitlines()[1].encode(), capture_output=True, check=True).stdout
+    der = subprocess.run(
+        ["base64", "-d"], input=PUBLIC.splitlines()[1].encode(), capture_output=True, check=True
+    ).stdout
     assert fingerprint(PUBLIC) == hashlib.sha256(der).hexdigest()
     assert fingerprint(PUBLIC.replace("\n", "\r\n")) == fingerprint(PUBLIC)
 
@@ -44,13 +46,17 @@ def test_what_is_no_public_key_is_refused(text: str, why: str) -> None:
         ("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA", True),
     ],
 )
-def test_a_guarded_private_key_is_told_from_an_open_one(head: str, body: str, guarded: bool) -> None:
+def test_a_guarded_private_key_is_told_from_an_open_one(
+    head: str, body: str, guarded: bool
+) -> None:
     assert is_guarded(f"-----BEGIN {head}-----\n{body}\n-----END {head}-----\n") is guarded
 
 
 def test_a_key_that_openssl_does_not_read_is_refused() -> None:
     with pytest.raises(ValueError, match="cosign"):
-        is_guarded("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
+        is_guarded(
+            "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"
+        )
     with pytest.raises(ValueError, match="no private key"):
         is_guarded(PUBLIC)
 
@@ -59,7 +65,10 @@ def test_a_key_that_openssl_does_not_read_is_refused() -> None:
     ("text", "found"),
     [
         ("8CA517984E478502A41D55C136D780C4B4E01CE2", "8ca517984e478502a41d55c136d780c4b4e01ce2"),
-        ("0x8ca5 1798 4e47 8502 a41d  55c1 36d7 80c4 b4e0 1ce2", "8ca517984e478502a41d55c136d780c4b4e01ce2"),
+        (
+            "0x8ca5 1798 4e47 8502 a41d  55c1 36d7 80c4 b4e0 1ce2",
+            "8ca517984e478502a41d55c136d780c4b4e01ce2",
+        ),
         ("key.pub", None),
         ("8ca5", None),
     ],

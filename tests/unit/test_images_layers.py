@@ -33,7 +33,10 @@ def stages(
     prelude: str = "umask 022",
 ) -> Stages:
     def steps(names: Sequence[str]) -> tuple[Step, ...]:
-        return tuple(Step(name=name, detail="", lines=(f"echo {name}",), products=name == "take") for name in names)
+        return tuple(
+            Step(name=name, detail="", lines=(f"echo {name}",), products=name == "take")
+            for name in names
+        )
 
     return Stages(
         base=LocalImage(path="/base"),
@@ -61,13 +64,32 @@ def test_a_key_changes_with_the_step_and_all_before_it() -> None:
     assert changed(before, chain(stages())) == set()
     assert changed(before, chain(stages(final=("take", "other")))) == {"other"}
     assert changed(before, chain(stages(common=("a", "x")))) == {"x", "compile", "take", "last"}
-    assert changed(before, chain(stages(), state="another base")) == {"a", "b", "compile", "take", "last"}
-    assert changed(before, chain(stages(prelude="umask 077"))) == {"a", "b", "compile", "take", "last"}
+    assert changed(before, chain(stages(), state="another base")) == {
+        "a",
+        "b",
+        "compile",
+        "take",
+        "last",
+    }
+    assert changed(before, chain(stages(prelude="umask 077"))) == {
+        "a",
+        "b",
+        "compile",
+        "take",
+        "last",
+    }
 
 
 def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
-    assert changed(chain(stages()), chain(stages(build=("compile-more",)))) == {"compile-more", "take", "last"}
-    assert changed(chain(stages(final=("first", "take"))), chain(stages(final=("first", "take"), build=("compile-more",)))) == {
+    assert changed(chain(stages()), chain(stages(build=("compile-more",)))) == {
+        "compile-more",
+        "take",
+        "last",
+    }
+    assert changed(
+        chain(stages(final=("first", "take"))),
+        chain(stages(final=("first", "take"), build=("compile-more",))),
+    ) == {
         "compile-more",
         "take",
     }
@@ -89,11 +111,16 @@ def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str
     assert [task.name for task in todo.tasks] == names
     assert takes_products(chain(stages()), kept) == (kept < 3)
     assert todo.compiles == ("compile" in names)
-    assert [link.name for link in todo.layers.values()] == [name for name in names if name != "compile"]
+    assert [link.name for link in todo.layers.values()] == [
+        name for name in names if name != "compile"
+    ]
 
 
 def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
-    done = {task.name: task for task in plan(chain(stages()), 1, directory="/d", products="/p", compiled=False).tasks}
+    done = {
+        task.name: task
+        for task in plan(chain(stages()), 1, directory="/d", products="/p", compiled=False).tasks
+    }
     assert done["b"].lowers == ("l1", "l0")
     assert done["compile"].lowers == ("u0", "l1", "l0")
     assert done["compile"].layer == ""
@@ -106,7 +133,10 @@ def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
 
 def test_the_build_stage_is_on_the_common_steps_also_where_further_ones_are_kept() -> None:
     made = chain(stages(final=("first", "take")))
-    done = {task.name: task for task in plan(made, 3, directory="/d", products="/p", compiled=False).tasks}
+    done = {
+        task.name: task
+        for task in plan(made, 3, directory="/d", products="/p", compiled=False).tasks
+    }
     assert done["compile"].lowers == ("l2", "l1", "l0")
     assert done["take"].lowers == ("l3", "l2", "l1", "l0")
 
@@ -140,7 +170,9 @@ def test_one_that_was_touched_is_hashed_and_one_that_was_changed_goes(cache: Cac
     assert not path.exists()
 
 
-def test_what_two_builds_keep_stays_as_the_first_kept_it_unless_it_is_made_anew(cache: Cache) -> None:
+def test_what_two_builds_keep_stays_as_the_first_kept_it_unless_it_is_made_anew(
+    cache: Cache,
+) -> None:
     one = cache.keep(LAYERS, "k", made(cache, "first"))
     assert cache.keep(LAYERS, "k", made(cache, "second")) == one
     assert Path(one.path).read_text() == "first"
@@ -181,7 +213,12 @@ def test_a_directory_of_wheels(cache: Cache, tmp_path: Path) -> None:
 
 
 def test_nobody_clears_what_a_build_uses(cache: Cache) -> None:
-    with cache.used(), cache.used(), pytest.raises(BusyError, match="a build is using"), cache.alone():
+    with (
+        cache.used(),
+        cache.used(),
+        pytest.raises(BusyError, match="a build is using"),
+        cache.alone(),
+    ):
         pass
     with cache.alone():
         pass
@@ -191,7 +228,10 @@ def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
     loan = Loan(files={"pip.conf": "[global]\n"})
     assert [bind.target for bind in lend(loan, tmp_path / "without")] == ["/mnt"]
     binds = lend(loan, tmp_path / "with", tmp_path)
-    assert [(bind.source, bind.target) for bind in binds] == [(str(tmp_path / "with"), "/mnt"), (str(tmp_path), "/mnt/wheels")]
+    assert [(bind.source, bind.target) for bind in binds] == [
+        (str(tmp_path / "with"), "/mnt"),
+        (str(tmp_path), "/mnt/wheels"),
+    ]
     assert (tmp_path / "with/wheels").is_dir()
 
 
@@ -247,7 +287,11 @@ def test_a_head_says_where_everything_is() -> None:
     head = sif.head(part, b"0123456789abcdef", 7, "x86_64")
     assert len(head) == sif.FIRST
     assert sif.parse(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
-    assert (sif.partition(head), sif.definition(head), sif.metadata(head)) == ((sif.FIRST, 8192), (40960, 10), (40970, 20))
+    assert (sif.partition(head), sif.definition(head), sif.metadata(head)) == (
+        (sif.FIRST, 8192),
+        (40960, 10),
+        (40970, 20),
+    )
     assert sif.partition(bytes(sif.HEAD_SIZE)) is None
 
 
@@ -263,7 +307,11 @@ def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:
         "PIP_EXTRA_INDEX_URL": "https://b.example",
     }
     said = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "pip", "config", "list"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert pip_settings(pip_files.listing(environment)) == pip_settings(said)
     assert pip_settings(said)["index-url"] == "https://a.example/simple"

@@ -7,7 +7,14 @@ import csv
 import pytest
 
 from toolkit.images.build.host_config import mirrors
-from toolkit.images.build.host_mounts import Bind, bind_option, borrow, pip_settings, secrets, without
+from toolkit.images.build.host_mounts import (
+    Bind,
+    bind_option,
+    borrow,
+    pip_settings,
+    secrets,
+    without,
+)
 
 LISTING = """\
 :env:.find-links='/srv/wheels'
@@ -74,7 +81,10 @@ def test_only_how_apt_reaches_its_archives_is_taken() -> None:
         'DPkg::Post-Invoke:: "rm -f /var/cache/apt/archives/*.deb || true";',
     ]
     loan = borrow({}, apt=dump, certificates="/c.crt")
-    assert loan.files["apt.conf"].splitlines() == [*dump[:3], 'Acquire::https::CaInfo "/mnt/ca-certificates.crt";']
+    assert loan.files["apt.conf"].splitlines() == [
+        *dump[:3],
+        'Acquire::https::CaInfo "/mnt/ca-certificates.crt";',
+    ]
     assert "apt.conf" not in borrow({}, apt=dump[3:]).files
 
 
@@ -97,12 +107,19 @@ def test_the_mirror_is_debians_own() -> None:
 
 
 def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
-    assert mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {"bookworm": "https://one.example.org/debian"}
+    assert mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
+        "bookworm": "https://one.example.org/debian"
+    }
     assert mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
 
 
 def test_no_password_reaches_a_log() -> None:
-    texts = ["a https://user:p%40ss@host/simple b", "http://0123456789abcdef@host", "https://git@host", "https://host/x@y"]
+    texts = [
+        "a https://user:p%40ss@host/simple b",
+        "http://0123456789abcdef@host",
+        "https://git@host",
+        "https://host/x@y",
+    ]
     found = secrets(texts)
     assert set(found) == {"p%40ss", "p@ss", "0123456789abcdef"}
     assert (
@@ -111,7 +128,9 @@ def test_no_password_reaches_a_log() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["/plain", "/with,comma", '/with "quotes"', "/with:colon", "/with blank"])
+@pytest.mark.parametrize(
+    "path", ["/plain", "/with,comma", '/with "quotes"', "/with:colon", "/with blank"]
+)
 def test_any_path_can_be_bound(path: str) -> None:
     fields = next(csv.reader([bind_option(path, "/mnt/x")]))
     assert fields == ["type=bind", f"source={path}", "destination=/mnt/x", "ro"]

@@ -30,10 +30,20 @@ LOCK = Lock(
     apt={"libc6": "2.36-9", "python3": "3.11.2-1+b1"},
     apt_build={"g++": "12.2", "python3-pip-whl": "23.0.1+dfsg-1"},
     pip=(
-        Pinned(name="horovod", version="0.28.1", file="horovod-0.28.1.tar.gz", sha256="cd" * 32, source=True),
+        Pinned(
+            name="horovod",
+            version="0.28.1",
+            file="horovod-0.28.1.tar.gz",
+            sha256="cd" * 32,
+            source=True,
+        ),
         Pinned(name="pip", version="23.0.1", file="pip-23.0.1-py3-none-any.whl", sha256="ef" * 32),
     ),
-    pip_build=(Pinned(name="wheel", version="0.48.0", file="wheel-0.48.0-py3-none-any.whl", sha256="01" * 32),),
+    pip_build=(
+        Pinned(
+            name="wheel", version="0.48.0", file="wheel-0.48.0-py3-none-any.whl", sha256="01" * 32
+        ),
+    ),
 )
 
 
@@ -41,7 +51,10 @@ def test_a_lock_is_written_and_read_again() -> None:
     text = to_toml(LOCK)
     assert from_toml(text, Lock) == LOCK
     assert to_toml(from_toml(text, Lock)) == text
-    assert '    { name = "horovod", version = "0.28.1", file = "horovod-0.28.1.tar.gz", sha256 = ' in text
+    assert (
+        '    { name = "horovod", version = "0.28.1", file = "horovod-0.28.1.tar.gz", sha256 = '
+        in text
+    )
     assert len(LOCK.files) == 3
 
 
@@ -51,7 +64,9 @@ def test_no_text_breaks_the_file_of_a_lock(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         return  # no file can hold it
-    odd = msgspec.structs.replace(LOCK, name=text, apt={text: text}, pip=(Pinned(name=text, version=text),))
+    odd = msgspec.structs.replace(
+        LOCK, name=text, apt={text: text}, pip=(Pinned(name=text, version=text),)
+    )
     assert from_toml(to_toml(odd), Lock) == odd
 
 
@@ -75,7 +90,8 @@ def test_what_has_changed_of_a_recipe_is_named() -> None:
     assert locks.changes(lock, was, LOCK.recipe_hash) == ()  # type: ignore[arg-type]
     assert locks.changes(lock, resolved(apt, newer), "other") == ("pip has changed: numpy 2.5.0",)  # type: ignore[arg-type]
     extra = Piece(name="more", detail="1 command", lines=("true",))
-    assert locks.changes(lock, resolved(pip, extra), "other") == ("more is new: 1 command", "apt is gone")  # type: ignore[arg-type]
+    changes = locks.changes(lock, resolved(pip, extra), "other")  # type: ignore[arg-type]
+    assert changes == ("more is new: 1 command", "apt is gone")
     assert locks.changes(lock, was, "other") == ("checks, labels, or how definitions are written",)  # type: ignore[arg-type]
     said = msgspec.structs.replace(pip, detail="numpy, as it is called")
     assert locks.parts(resolved(apt, said)) == lock.parts  # type: ignore[arg-type]
@@ -87,10 +103,15 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
             "pip.conf": "[global]\nindex-url = https://user:secret@index.example/simple\n",
             "apt.conf": 'Acquire::http::Proxy "http://p";\n',
         },
-        binds=(Bind(source="/opt/wheels", target="find-links/0"), Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt")),
+        binds=(
+            Bind(source="/opt/wheels", target="find-links/0"),
+            Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt"),
+        ),
     )
     lent = locks.locked_loan(loan, LOCK, "/somewhere/locked")
-    assert lent.files["pip.conf"] == "[global]\nno-index = true\nfind-links = /mnt/find-links/locked\n"
+    assert (
+        lent.files["pip.conf"] == "[global]\nno-index = true\nfind-links = /mnt/find-links/locked\n"
+    )
     assert lent.files["apt.conf"].startswith('Acquire::http::Proxy "http://p";\n')
     assert 'Dir::Etc::preferences "/mnt/apt-preferences";' in lent.files["apt.conf"]
     assert "Package: g++\nPin: version 12.2\nPin-Priority: 1001\n" in lent.files["apt-preferences"]
@@ -103,7 +124,11 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
 def test_what_a_build_compiles_by_is_locked_too() -> None:
     piece = Piece(
         name="horovod",
-        build_lines=("pip install --no-compile setuptools==84.2.1 wheel==0.48.0", "echo a==1", "pip download horovod==0.28.1"),
+        build_lines=(
+            "pip install --no-compile setuptools==84.2.1 wheel==0.48.0",
+            "echo a==1",
+            "pip download horovod==0.28.1",
+        ),
     )
     found = locks.build_requirements(resolved(piece))  # type: ignore[arg-type]
     assert found == {"setuptools": "84.2.1", "wheel": "0.48.0", "horovod": "0.28.1"}
@@ -123,7 +148,9 @@ def ask_mirror(tmp_path: Path, *, installed: str, offered: str) -> subprocess.Co
     (tmp_path / "apt-preferences").write_text(locks.preferences(LOCK))
     script = locks.SCRIPT.replace("/mnt/apt-preferences", str(tmp_path / "apt-preferences"))
     path = f"{tmp_path}:/usr/bin:/bin"
-    return subprocess.run(["/bin/sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["/bin/sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_mirror_is_asked_for_what_is_not_in_the_image(tmp_path: Path) -> None:
@@ -134,15 +161,22 @@ def test_the_mirror_is_asked_for_what_is_not_in_the_image(tmp_path: Path) -> Non
 
 
 def test_what_the_mirror_no_longer_has_is_named(tmp_path: Path) -> None:
-    offered = "libc6 | 2.36-10 | http://m\npython3 | 3.11.2-1+b1 | http://m\ng++ | 12.2 | http://m\n"
+    offered = (
+        "libc6 | 2.36-10 | http://m\npython3 | 3.11.2-1+b1 | http://m\ng++ | 12.2 | http://m\n"
+    )
     done = ask_mirror(tmp_path, installed="other 1\n", offered=offered)
     assert done.returncode == 1
-    assert sorted(locks.missing(done.stdout)) == ["libc6 2.36-9 (there is 2.36-10)", "python3-pip-whl 23.0.1+dfsg-1 (there is none)"]
+    assert sorted(locks.missing(done.stdout)) == [
+        "libc6 2.36-9 (there is 2.36-10)",
+        "python3-pip-whl 23.0.1+dfsg-1 (there is none)",
+    ]
 
 
 def test_an_image_that_is_not_as_locked_is_told() -> None:
     debian = tuple(
-        DebianPackage(name=name, version=version, architecture="amd64", source=name, source_version=version)
+        DebianPackage(
+            name=name, version=version, architecture="amd64", source=name, source_version=version
+        )
         for name, version in {**LOCK.apt, "libc6": "2.36-10", "extra": "1"}.items()
     )
     found = Contents(debian=debian, pip=(PythonPackage(name="Horovod", version="0.28.1"),))
@@ -156,7 +190,10 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
 def test_labels_do_not_say_when_a_locked_image_was_built() -> None:
     text = "Bootstrap: x\n\n%post\n    true\n\n%environment\n    export A=1\n\n%labels\n    toolkit.recipe small\n\n%test\n    true\n"
     locked = locks.locked_definition(text, LOCK)
-    assert "%labels\n    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n    toolkit.recipe small\n" in locked
+    assert (
+        "%labels\n    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n    toolkit.recipe small\n"
+        in locked
+    )
     added = locked.replace("    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n", "")
     start, end = "Bootstrap: x\n\n%post\n    true\n", text.partition("    true")[2]
     assert added.startswith(f"{start}\n    if command -v python3")
@@ -170,7 +207,11 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
     assert after.count("%post") == 0
     assert before.count("%post") == text.count("\n%post\n") == 2
     assert after.startswith(" /tmp/byte-code\n    fi\n\n%environment\n")
-    assert locks.locked_loan(Loan(), LOCK, "/files").files["byte-code.py"].startswith("import importlib.util")
+    assert (
+        locks.locked_loan(Loan(), LOCK, "/files")
+        .files["byte-code.py"]
+        .startswith("import importlib.util")
+    )
 
 
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:
@@ -198,7 +239,9 @@ def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: P
         locking.read(path, known)
 
 
-def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_lock_are_brought_by_their_hash_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import hashlib
 
     from toolkit.images.build import host_config as host
@@ -214,7 +257,12 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path: Path, monkeypa
     recipe = tmp_path / "small.toml"
     recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
     known = library.load(str(recipe))
-    right = Pinned(name="a", version="1", file="a-1-py3-none-any.whl", sha256=hashlib.sha256(b"right").hexdigest())
+    right = Pinned(
+        name="a",
+        version="1",
+        file="a-1-py3-none-any.whl",
+        sha256=hashlib.sha256(b"right").hexdigest(),
+    )
     lock = msgspec.structs.replace(LOCK, pip=(right,), pip_build=())
     locking.bring(lock, known, tmp_path / "images", tmp_path / "first")
     assert (tmp_path / "first/a-1-py3-none-any.whl").read_bytes() == b"right"

@@ -10,7 +10,15 @@ import pytest
 from tests.slow_patterns import is_slow
 from toolkit.errors import CommandFailedError
 from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File, for_python, matches, normal, offered, origin, tags
+from toolkit.images.lockfile.packages import (
+    File,
+    for_python,
+    matches,
+    normal,
+    offered,
+    origin,
+    tags,
+)
 
 PAGE = """<!DOCTYPE html><html><body>
 <a href="../../files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl#sha256=aa">numpy</a>
@@ -20,13 +28,20 @@ PAGE = """<!DOCTYPE html><html><body>
 
 def test_pages_are_read_as_pip_reads_them() -> None:
     found = offered(PAGE, "https://index.example/simple/numpy/", is_json=False)
-    assert found[0].url == "https://index.example/files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    assert (
+        found[0].url
+        == "https://index.example/files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    )
     assert found[0].sha256 == "aa"
     assert found[1].name == "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
-    assert found[2] == File(name="horovod-0.28.1.tar.gz", url="https://index.example/simple/numpy/horovod-0.28.1.tar.gz")
+    assert found[2] == File(
+        name="horovod-0.28.1.tar.gz", url="https://index.example/simple/numpy/horovod-0.28.1.tar.gz"
+    )
     page = '{"files": [{"filename": "a-1.tar.gz", "url": "../a-1.tar.gz", "hashes": {"sha256": "cc"}}, {"filename": "b", "url": "/b"}]}'
     as_json = offered(page, "https://index.example/simple/a/", is_json=True)
-    assert as_json[0] == File(name="a-1.tar.gz", url="https://index.example/simple/a-1.tar.gz", sha256="cc")
+    assert as_json[0] == File(
+        name="a-1.tar.gz", url="https://index.example/simple/a-1.tar.gz", sha256="cc"
+    )
     assert as_json[1].sha256 == ""
 
 
@@ -56,7 +71,12 @@ def files(*names: str) -> list[File]:
 
 
 def test_an_installed_package_came_from_the_wheel_with_just_its_tags() -> None:
-    there = files("n-1-cp311-cp311-linux_x86_64.whl", "n-1-cp312-cp312-linux_x86_64.whl", "n-1.tar.gz", "n-2-cp311-cp311-linux_x86_64.whl")
+    there = files(
+        "n-1-cp311-cp311-linux_x86_64.whl",
+        "n-1-cp312-cp312-linux_x86_64.whl",
+        "n-1.tar.gz",
+        "n-2-cp311-cp311-linux_x86_64.whl",
+    )
     assert origin("n", "1", ["cp312-cp312-linux_x86_64"], there) == there[1]
     assert origin("n", "1", ["cp39-cp39-linux_x86_64"], there) == there[2]  # compiled here
     assert origin("n", "3", ["cp311-cp311-linux_x86_64"], there) is None
@@ -83,7 +103,9 @@ def test_directories_and_indexes_on_disk_are_read_and_fetched_from(tmp_path: Pat
     wheels.mkdir()
     (wheels / "some_thing-1-py3-none-any.whl").write_bytes(b"one")
     (tmp_path / "files" / "some_thing-2-py3-none-any.whl").write_bytes(b"two")
-    (index / "some-thing" / "index.html").write_text('<a href="../../files/some_thing-2-py3-none-any.whl">2</a>')
+    (index / "some-thing" / "index.html").write_text(
+        '<a href="../../files/some_thing-2-py3-none-any.whl">2</a>'
+    )
     found = Index({"find-links": str(wheels), "index-url": index.as_uri()})
     names = [file.name for file in found.files("Some.Thing")]
     assert names == ["some_thing-1-py3-none-any.whl", "some_thing-2-py3-none-any.whl"]
@@ -92,7 +114,10 @@ def test_directories_and_indexes_on_disk_are_read_and_fetched_from(tmp_path: Pat
         assert found.digest(file) == digest
         assert found.fetch(file, tmp_path / "here") == digest
         assert (tmp_path / "here").read_bytes() == data
-    assert Index({"no-index": "true", "find-links": str(wheels)}).files("nothing")[0].name == "some_thing-1-py3-none-any.whl"
+    assert (
+        Index({"no-index": "true", "find-links": str(wheels)}).files("nothing")[0].name
+        == "some_thing-1-py3-none-any.whl"
+    )
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -181,4 +206,11 @@ def test_of_a_python_that_is_none_only_what_suits_every_one_is_taken(python: str
 def test_a_page_of_megabytes_is_read_in_no_time() -> None:
     """Python's own parser needs an hour for a megabyte of "<a "."""
     for unit in ("<a ", '<a href="', "<a href='x' ", "<!--", "<a\nhref=", "&#9", "<base "):
-        assert is_slow(lambda page: offered(page, "https://index.example/simple/a/", is_json=False), unit, length=100_000) == ""
+        assert (
+            is_slow(
+                lambda page: offered(page, "https://index.example/simple/a/", is_json=False),
+                unit,
+                length=100_000,
+            )
+            == ""
+        )

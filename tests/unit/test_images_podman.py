@@ -31,7 +31,9 @@ def test_what_is_lent_to_a_step_takes_no_directory_out_of_the_image() -> None:
     assert changed.count("--mount=type=secret,id=variables,target=/mnt/variables") == 3
     for line in changed.splitlines():
         if line.startswith("RUN "):
-            assert line.endswith("[ ! -f /mnt/variables ] || . /mnt/variables; exec 2>&1; set -ex; \\")
+            assert line.endswith(
+                "[ ! -f /mnt/variables ] || . /mnt/variables; exec 2>&1; set -ex; \\"
+            )
 
 
 def test_stages_that_are_mounted_become_images_one_after_the_other() -> None:
@@ -43,35 +45,50 @@ def test_stages_that_are_mounted_become_images_one_after_the_other() -> None:
     assert mounted(text) == "build"
     text = instead(text, "build", "5678")
     assert "--mount=type=bind,from=5678,source=/opt/wheels,target=/opt/wheels" in text
-    assert [line for line in text.splitlines() if line.startswith("FROM ")] == ["FROM ${BASE} AS common", "FROM common"]
+    assert [line for line in text.splitlines() if line.startswith("FROM ")] == [
+        "FROM ${BASE} AS common",
+        "FROM common",
+    ]
     assert mounted(text) == ""
     assert text.startswith("# x\nARG BASE=")
     assert text.endswith('LABEL a="/mnt/wheels"\n')
 
 
-def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://me:it's secret@proxy")
     monkeypatch.setenv("NO_PROXY", "here")
     monkeypatch.setenv("CONTAINER_HOST", "unix:///another")
-    with lending(Loan(files={"pip.conf": "secret"}), tmp_path, variables=CLIENT.variables()) as lends:
+    with lending(
+        Loan(files={"pip.conf": "secret"}), tmp_path, variables=CLIENT.variables()
+    ) as lends:
         said = lends.files["variables"].read_text()
         assert shlex.split(said) == [
             *("export", "http_proxy=http://me:it's secret@proxy"),
             *("export", "NO_PROXY=here,127.0.0.1"),
             *("export", "no_proxy=here,127.0.0.1"),
         ]
-        order = Order(tmp_path, CLIENT.base(ENGINE, "a"), tmp_path / "id", lends, target="build", fresh=True)
+        order = Order(
+            tmp_path, CLIENT.base(ENGINE, "a"), tmp_path / "id", lends, target="build", fresh=True
+        )
         command, environment = CLIENT.command(ENGINE, order), CLIENT.environment(ENGINE, order)
     assert command[:5] == ["/usr/bin/podman", "--remote", "--url", "unix:///p", "build"]
     assert command[-1] == str(tmp_path)
-    assert ("BASE=id of a" in command, "--no-cache" in command, command[command.index("--target") + 1]) == (True, True, "build")
+    assert (
+        "BASE=id of a" in command,
+        "--no-cache" in command,
+        command[command.index("--target") + 1],
+    ) == (True, True, "build")
     assert f"id=variables,src={tmp_path}/variables" in command
     assert environment["no_proxy"] == "toolkit-x.invalid"
     assert not {"http_proxy", "CONTAINER_HOST", "NO_PROXY"} & set(environment)
     assert "secret@" not in repr(command) + repr(environment)
 
 
-def test_without_a_proxy_there_are_no_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_proxy_there_are_no_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -92,14 +109,22 @@ def fed(*names: str) -> tuple[Reader, list[tuple[str, str, str]]]:
 
 def test_steps_are_followed_also_where_one_ends_without_a_line() -> None:
     reader, events = fed("built-4.3.txt")
-    assert events == [("step", "apt", "python3"), ("step", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert events == [
+        ("step", "apt", "python3"),
+        ("step", "torch", "torch 2.13.0+cpu"),
+        ("step", "act", "2 commands"),
+    ]
     assert not reader.gone
     assert not reader.no_space
 
 
 def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> None:
     reader, events = fed("failed-4.3.txt")
-    assert events == [("kept", "apt", "python3"), ("kept", "torch", "torch 2.13.0+cpu"), ("step", "act", "2 commands")]
+    assert events == [
+        ("kept", "apt", "python3"),
+        ("kept", "torch", "torch 2.13.0+cpu"),
+        ("step", "act", "2 commands"),
+    ]
     assert (reader.step, reader.command, reader.code) == ("act", "cat /missing/file", 1)
     assert list(reader.tail) == ["before", "cat: /missing/file: No such file or directory"]
     assert not reader.gone
@@ -120,14 +145,34 @@ def test_a_service_that_stopped_is_told_from_a_step_that_failed() -> None:
 @pytest.mark.parametrize(
     ("lines", "gone", "code", "tail"),
     [
-        (("Error: connection refused", 'xError: building at STEP "{run}": while running runtime: exit status 7'), False, 7, 1),
-        (('Error: building at STEP "{run}": while running runtime: exit status 137',), False, 137, 0),
+        (
+            (
+                "Error: connection refused",
+                'xError: building at STEP "{run}": while running runtime: exit status 7',
+            ),
+            False,
+            7,
+            1,
+        ),
+        (
+            ('Error: building at STEP "{run}": while running runtime: exit status 137',),
+            False,
+            137,
+            0,
+        ),
         (('Error: building at STEP "{run}": resolving mountpoints: no image 12',), False, None, 1),
-        (("Error: committing container for step: write /x: no space left on device",), False, None, 1),
+        (
+            ("Error: committing container for step: write /x: no space left on device",),
+            False,
+            None,
+            1,
+        ),
         (("STEP 3/4 is not one", "--> nor this", "Error: of the step itself"), False, None, 3),
     ],
 )
-def test_how_podman_says_that_a_step_failed(lines: tuple[str, ...], gone: bool, code: int | None, tail: int) -> None:
+def test_how_podman_says_that_a_step_failed(
+    lines: tuple[str, ...], gone: bool, code: int | None, tail: int
+) -> None:
     run = "RUN exec 2>&1; set -ex;     echo '==> apt: python3'"
     reader = Reader()
     for line in (f"STEP 2/3: {run}", "==> apt: python3", *(line.format(run=run) for line in lines)):

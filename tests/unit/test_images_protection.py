@@ -68,7 +68,10 @@ def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() ->
     assert "PIP_CONSTRAINT" not in "".join(found["torch"].lines)
     lines = found["extra"].lines
     assert "grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true" in lines[2]
-    assert lines[3] == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"'
+    assert (
+        lines[3]
+        == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"'
+    )
     assert found["run"].lines == ("pip install x",)
 
 
@@ -99,7 +102,9 @@ def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, An
 @pytest.mark.parametrize("name", ["torchvision", "TorchVision==0.28.0", "timm"])
 def test_what_is_built_for_torch_is_asked_of_the_index_that_torch_is_from(name: str) -> None:
     line = pieces(TORCH, pip(name))["extra"].lines[-1]
-    assert line.startswith(f"pip install --retries 2 --extra-index-url https://x/cpu --no-compile {name} ||")
+    assert line.startswith(
+        f"pip install --retries 2 --extra-index-url https://x/cpu --no-compile {name} ||"
+    )
     assert "https://x/cpu" not in pieces(TORCH, pip("einops"))["extra"].lines[-1]
     own = pieces(TORCH, pip(name, index="https://y"))["extra"].lines[-1]
     assert "https://x/cpu" not in own
@@ -119,13 +124,22 @@ def _environment(tmp_path: Path, said: str) -> dict[str, str]:
 
 def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
     """Run them: only what is installed becomes a constraint, that of the base stays, and a failure says what fits."""
-    environment = _environment(tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23")
+    environment = _environment(
+        tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23"
+    )
     found = pieces(TORCH, pip("scikit-learn", name="more"), pip("torchvision==0.29.2"))["extra"]
     script = "\n".join(found.lines).replace("/opt/toolkit", str(tmp_path / "opt"))
-    done = subprocess.run(["sh", "-e", "-c", script], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-e", "-c", script], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 1
-    assert (tmp_path / "opt/constraints.txt").read_text() == "Torch==2.13.0+cpu\nscikit_learn==1.9\n"
-    assert "toolkit-conflict: torchvision==0.29.2\ntoolkit-fits: a-1 torchvision-0.28.0\n" in done.stdout
+    assert (
+        tmp_path / "opt/constraints.txt"
+    ).read_text() == "Torch==2.13.0+cpu\nscikit_learn==1.9\n"
+    assert (
+        "toolkit-conflict: torchvision==0.29.2\ntoolkit-fits: a-1 torchvision-0.28.0\n"
+        in done.stdout
+    )
     calls = (tmp_path / "calls").read_text().splitlines()
     assert all(call.startswith(f"{tmp_path}/opt/constraints.txt /base.txt|") for call in calls[1:])
 
@@ -144,7 +158,10 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
     ):
         follower.reader.feed(line)
     error = follower.error(1)
-    assert error.cause == "torchvision==0.29.2 would replace what tv is verified for: torch==2.13.0+cpu"
+    assert (
+        error.cause
+        == "torchvision==0.29.2 would replace what tv is verified for: torch==2.13.0+cpu"
+    )
     assert error.details == (
         "torchvision 0.29.2 depends on torch>=2.14.0",
         "The user requested (constraint) torch==2.13.0+cpu",
@@ -181,7 +198,9 @@ def test_the_advice_fits_the_check_that_failed() -> None:
         detail="Horovod was built for pytorch 1, and 2 is in the image",
     )
     assert "replaces" in advice([horovod])
-    assert "imports = []" in advice([Check(name="imports", passed=False, detail="x cannot be imported")])
+    assert "imports = []" in advice(
+        [Check(name="imports", passed=False, detail="x cannot be imported")]
+    )
     assert advice([Check(name="ranks-mpi", passed=False, detail="")]) == ""
 
 
@@ -284,7 +303,9 @@ def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> N
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
-    (meta / "RECORD").write_text("".join(f"{path},,\n" for path in (*files, f"{meta.name}/METADATA", "../../bin/x.py")))
+    (meta / "RECORD").write_text(
+        "".join(f"{path},,\n" for path in (*files, f"{meta.name}/METADATA", "../../bin/x.py"))
+    )
     if top:
         (meta / "top_level.txt").write_text(top)
 
@@ -320,8 +341,12 @@ def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_pa
     assert _imported(tmp_path, "--of", "no-such-package").returncode != 0
 
 
-@pytest.mark.parametrize(("there", "passes"), [("2.13.0+cpu", True), ("2.15.0+cu132", False), ("2.13.0", False)])
-def test_horovod_of_another_framework_does_not_pass(there: str, passes: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "passes"), [("2.13.0+cpu", True), ("2.15.0+cu132", False), ("2.13.0", False)]
+)
+def test_horovod_of_another_framework_does_not_pass(
+    there: str, passes: bool, tmp_path: Path
+) -> None:
     for name, text in {
         "horovod/__init__.py": "",
         "horovod/metadata.json": '{"pytorch": "2.13.0+cpu"}',

@@ -13,7 +13,14 @@ from threading import Thread
 
 import pytest
 
-from toolkit.errors import BuildError, CommandFailedError, ConfigError, ForbiddenError, UnknownImageError, UsageError
+from toolkit.errors import (
+    BuildError,
+    CommandFailedError,
+    ConfigError,
+    ForbiddenError,
+    UnknownImageError,
+    UsageError,
+)
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials, credentials
 from toolkit.images.registry.references import Reference, mirrors, parse, rewritten
@@ -36,12 +43,25 @@ OTHER = "sha256:" + "cd" * 32
         (f"[::1]:5000/a:b@{DIGEST}", "[::1]:5000", "a", "b", DIGEST),
     ],
 )
-def test_references_are_read_as_docker_reads_them(text: str, registry_name: str, path: str, tag: str, digest: str) -> None:
+def test_references_are_read_as_docker_reads_them(
+    text: str, registry_name: str, path: str, tag: str, digest: str
+) -> None:
     assert parse(text) == Reference(registry=registry_name, path=path, tag=tag, digest=digest)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "A/b", "nvcr.io/", "nvcr.io/a b", "nvcr.io/a:b c", "nvcr.io/a@sha256:12", "a@", "-x", "nvcr.io/a:$(x)"]
+    "text",
+    [
+        "",
+        "A/b",
+        "nvcr.io/",
+        "nvcr.io/a b",
+        "nvcr.io/a:b c",
+        "nvcr.io/a@sha256:12",
+        "a@",
+        "-x",
+        "nvcr.io/a:$(x)",
+    ],
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no reference of an image"):
@@ -49,15 +69,31 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
 
 
 def test_a_reference_is_sent_to_the_mirror_that_fits_best() -> None:
-    known = mirrors("nvcr.io=mirror.site/ngc, nvcr.io/nvidia/pytorch=localhost:5000/torch/ docker.io=mirror.site:444")
+    known = mirrors(
+        "nvcr.io=mirror.site/ngc, nvcr.io/nvidia/pytorch=localhost:5000/torch/ docker.io=mirror.site:444"
+    )
     assert str(rewritten(parse("nvcr.io/nvidia/pytorch:1"), known)) == "localhost:5000/torch:1"
-    assert str(rewritten(parse("nvcr.io/nvidia/pytorch-more:1"), known)) == "mirror.site/ngc/nvidia/pytorch-more:1"
-    assert str(rewritten(parse(f"debian@{DIGEST}"), known)) == f"mirror.site:444/library/debian@{DIGEST}"
+    assert (
+        str(rewritten(parse("nvcr.io/nvidia/pytorch-more:1"), known))
+        == "mirror.site/ngc/nvidia/pytorch-more:1"
+    )
+    assert (
+        str(rewritten(parse(f"debian@{DIGEST}"), known))
+        == f"mirror.site:444/library/debian@{DIGEST}"
+    )
     assert str(rewritten(parse("quay.io/a:1"), known)) == "quay.io/a:1"
 
 
 @pytest.mark.parametrize(
-    "text", ["nvcr.io", "nvcr.io=", "=mirror.site", "nvcr.io=http://mirror.site", "nvcr.io=mirror", "nvcr.io=m.s/$(x)"]
+    "text",
+    [
+        "nvcr.io",
+        "nvcr.io=",
+        "=mirror.site",
+        "nvcr.io=http://mirror.site",
+        "nvcr.io=mirror",
+        "nvcr.io=m.s/$(x)",
+    ],
 )
 def test_a_mirror_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLKIT_REGISTRIES", text)
@@ -66,8 +102,12 @@ def test_a_mirror_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyP
     assert raised.value.place == "TOOLKIT_REGISTRIES"
 
 
-def test_mirrors_of_the_project_and_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "toolkit.toml").write_text('nodes = 2\n[registries]\n"nvcr.io" = "mirror.site/ngc"\n"quay.io" = "mirror.site/quay"\n')
+def test_mirrors_of_the_project_and_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toolkit.toml").write_text(
+        'nodes = 2\n[registries]\n"nvcr.io" = "mirror.site/ngc"\n"quay.io" = "mirror.site/quay"\n'
+    )
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     monkeypatch.setenv("TOOLKIT_REGISTRIES", "nvcr.io=localhost:5000")
@@ -85,7 +125,9 @@ def encoded(user: str, secret: str) -> str:
 def helper(directory: Path, name: str, answer: dict[str, str]) -> None:
     """A credential helper, as Docker calls them: it is asked by `get`, and reads the registry."""
     program = directory / f"docker-credential-{name}"
-    program.write_text(f'#!/bin/sh\ntest "$1" = get && read -r asked; test -n "$asked" && echo \'{json.dumps(answer)}\'\n')
+    program.write_text(
+        f'#!/bin/sh\ntest "$1" = get && read -r asked; test -n "$asked" && echo \'{json.dumps(answer)}\'\n'
+    )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
@@ -106,8 +148,14 @@ def test_the_key_of_ngc_is_for_ngc_alone(tmp_path: Path) -> None:
 
 
 def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
-    environment = configured(tmp_path, {"auths": {"a.site": {"auth": encoded("me", "one:two")}, "empty.site": {}}})
-    configured(tmp_path, {"auths": {"https://b.site/v1/": {"auth": encoded("you", "three")}}}, ".apptainer/docker-config.json")
+    environment = configured(
+        tmp_path, {"auths": {"a.site": {"auth": encoded("me", "one:two")}, "empty.site": {}}}
+    )
+    configured(
+        tmp_path,
+        {"auths": {"https://b.site/v1/": {"auth": encoded("you", "three")}}},
+        ".apptainer/docker-config.json",
+    )
     first, second = credentials("a.site", environment), credentials("b.site", environment)
     assert first
     assert second
@@ -117,7 +165,16 @@ def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
     assert credentials("c.site", environment) is None
 
 
-@pytest.mark.parametrize("data", [[], {"auths": []}, {"auths": {"a.site": []}}, {"auths": {"a.site": {"auth": "%"}}}, {"credHelpers": 1}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"auths": []},
+        {"auths": {"a.site": []}},
+        {"auths": {"a.site": {"auth": "%"}}},
+        {"credHelpers": 1},
+    ],
+)
 def test_a_broken_configuration_holds_no_login(tmp_path: Path, data: object) -> None:
     assert credentials("a.site", configured(tmp_path, data)) is None
 
@@ -132,14 +189,18 @@ def test_credential_helpers_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert stored
     assert (named.user, named.secret, named.token) == ("me", "t0psecret", "")
     assert (stored.user, stored.secret, stored.token) == ("", "", "t0ken")
-    assert credentials("d.site", configured(tmp_path, {"credHelpers": {"d.site": "missing"}})) is None
+    assert (
+        credentials("d.site", configured(tmp_path, {"credHelpers": {"d.site": "missing"}})) is None
+    )
 
 
 class StandIn:
     """A registry that answers what it is told, and knows what it was asked."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]] = {}
+        self.answers: dict[
+            str, Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
+        ] = {}
         self.asked: list[tuple[str, str, str]] = []
         self.name = ""
 
@@ -212,7 +273,11 @@ def test_an_unknown_tag_names_the_nearest_of_all_pages(stand_in: StandIn) -> Non
     def listed(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         if "last=" in request.path:
             return 200, {}, json.dumps({"tags": ["22.03-py3", "22.04-py3"]}).encode()
-        return 200, {"Link": '</v2/a/b/tags/list?n=1000&last=21.02-py3>; rel="next"'}, json.dumps({"tags": ["21.02-py3"]}).encode()
+        return (
+            200,
+            {"Link": '</v2/a/b/tags/list?n=1000&last=21.02-py3>; rel="next"'},
+            json.dumps({"tags": ["21.02-py3"]}).encode(),
+        )
 
     stand_in.answers["/v2/a/b/tags/list"] = listed
     with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
@@ -227,7 +292,11 @@ def test_an_unknown_repository(stand_in: StandIn) -> None:
 
 
 def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
-    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (
+        401,
+        {"WWW-Authenticate": 'Basic realm="x"'},
+        b"",
+    )
     with pytest.raises(ForbiddenError, match="wants a login") as raised:
         source(f"{stand_in.name}/a/b:1")
     assert f"docker login {stand_in.name}" in str(raised.value.next_step)
@@ -236,30 +305,46 @@ def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
 def test_basic_authorization(stand_in: StandIn, tmp_path: Path) -> None:
     def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         right = request.headers.get("Authorization") == f"Basic {encoded('me', 't0psecret')}"
-        return (200, {"Docker-Content-Digest": DIGEST}, b"") if right else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+        return (
+            (200, {"Docker-Content-Digest": DIGEST}, b"")
+            if right
+            else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+        )
 
     stand_in.answers["/v2/a/b/manifests/1"] = guarded
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "t0psecret")}}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "t0psecret")}}})
+    )
     found = source(f"{stand_in.name}/a/b:1")
     assert found.environment()["APPTAINER_DOCKER_USERNAME"] == "me"
     assert stand_in.asked[0][1] == ""  # nobody is told who we are who does not ask
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}})
+    )
     with pytest.raises(ForbiddenError, match="does not take the login") as raised:
         source(f"{stand_in.name}/a/b:1")
     assert "wrong" not in str(raised.value)
 
 
-@pytest.mark.parametrize("login", [None, Credentials(user="me", secret="t0psecret"), Credentials(user="", token="t0ken")])
+@pytest.mark.parametrize(
+    "login", [None, Credentials(user="me", secret="t0psecret"), Credentials(user="", token="t0ken")]
+)
 def test_authorization_by_token(stand_in: StandIn, login: Credentials | None) -> None:
     def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         challenge = f'Bearer realm="http://{stand_in.name}/token",service="tests",scope="repository:a/b:pull"'
         right = request.headers.get("Authorization") == "Bearer given"
-        return (200, {"Docker-Content-Digest": DIGEST}, b"") if right else (401, {"WWW-Authenticate": challenge}, b"")
+        return (
+            (200, {"Docker-Content-Digest": DIGEST}, b"")
+            if right
+            else (401, {"WWW-Authenticate": challenge}, b"")
+        )
 
     stand_in.answers["/v2/a/b/manifests/1"] = guarded
     stand_in.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
     assert registry.digest_of(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
-    path, authorization, body = next(asked for asked in stand_in.asked if asked[0].startswith("/token"))
+    path, authorization, body = next(
+        asked for asked in stand_in.asked if asked[0].startswith("/token")
+    )
     if login and login.token:
         assert "refresh_token=t0ken" in body
     else:
@@ -275,7 +360,9 @@ def test_nothing_secret_follows_to_another_host(stand_in: StandIn) -> None:
             else (401, {"WWW-Authenticate": "Basic"}, b"")
         )
         elsewhere.answers["/x"] = has(DIGEST)
-        registry.digest_of(parse(f"{stand_in.name}/a/b:1"), Credentials(user="me", secret="t0psecret"))
+        registry.digest_of(
+            parse(f"{stand_in.name}/a/b:1"), Credentials(user="me", secret="t0psecret")
+        )
         assert [asked[1] for asked in elsewhere.asked] == [""]
 
 

@@ -48,7 +48,9 @@ def _compiled(place: Path, before: str, mode: str) -> bytes:
     script += "py_compile.compile('module.py', cfile='module.pyc', dfile='/module.py', invalidation_mode=m)"
     subprocess.run([sys.executable, "-c", script], cwd=place, check=True)
     (place / "changed").write_bytes(f"{place}/module.pyc\0".encode())
-    subprocess.run([sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=place, check=True)
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=place, check=True
+    )
     return (place / "module.pyc").read_bytes()
 
 
@@ -58,7 +60,10 @@ def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> No
         "keep = [__import__('sys').intern(w) for w in 'self name value abspath args NAMES module other'.split()]",
         "import json, email",
     )
-    found = {_compiled(tmp_path / str(number), before, "UNCHECKED_HASH") for number, before in enumerate(noise)}
+    found = {
+        _compiled(tmp_path / str(number), before, "UNCHECKED_HASH")
+        for number, before in enumerate(noise)
+    }
     assert len(found) == 1
     (code,) = found
     assert code[:4] == importlib.util.MAGIC_NUMBER
@@ -76,7 +81,9 @@ def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> No
 
 def test_byte_code_that_cannot_be_written_again_stays(tmp_path: Path) -> None:
     (tmp_path / "byte-code.py").write_text(BYTE_CODE)
-    good = Path(py_compile.compile(str(Path(__file__)), cfile=str(tmp_path / "good.pyc")) or "").read_bytes()
+    good = Path(
+        py_compile.compile(str(Path(__file__)), cfile=str(tmp_path / "good.pyc")) or ""
+    ).read_bytes()
     files = {
         "empty.pyc": b"",
         "cut.pyc": good[:100],
@@ -86,8 +93,12 @@ def test_byte_code_that_cannot_be_written_again_stays(tmp_path: Path) -> None:
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "changed").write_bytes(b"".join(f"{tmp_path}/{name}\0".encode() for name in (*files, "good.pyc")))
-    subprocess.run([sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=tmp_path, check=True)
+    (tmp_path / "changed").write_bytes(
+        b"".join(f"{tmp_path}/{name}\0".encode() for name in (*files, "good.pyc"))
+    )
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=tmp_path, check=True
+    )
     assert {name: (tmp_path / name).read_bytes() for name in files} == files
     assert (tmp_path / "good.pyc").read_bytes() != good
     assert (tmp_path / "good.pyc").read_bytes()[:16] == good[:16]
@@ -120,7 +131,10 @@ def _places(export: bytearray) -> list[int]:
 
 def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
     """Of so many inodes, of different lengths, that some lie across two blocks of the table."""
-    image = Image({f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)} | {"directory": {"file": b"text"}})
+    image = Image(
+        {f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)}
+        | {"directory": {"file": b"text"}}
+    )
     tables = read_tables(Read(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
     places = _places(tables.export)
     assert any(place // 8192 != (place + 3) // 8192 for place in places)
@@ -129,7 +143,9 @@ def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
         struct.pack_into("<I", tables.inodes, place, time)
     rest = bytes(tables.inodes)
     settle(tables, 1003, 7)
-    assert [struct.unpack_from("<I", tables.inodes, place)[0] for place in places] == [7 if time >= 1003 else time for time in before]
+    assert [struct.unpack_from("<I", tables.inodes, place)[0] for place in places] == [
+        7 if time >= 1003 else time for time in before
+    ]
     for place, time in zip(places, before, strict=True):
         struct.pack_into("<I", tables.inodes, place, time)
     assert tables.inodes == rest
@@ -154,7 +170,9 @@ class Builder:
     def __init__(self, images: Path) -> None:
         self.cache, self.scratch = Cache(images), images
 
-    def build(self, texts: dict[str, str], lock: Lock | None = None, *, fresh: bool = False) -> tuple[Entries, list[str]]:
+    def build(
+        self, texts: dict[str, str], lock: Lock | None = None, *, fresh: bool = False
+    ) -> tuple[Entries, list[str]]:
         """Build everything; what was kept, and what had to be made."""
         entries, made = Entries(self.cache, CHAIN, lock, fresh=fresh), []
         for name in NAMES:
@@ -168,7 +186,9 @@ class Builder:
 
 
 def _lock(entries: Entries, **changes: str) -> Lock:
-    layers = tuple(Layer(name=one.name, sha256=changes.get(one.name, one.sha256)) for one in entries.layers)
+    layers = tuple(
+        Layer(name=one.name, sha256=changes.get(one.name, one.sha256)) for one in entries.layers
+    )
     return Lock(name="x", recipe_hash="r", epoch=1, base=BaseImage(reference="b"), layers=layers)
 
 
@@ -190,7 +210,9 @@ def test_a_locked_build_elsewhere_makes_the_same_and_keeps_it(tmp_path: Path) ->
     assert (made, there.unequal) == (list(NAMES), [])
     assert builder.build({}, lock)[1] == []
     # Another lock that begins with the same layers finds them, too.
-    other = msgspec.structs.replace(lock, name="other", layers=(*lock.layers[:-1], Layer(name="last", sha256="0" * 64)))
+    other = msgspec.structs.replace(
+        lock, name="other", layers=(*lock.layers[:-1], Layer(name="last", sha256="0" * 64))
+    )
     assert builder.build({}, other)[1] == ["last"]
 
 
@@ -228,7 +250,9 @@ def test_a_lock_without_layers_uses_what_its_own_builds_kept(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("kind", "place"), [(BASES, 0), (LAYERS, 2)])
-def test_a_damaged_entry_is_found_before_the_image_is_there(kind: str, place: int, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_found_before_the_image_is_there(
+    kind: str, place: int, tmp_path: Path
+) -> None:
     builder = Builder(tmp_path)
     first, _ = builder.build({})
     path = Path(first.used[place].path)
@@ -266,4 +290,7 @@ def test_what_was_compiled_on_the_same_layers_is_used_even_by_force(tmp_path: Pa
     assert later.kept_products() is not None
     lock = msgspec.structs.replace(_lock(later), products=found.note.digest)
     assert builder.build({}, lock)[0].kept_products() is not None
-    assert builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].kept_products() is None
+    assert (
+        builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].kept_products()
+        is None
+    )

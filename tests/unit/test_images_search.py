@@ -31,10 +31,18 @@ def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "found", "not_found"),
     [
         (("pytorch_cpu",), {"pytorch_cpu"}, {"pytorch:22.03", "tensorflow_cpu"}),
-        (("cuda>=12", "python:3.10"), {"pytorch:24.10"}, {"pytorch:22.03", "pytorch:25.01", "pytorch_cpu"}),
+        (
+            ("cuda>=12", "python:3.10"),
+            {"pytorch:24.10"},
+            {"pytorch:22.03", "pytorch:25.01", "pytorch_cpu"},
+        ),
         (("cuda:11.6",), {"pytorch:22.03", "pytorch_22.03"}, {"pytorch:22.12"}),
         (("cuda<11",), {"pytorch:20.03"}, {"pytorch:20.12"}),
-        (("kind:recipe", "framework:tensorflow"), {"tensorflow_22.03", "tensorflow_25.02"}, {"tensorflow:22.03"}),
+        (
+            ("kind:recipe", "framework:tensorflow"),
+            {"tensorflow_22.03", "tensorflow_25.02"},
+            {"tensorflow:22.03"},
+        ),
         (("driver<=470", "framework:pytorch"), {"pytorch:22.03"}, {"pytorch:22.01"}),
         (("no such thing",), set(), {"pytorch_cpu"}),
     ],

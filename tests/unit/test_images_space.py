@@ -18,7 +18,13 @@ LUSTRE = "     /scratch  104857600*  104857600 209715200       -   20000       0
 
 @pytest.mark.parametrize(
     ("said", "bytes_left"),
-    [(QUOTA, 10 * 1024 * 1024), (LUSTRE, 0), ("", None), ("Disk quotas for user me (uid 1): none", None), ("/x 5 0 0", None)],
+    [
+        (QUOTA, 10 * 1024 * 1024),
+        (LUSTRE, 0),
+        ("", None),
+        ("Disk quotas for user me (uid 1): none", None),
+        ("/x 5 0 0", None),
+    ],
 )
 def test_what_a_quota_leaves(said: str, bytes_left: int | None) -> None:
     assert left(said) == bytes_left

@@ -59,10 +59,21 @@ class Image:
     def __init__(self, tree: Tree) -> None:
         self.data = bytearray(SUPERBLOCK_SIZE)
         self.tables = Tables(
-            _HEAD, 0, bytearray(), bytearray(), bytearray(), bytearray(), bytearray(struct.pack("<I", 0)), bytearray(), bytearray()
+            _HEAD,
+            0,
+            bytearray(),
+            bytearray(),
+            bytearray(),
+            bytearray(),
+            bytearray(struct.pack("<I", 0)),
+            bytearray(),
+            bytearray(),
         )
         root = self._directory(tree, 1_000_000)
-        self.tables.head = Superblock(**{name: getattr(_HEAD, name) for name in _HEAD.__struct_fields__} | {"root": root.inode})
+        self.tables.head = Superblock(
+            **{name: getattr(_HEAD, name) for name in _HEAD.__struct_fields__}
+            | {"root": root.inode}
+        )
         self.tables.data_end = len(self.data)
         head, tail = written(self.tables)
         self.bytes = head + bytes(self.data[SUPERBLOCK_SIZE:]) + tail
@@ -75,7 +86,9 @@ class Image:
         number = self._number()
         entries = [self._entry(name.encode(), value, number) for name, value in tree.items()]
         start, size, index = add_listing(self.tables, entries)
-        inode = Inode(DIRECTORY, 0o755, 0, 0, 7, number, links=2, start=start, size=size, parent=parent)
+        inode = Inode(
+            DIRECTORY, 0o755, 0, 0, 7, number, links=2, start=start, size=size, parent=parent
+        )
         return Entry(b"", add_inode(self.tables, inode, index), number, DIRECTORY)
 
     def _entry(self, name: bytes, value: Tree | bytes | str | None, parent: int) -> Entry:
@@ -85,10 +98,22 @@ class Image:
         inode = Inode(CHARACTER_DEVICE, 0, 0, 0, 7, self._number())
         if isinstance(value, bytes):
             sizes = struct.pack("<I", len(value) | 1 << 24) if value else b""
-            inode = Inode(FILE, 0o644, 0, 0, 7, inode.number, start=len(self.data), size=len(value), sizes=sizes)
+            inode = Inode(
+                FILE,
+                0o644,
+                0,
+                0,
+                7,
+                inode.number,
+                start=len(self.data),
+                size=len(value),
+                sizes=sizes,
+            )
             self.data += value
         elif isinstance(value, str):
-            inode = Inode(SYMLINK, 0o777, 0, 0, 7, inode.number, size=len(value), sizes=value.encode())
+            inode = Inode(
+                SYMLINK, 0o777, 0, 0, 7, inode.number, size=len(value), sizes=value.encode()
+            )
         return Entry(name, add_inode(self.tables, inode), inode.number, inode.kind)
 
 
@@ -133,8 +158,15 @@ def grafted(base: Tree, *layers: Tree) -> bytes:
 
 
 def test_a_layer_adds_replaces_and_deletes() -> None:
-    base: Tree = {"etc": {"a": b"old", "b": b"stays", "c": b"goes"}, "usr": {"bin": {"x": b"x"}}, "link": "etc"}
-    layer: Tree = {"etc": {"a": b"new", "c": None, "d": {"e": b"added"}}, "link": {"now": b"a directory"}}
+    base: Tree = {
+        "etc": {"a": b"old", "b": b"stays", "c": b"goes"},
+        "usr": {"bin": {"x": b"x"}},
+        "link": "etc",
+    }
+    layer: Tree = {
+        "etc": {"a": b"new", "c": None, "d": {"e": b"added"}},
+        "link": {"now": b"a directory"},
+    }
     assert contents(grafted(base, layer)) == {
         "etc": {"a": b"new", "b": b"stays", "d": {"e": b"added"}},
         "usr": {"bin": {"x": b"x"}},
@@ -143,12 +175,21 @@ def test_a_layer_adds_replaces_and_deletes() -> None:
 
 
 def test_layers_are_put_on_one_after_the_other() -> None:
-    found = contents(grafted({"a": b"1"}, {"b": b"2"}, {"a": None, "c": {"d": b"3"}}, {"a": b"again", "c": {"d": None}}))
+    found = contents(
+        grafted(
+            {"a": b"1"},
+            {"b": b"2"},
+            {"a": None, "c": {"d": b"3"}},
+            {"a": b"again", "c": {"d": None}},
+        )
+    )
     assert found == {"a": b"again", "b": b"2", "c": {}}
 
 
 def test_a_directory_in_place_of_a_file_and_the_other_way_round() -> None:
-    assert contents(grafted({"a": b"file", "b": {"c": b"x"}}, {"a": {"c": b"y"}, "b": b"file"})) == {"a": {"c": b"y"}, "b": b"file"}
+    assert contents(
+        grafted({"a": b"file", "b": {"c": b"x"}}, {"a": {"c": b"y"}, "b": b"file"})
+    ) == {"a": {"c": b"y"}, "b": b"file"}
 
 
 def test_a_whiteout_of_nothing_is_nothing() -> None:
@@ -156,12 +197,20 @@ def test_a_whiteout_of_nothing_is_nothing() -> None:
 
 
 def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
-    base, layer = read(Image({"a": {"b": b"1"}}).bytes), read(Image({"a": {"c": b"2"}, "new": {}}).bytes)
+    base, layer = (
+        read(Image({"a": {"b": b"1"}}).bytes),
+        read(Image({"a": {"c": b"2"}, "new": {}}).bytes),
+    )
     struct.pack_into("<I", layer.ids, 0, 33)
     graft(base, layer, SUPERBLOCK_SIZE, only_adds=True)
-    root = {entry.name: read_inode(base, entry.inode) for entry in listing(base, read_inode(base, base.head.root))}
+    root = {
+        entry.name: read_inode(base, entry.inode)
+        for entry in listing(base, read_inode(base, base.head.root))
+    }
     assert [entry.name for entry in listing(base, root[b"a"])] == [b"b", b"c"]
-    assert [struct.unpack_from("<I", base.ids, 4 * root[name].owner)[0] for name in (b"a", b"new")] == [0, 33]
+    assert [
+        struct.unpack_from("<I", base.ids, 4 * root[name].owner)[0] for name in (b"a", b"new")
+    ] == [0, 33]
 
 
 def test_directories_larger_than_a_block_have_an_index_that_leads_to_each_name() -> None:
@@ -207,6 +256,8 @@ def test_what_is_broken_is_refused() -> None:
 
 def test_packed_in_another_way_is_refused() -> None:
     base, layer = read(Image({}).bytes), read(Image({}).bytes)
-    layer.head = Superblock(**{name: getattr(layer.head, name) for name in _HEAD.__struct_fields__} | {"compression": 1})
+    layer.head = Superblock(
+        **{name: getattr(layer.head, name) for name in _HEAD.__struct_fields__} | {"compression": 1}
+    )
     with pytest.raises(SquashfsError, match="another way"):
         graft(base, layer, SUPERBLOCK_SIZE)

@@ -21,7 +21,9 @@ def staged(path: Path, text: str, *features: str) -> Stages:
 
 
 def names(stages: Stages) -> tuple[list[str], list[str], list[str]]:
-    common, build, final = ([step.name for step in steps] for steps in (stages.common, stages.build, stages.final))
+    common, build, final = (
+        [step.name for step in steps] for steps in (stages.common, stages.build, stages.final)
+    )
     return common, build, final
 
 
@@ -31,7 +33,11 @@ def lines(stages: Stages) -> str:
 
 def test_compilers_are_in_the_build_stage_only() -> None:
     stages = library.staged(library.load("pytorch_cpu"))
-    assert names(stages) == (["apt", "python", "torch"], ["compilers", "horovod-build"], ["horovod", "pip", "clean"])
+    assert names(stages) == (
+        ["apt", "python", "torch"],
+        ["compilers", "horovod-build"],
+        ["horovod", "pip", "clean"],
+    )
     assert "g++" not in lines(stages)
     assert "g++" in stages.build[0].lines[1]
     assert [step.name for step in stages.final if step.products] == ["horovod"]
@@ -50,12 +56,16 @@ def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     stages = staged(tmp_path / "x.toml", text)
     assert names(stages) == (["horovod", "pip"], [], ["clean"])
     assert stages.dropped == ("openmpi", "python", "pip")
-    assert "has these steps of the recipe already: openmpi, python, pip" in library.rendered(library.load(str(tmp_path / "x.toml")))
+    assert "has these steps of the recipe already: openmpi, python, pip" in library.rendered(
+        library.load(str(tmp_path / "x.toml"))
+    )
     assert stages.path == ()
 
 
 def test_what_extends_comes_after(tmp_path: Path) -> None:
-    (tmp_path / "one.toml").write_text('summary = "1"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n[[steps]]\nblock = "python"\n')
+    (tmp_path / "one.toml").write_text(
+        'summary = "1"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n[[steps]]\nblock = "python"\n'
+    )
     stages = staged(
         tmp_path / "two.toml",
         'summary = "2"\nextends = "one.toml"\nfeatures = ["submitit"]\n[[steps]]\nblock = "pip"\npackages = ["x==1"]\n',
@@ -67,9 +77,13 @@ def test_what_extends_comes_after(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
 def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
     plain, more = library.load(recipe), library.load(recipe, [feature])
-    assert {step.name for step in library.staged(more).steps} > {step.name for step in library.staged(plain).steps}
+    assert {step.name for step in library.staged(more).steps} > {
+        step.name for step in library.staged(plain).steps
+    }
     before = library.staged(plain).steps[:-1]
-    assert library.staged(more).steps[: len(before)] == before, "what is there already is not built again"
+    assert library.staged(more).steps[: len(before)] == before, (
+        "what is there already is not built again"
+    )
     assert more.space.image > plain.space.image
     assert library.recipe_hash(more) != library.recipe_hash(plain)
 
@@ -88,16 +102,23 @@ def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
         ('[base]\nkind = "dokcer"\nimage = "a/b:c"', ConfigError, "docker"),
     ],
 )
-def test_what_is_unknown_is_refused(text: str, error: type[ToolkitError], close: str | None, tmp_path: Path) -> None:
+def test_what_is_unknown_is_refused(
+    text: str, error: type[ToolkitError], close: str | None, tmp_path: Path
+) -> None:
     with pytest.raises(error) as raised:
         staged(tmp_path / "x.toml", f'summary = "x"\n{text}\n')
-    assert str(tmp_path / "x.toml") in (raised.value.place or "") or raised.value.place == "features"
+    assert (
+        str(tmp_path / "x.toml") in (raised.value.place or "") or raised.value.place == "features"
+    )
     assert raised.value.close == close
 
 
 def test_an_unknown_release_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"close: 22\.03"):
-        staged(tmp_path / "x.toml", 'summary = "x"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.033"\n')
+        staged(
+            tmp_path / "x.toml",
+            'summary = "x"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.033"\n',
+        )
 
 
 @pytest.mark.parametrize("form", ["apptainer", "docker"])
@@ -113,7 +134,11 @@ def test_hostile_values_stay_in_their_place(text: str, form: str, tmp_path: Path
     calm = library.rendered(_with(path, "calm"), form).splitlines()
     hostile = library.rendered(_with(path, None), form).splitlines()
     assert len(hostile) == len(calm)
-    differ = [new for old, new in zip(calm, hostile, strict=True) if old != new and "recipe-hash" not in new]
+    differ = [
+        new
+        for old, new in zip(calm, hostile, strict=True)
+        if old != new and "recipe-hash" not in new
+    ]
     assert len(differ) <= 1
     assert all(line.startswith(("    export A=", "ENV A=")) for line in differ)
 
@@ -139,7 +164,9 @@ def _with(path: Path, value: str | None):  # type: ignore[no-untyped-def]  # noq
     ids=lambda arguments: arguments[1],
 )
 def test_a_new_recipe_resolves(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = CliRunner().invoke(command, ("new", "mine", "--directory", str(tmp_path), *arguments), catch_exceptions=False)
+    done = CliRunner().invoke(
+        command, ("new", "mine", "--directory", str(tmp_path), *arguments), catch_exceptions=False
+    )
     assert done.exit_code == 0
     for form in ("apptainer", "docker"):
         assert library.rendered(library.load(str(tmp_path / "mine.toml")), form)
@@ -148,15 +175,34 @@ def test_a_new_recipe_resolves(arguments: tuple[str, ...], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "close"), [(("--from", "pytorch_cpuu"), "pytorch_cpu"), (("--from", "pytorch_cpu", "--with", "horovd"), "horovod")]
+    ("arguments", "close"),
+    [
+        (("--from", "pytorch_cpuu"), "pytorch_cpu"),
+        (("--from", "pytorch_cpu", "--with", "horovd"), "horovod"),
+    ],
 )
-def test_a_new_recipe_from_nothing_known_is_refused(arguments: tuple[str, ...], close: str, tmp_path: Path) -> None:
-    error = CliRunner().invoke(command, ("new", "mine", "--directory", str(tmp_path), *arguments)).exception
+def test_a_new_recipe_from_nothing_known_is_refused(
+    arguments: tuple[str, ...], close: str, tmp_path: Path
+) -> None:
+    error = (
+        CliRunner()
+        .invoke(command, ("new", "mine", "--directory", str(tmp_path), *arguments))
+        .exception
+    )
     assert isinstance(error, ToolkitError)
     assert error.close == close
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_recipes_that_guides_need_are_there() -> None:
-    wanted = {"pytorch_22.03", "tensorflow_22.03", "tensorflow_25.02", "ray", "nccl-tests", "pytorch_cpu", "tensorflow_cpu", "ray_cpu"}
+    wanted = {
+        "pytorch_22.03",
+        "tensorflow_22.03",
+        "tensorflow_25.02",
+        "ray",
+        "nccl-tests",
+        "pytorch_cpu",
+        "tensorflow_cpu",
+        "ray_cpu",
+    }
     assert wanted <= set(recipe_names())

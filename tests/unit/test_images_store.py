@@ -29,7 +29,14 @@ def fake_sif(path: Path, sif_id: str = ID, *, size: int = 4096, cut: int = 0) ->
 
 
 def manifest(name: str, sif_id: str = ID, size: int = 4096) -> Manifest:
-    return Manifest(name=name, sif_id=sif_id, size=size, recipe_hash="r", built="2026-01-01T00:00:00+00:00", mpi=("pmix",))
+    return Manifest(
+        name=name,
+        sif_id=sif_id,
+        size=size,
+        recipe_hash="r",
+        built="2026-01-01T00:00:00+00:00",
+        mpi=("pmix",),
+    )
 
 
 @pytest.fixture
@@ -41,7 +48,9 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID, manifest_id: str | None = None) -> None:
+def put(
+    images: Path, name: str = "pytorch_cpu", sif_id: str = ID, manifest_id: str | None = None
+) -> None:
     fake_sif(images / f"{name}.sif", sif_id)
     (images / f"{name}.json").write_text(to_json(manifest(name, manifest_id or sif_id)))
 
@@ -92,14 +101,21 @@ def test_a_recipe_that_is_not_built(images: Path) -> None:
 def test_an_unknown_image_names_the_nearest_of_all(images: Path, tmp_path: Path) -> None:
     put(images, "mine_2024")
     fake_sif(tmp_path / "theirs_2023.sif")
-    for name, close in (("pytorch_cpuu", "pytorch_cpu"), ("mine_2025", "mine_2024"), ("theirs_2024", "theirs_2023")):
+    for name, close in (
+        ("pytorch_cpuu", "pytorch_cpu"),
+        ("mine_2025", "mine_2024"),
+        ("theirs_2024", "theirs_2023"),
+    ):
         with pytest.raises(UnknownImageError) as caught:
             store.find(name, (tmp_path,))
         assert caught.value.close == close
         assert caught.value.next_step == "toolkit image list"
 
 
-@pytest.mark.parametrize("name", ["missing/x.sif", "/missing.sif", "../x", "", ".", "/", "x" * 300, "a\0b", "~nobody-at-all/x"])
+@pytest.mark.parametrize(
+    "name",
+    ["missing/x.sif", "/missing.sif", "../x", "", ".", "/", "x" * 300, "a\0b", "~nobody-at-all/x"],
+)
 def test_a_path_where_nothing_is(images: Path, name: str) -> None:
     del images
     with pytest.raises((UnknownImageError, ImageMissingError)):
@@ -122,7 +138,9 @@ def test_an_image_that_is_cut_off(images: Path) -> None:
         store.find("pytorch_cpu")
 
 
-@pytest.mark.parametrize("case", ["no manifest", "another's manifest", "another size", "half a manifest"])
+@pytest.mark.parametrize(
+    "case", ["no manifest", "another's manifest", "another size", "half a manifest"]
+)
 def test_a_file_without_its_manifest_is_not_whole(images: Path, case: str) -> None:
     put(images)
     path = images / "pytorch_cpu.json"

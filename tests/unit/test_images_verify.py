@@ -46,17 +46,44 @@ def facts(**changes: Any) -> dict[str, Any]:
     ("changes", "promised", "outcome", "says"),
     [
         ({}, ("pytorch",), "passed", "built for pytorch 2.13.0, with mpi, gloo"),
-        ({"metadata": {"tensorflow": "2.21"}}, ("pytorch",), "failed", "the metadata of its build does not have it"),
-        ({"modules": {"pytorch": "ImportError: not built"}}, ("pytorch",), "failed", "cannot be imported"),
-        ({"said": CHECK_BUILD.format(tf=" ", torch=" ")}, ("pytorch",), "failed", "--check-build does not show pytorch"),
-        ({"metadata": {"pytorch": "2.12.0"}}, ("pytorch",), "failed", "it was built for torch 2.12.0, and 2.13.0 is in the image"),
+        (
+            {"metadata": {"tensorflow": "2.21"}},
+            ("pytorch",),
+            "failed",
+            "the metadata of its build does not have it",
+        ),
+        (
+            {"modules": {"pytorch": "ImportError: not built"}},
+            ("pytorch",),
+            "failed",
+            "cannot be imported",
+        ),
+        (
+            {"said": CHECK_BUILD.format(tf=" ", torch=" ")},
+            ("pytorch",),
+            "failed",
+            "--check-build does not show pytorch",
+        ),
+        (
+            {"metadata": {"pytorch": "2.12.0"}},
+            ("pytorch",),
+            "failed",
+            "it was built for torch 2.12.0, and 2.13.0 is in the image",
+        ),
         ({"code": 1, "said": "boom"}, (), "failed", "ended with 1: boom"),
-        ({"said": CHECK_BUILD.format(tf="X", torch="X")}, (), "passed", "also shows tensorflow, which is not in the image"),
+        (
+            {"said": CHECK_BUILD.format(tf="X", torch="X")},
+            (),
+            "passed",
+            "also shows tensorflow, which is not in the image",
+        ),
         ({"metadata": None}, ("pytorch",), "passed", "keeps no metadata"),
         ({}, ("tensorflow",), "failed", "it should work with tensorflow"),
     ],
 )
-def test_one_witness_alone_is_not_believed(changes: dict[str, Any], promised: tuple[str, ...], outcome: str, says: str) -> None:
+def test_one_witness_alone_is_not_believed(
+    changes: dict[str, Any], promised: tuple[str, ...], outcome: str, says: str
+) -> None:
     found = judge_horovod(facts(**changes), promised, {"torch": "2.13.0"})
     assert found.outcome == outcome, found
     assert says in found.detail
@@ -101,16 +128,29 @@ def test_what_rank_0_tells_is_found_behind_the_labels_of_launchers() -> None:
         ("12.4", ("530.1",), "550.54", False, "passed"),
     ],
 )
-def test_a_driver_against_cuda(cuda: str, drivers: tuple[str, ...], made_for: str | None, compat: bool, outcome: str) -> None:
+def test_a_driver_against_cuda(
+    cuda: str, drivers: tuple[str, ...], made_for: str | None, compat: bool, outcome: str
+) -> None:
     assert judge_driver(cuda, drivers, made_for, compat=compat).outcome == outcome
 
 
 def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
     before = (Verdict(name="a", outcome="passed"), Verdict(name="b", outcome="passed", site="x"))
-    now = (Verdict(name="a", outcome="unchecked"), Verdict(name="b", outcome="failed", site="y"), Verdict(name="c", outcome="unchecked"))
+    now = (
+        Verdict(name="a", outcome="unchecked"),
+        Verdict(name="b", outcome="failed", site="y"),
+        Verdict(name="c", outcome="unchecked"),
+    )
     found = {(one.name, one.site): one.outcome for one in merged(before, now)}
-    assert found == {("a", ""): "passed", ("b", "x"): "passed", ("b", "y"): "failed", ("c", ""): "unchecked"}
+    assert found == {
+        ("a", ""): "passed",
+        ("b", "x"): "passed",
+        ("b", "y"): "failed",
+        ("c", ""): "unchecked",
+    }
 
 
 def test_names_are_those_of_the_checks_that_images_carry() -> None:
-    assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= set(CHECKS)
+    assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= set(
+        CHECKS
+    )

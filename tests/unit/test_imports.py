@@ -49,7 +49,9 @@ HAS = (
 )
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
 IMAGE = Manifest(
-    **{name: getattr(MANIFEST, name) for name in ("name", "sif_id", "size", "recipe_hash", "built")},
+    **{
+        name: getattr(MANIFEST, name) for name in ("name", "sif_id", "size", "recipe_hash", "built")
+    },
     pythons=(PYTHON,),
 )
 
@@ -91,7 +93,11 @@ def refused(directory: Path, text: str) -> set[str]:
     write(directory, {"train.py": text})
     found = read(directory.resolve())
     stopping = [one for one in rule.look(case(found)) if one.stops]
-    return {name.name for name in found.names if any(f" {name.name} (" in f" {one.error.cause}" for one in stopping)}
+    return {
+        name.name
+        for name in found.names
+        if any(f" {name.name} (" in f" {one.error.cause}" for one in stopping)
+    }
 
 
 # How an import of ``gone`` may be written: the code, and whether the job must be refused for it.
@@ -190,8 +196,12 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "is_refused"), FORMS, ids=[code.replace("\n", "|") for code, _ in FORMS])
-def test_only_an_import_that_must_fail_refuses_a_job(code: str, is_refused: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "is_refused"), FORMS, ids=[code.replace("\n", "|") for code, _ in FORMS]
+)
+def test_only_an_import_that_must_fail_refuses_a_job(
+    code: str, is_refused: bool, tmp_path: Path
+) -> None:
     text = f"import os, sys, contextlib, importlib.util, warnings\n{code}\n"
     assert ("gone" in refused(tmp_path, text)) is is_refused
 
@@ -217,7 +227,9 @@ def _indented(text: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_generated_scripts_are_refused_just_when_every_layer_is_executed(seed: int, tmp_path: Path) -> None:
+def test_generated_scripts_are_refused_just_when_every_layer_is_executed(
+    seed: int, tmp_path: Path
+) -> None:
     """Nest an import at random, also across local modules, and compare with what its layers say."""
     draw = random.Random(seed)
     must, files, code = True, {}, "import gone"
@@ -269,10 +281,14 @@ def test_what_python_itself_imports_is_never_refused(seed: int, tmp_path: Path) 
         ]
     )
     used = draw.sample(names, draw.randint(1, 4))
-    files["job/train.py"] = f"import os, sys, pathlib\n{paths}\n" + "".join(f"import {name}\n" for name in used)
+    files["job/train.py"] = f"import os, sys, pathlib\n{paths}\n" + "".join(
+        f"import {name}\n" for name in used
+    )
     root = write(tmp_path, files)
     (root / "lib").mkdir(exist_ok=True)
-    done = subprocess.run([sys.executable, "-S", "train.py"], cwd=root / "job", capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "train.py"], cwd=root / "job", capture_output=True, text=True
+    )
     known = (*sys.stdlib_module_names, *sys.builtin_module_names)
     found = read(root / "job", visible=(root,), known=known)
     python = Python(path="python3", version="3.11.2", modules=tuple(known))
@@ -294,7 +310,9 @@ def test_the_shipped_jobs_import_only_what_is_known() -> None:
         "tensorflow",
         "ray",
     )
-    scripts = [path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"]  # that runs on the login node
+    scripts = [
+        path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"
+    ]  # that runs on the login node
     assert len(scripts) > 5
     for script in sorted(scripts):
         found = read(script.parent, script.name, known=modules)
@@ -305,10 +323,14 @@ def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(tmp_pa
     root = write(tmp_path, {"train.py": "import torch\nimport cv2, yaml\n", "parts.py": ""})
     (finding,) = rule.look(case(read(root)))
     assert finding.stops
-    assert finding.error.cause == "the image pytorch_cpu has no cv2 (train.py, line 2), yaml (train.py, line 2)"
+    assert (
+        finding.error.cause
+        == "the image pytorch_cpu has no cv2 (train.py, line 2), yaml (train.py, line 2)"
+    )
     assert finding.error.details[-1] == 'packages = ["opencv-python-headless", "PyYAML"]'
-    assert "toolkit image new pytorch_cpu-more --from pytorch_cpu --pip opencv-python-headless --pip PyYAML" in (
-        finding.error.next_step or ""
+    assert (
+        "toolkit image new pytorch_cpu-more --from pytorch_cpu --pip opencv-python-headless --pip PyYAML"
+        in (finding.error.next_step or "")
     )
 
 
@@ -324,7 +346,10 @@ def test_the_step_belongs_to_the_recipe_that_the_image_was_built_from(tmp_path: 
         command="toolkit image build mine.toml",
     )
     (finding,) = rule.look(case(read(root), own))
-    assert finding.error.next_step == "add the step below to mine.toml, then toolkit image build mine.toml"
+    assert (
+        finding.error.next_step
+        == "add the step below to mine.toml, then toolkit image build mine.toml"
+    )
 
 
 def test_an_environment_gets_it_by_its_own_pip(tmp_path: Path) -> None:
@@ -334,7 +359,9 @@ def test_an_environment_gets_it_by_its_own_pip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manifest", [None, MANIFEST])
-def test_an_image_whose_modules_were_not_recorded_is_never_refused(manifest: Manifest | None, tmp_path: Path) -> None:
+def test_an_image_whose_modules_were_not_recorded_is_never_refused(
+    manifest: Manifest | None, tmp_path: Path
+) -> None:
     root = write(tmp_path, {"train.py": "import json, torch, gone\n"})
     (finding,) = rule.look(case(read(root, known=None), manifest))
     assert not finding.stops
@@ -349,7 +376,9 @@ def test_nothing_is_said_of_an_old_image_where_its_frameworks_are_enough(tmp_pat
 
 
 def test_imports_that_may_never_run_are_one_warning(tmp_path: Path) -> None:
-    root = write(tmp_path, {"train.py": "def f():\n    import wandb\nif len(x):\n    import einops\n"})
+    root = write(
+        tmp_path, {"train.py": "def f():\n    import wandb\nif len(x):\n    import einops\n"}
+    )
     (finding,) = rule.look(case(read(root)))
     assert not finding.stops
     assert "wandb (train.py, line 2), einops (train.py, line 4)" in finding.error.cause
@@ -358,7 +387,11 @@ def test_imports_that_may_never_run_are_one_warning(tmp_path: Path) -> None:
 def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
     found = read(write(tmp_path, {"train.py": "import gone\n"}))
     manifest = Manifest(
-        **{name: getattr(MANIFEST, name) for name in MANIFEST.__struct_fields__ if name != "pythons"},
+        **{
+            name: getattr(MANIFEST, name)
+            for name in MANIFEST.__struct_fields__
+            if name != "pythons"
+        },
         pythons=(PYTHON,),
     )
     with pytest.raises(PlanError) as caught:
@@ -400,7 +433,9 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("text", "files"), OUTSIDE)
-def test_a_directory_that_the_script_searches_is_bound(text: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_a_directory_that_the_script_searches_is_bound(
+    text: str, files: dict[str, str], tmp_path: Path
+) -> None:
     root = write(tmp_path, {**files, "job/train.py": text})
     found = read(root / "job")
     assert [one.path for one in found.directories] == [str(root / "lib")]
@@ -451,7 +486,9 @@ def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
     )
     (finding,) = rule.look(case(read(root / "job", home=root / "home")))
     assert any("the ranks do not see it" in text for text in finding.error.details)
-    assert any("if einops is your own code: --env PYTHONPATH=" in text for text in finding.error.details)
+    assert any(
+        "if einops is your own code: --env PYTHONPATH=" in text for text in finding.error.details
+    )
     assert "--pip einops" in (finding.error.next_step or "")
 
 
@@ -495,7 +532,9 @@ def test_every_kind_of_local_module_is_found(name: str, tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_a_link_finds_the_modules_beside_its_target(tmp_path: Path) -> None:
-    root = write(tmp_path, {"real/train.py": "import helper\n", "real/helper.py": "", "job/note": ""})
+    root = write(
+        tmp_path, {"real/train.py": "import helper\n", "real/helper.py": "", "job/note": ""}
+    )
     (root / "job/train.py").symlink_to("../real/train.py")
     found = read(root / "job")
     assert not [one for one in found.names if one.name == "helper"]
@@ -537,7 +576,9 @@ def test_what_cannot_be_parsed_is_left_alone(content: bytes, tmp_path: Path) -> 
 
 
 def test_encodings_of_sources_are_honored(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_bytes("# -*- coding: latin-1 -*-\n# é\nimport gone\n".encode("latin-1"))
+    (tmp_path / "train.py").write_bytes(
+        "# -*- coding: latin-1 -*-\n# é\nimport gone\n".encode("latin-1")
+    )
     assert [one.name for one in read(tmp_path.resolve()).names] == ["gone"]
 
 
@@ -549,7 +590,9 @@ def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path:
 
 
 def test_a_large_project_is_read_within_bounds(tmp_path: Path) -> None:
-    files = {f"m{number}.py": f"import m{number + 1}\nX = '{'y' * 20000}'\n" for number in range(1000)}
+    files = {
+        f"m{number}.py": f"import m{number + 1}\nX = '{'y' * 20000}'\n" for number in range(1000)
+    }
     root = write(tmp_path, {**files, "train.py": "import m0\n"})
     tracemalloc.start()
     read(root)
@@ -559,7 +602,9 @@ def test_a_large_project_is_read_within_bounds(tmp_path: Path) -> None:
 
 
 def test_a_file_of_many_conditions_is_not_too_deep(tmp_path: Path) -> None:
-    chain = "if x == 0:\n    pass\n" + "".join(f"elif x == {number}:\n    pass\n" for number in range(3000))
+    chain = "if x == 0:\n    pass\n" + "".join(
+        f"elif x == {number}:\n    pass\n" for number in range(3000)
+    )
     assert isinstance(read(write(tmp_path, {"train.py": chain})), Imports)
 
 
@@ -590,8 +635,12 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("words", "file"), COMMANDS)
-def test_the_program_of_a_command_is_found(words: tuple[str, ...], file: str | None, tmp_path: Path) -> None:
-    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/mod.py": "", "train.py": ""})
+def test_the_program_of_a_command_is_found(
+    words: tuple[str, ...], file: str | None, tmp_path: Path
+) -> None:
+    root = write(
+        tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/mod.py": "", "train.py": ""}
+    )
     start = entry.of_command(words, root)
     assert (str(start.file.relative_to(root)) if start else None) == file
 
@@ -612,7 +661,9 @@ def test_a_module_that_is_run_is_read_with_its_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("marker", ["directory", "file"])
-def test_the_git_work_tree_is_shown(marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_git_work_tree_is_shown(
+    marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     root = write(tmp_path, {"home/project/src/jobs/train.py": ""}) / "home/project"
     (root / ".git").mkdir() if marker == "directory" else (root / ".git").write_text("gitdir: x")
@@ -620,17 +671,23 @@ def test_the_git_work_tree_is_shown(marker: str, tmp_path: Path, monkeypatch: py
     assert (found.path, found.reason) == (str(root), "the git work tree of the working directory")
 
 
-def test_a_home_that_is_a_work_tree_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_a_work_tree_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write(tmp_path, {"home/project/train.py": "", "home/.git/config": ""})
     (tmp_path / ".git").mkdir()
-    assert work_trees(tmp_path.resolve() / "home/project", tmp_path.resolve() / "home/project") == ()
+    assert (
+        work_trees(tmp_path.resolve() / "home/project", tmp_path.resolve() / "home/project") == ()
+    )
 
 
 def test_a_rank_sees_no_system_directory_of_the_host(tmp_path: Path) -> None:
     root = write(
         tmp_path,
-        {"train.py": "import sys\nsys.path.append('/usr/lib/python3/dist-packages')\nimport gone\n"},
+        {
+            "train.py": "import sys\nsys.path.append('/usr/lib/python3/dist-packages')\nimport gone\n"
+        },
     )
     found = read(root)
     assert not found.directories
@@ -674,7 +731,9 @@ def test_a_package_that_shares_its_first_name_is_named_by_the_rest(
 
 
 def test_every_line_of_the_data_names_its_source() -> None:
-    sources = [one.source for one in written().modules.values()] + [one.source for one in written().standard.values()]
+    sources = [one.source for one in written().modules.values()] + [
+        one.source for one in written().standard.values()
+    ]
     assert len(sources) > 60
     assert all(source.startswith("https://") for source in sources)
     assert not set(written().own) & set(sys.stdlib_module_names) - {"test"}
@@ -688,7 +747,9 @@ def test_every_line_of_the_data_names_its_source() -> None:
         ("imp", "3.11.2", ""),
     ],
 )
-def test_modules_of_other_versions_of_python_are_explained(module: str, version: str, text: str) -> None:
+def test_modules_of_other_versions_of_python_are_explained(
+    module: str, version: str, text: str
+) -> None:
     assert text in standard_note(module, version)
 
 
@@ -731,7 +792,9 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
     write(tmp_path, {"other/linked.py": ""})
     program = (package_directory("runtimes/discover") / "importable.py").read_text()
     start = f"import site; site.addsitedir({str(site)!r})\n"
-    said = subprocess.run([sys.executable, "-s", "-c", start + program], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-s", "-c", start + program], capture_output=True, text=True, check=True
+    ).stdout
     modules = set(json.loads(said.removeprefix("toolkit-modules: "))["modules"])
     assert {
         "bare",
@@ -746,7 +809,9 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
     } <= modules
     assert not {"note", "data", "more", "odd", "__pycache__"} & modules
     ask = "import pkgutil; print(' '.join(one.name for one in pkgutil.iter_modules()))"
-    listed = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert {name for name in listed if name.isidentifier()} <= modules
 
 
@@ -762,7 +827,9 @@ def test_forms_are_many() -> None:
     assert len(set(itertools.chain(code for code, _ in FORMS))) == len(FORMS)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"]
+)
 def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
     decided = plan(
         inputs(
@@ -813,8 +880,12 @@ MODULES = [
 
 
 @pytest.mark.parametrize(("words", "expected"), MODULES)
-def test_a_command_of_python_is_a_script_or_a_module(words: tuple[str, ...], expected: object, tmp_path: Path) -> None:
-    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/train.py": "", "train.py": ""})
+def test_a_command_of_python_is_a_script_or_a_module(
+    words: tuple[str, ...], expected: object, tmp_path: Path
+) -> None:
+    root = write(
+        tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/train.py": "", "train.py": ""}
+    )
     assert of_python(words, root) == expected
 
 
@@ -824,7 +895,9 @@ def test_a_file_called_python_is_run_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])
-def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(name: str, tmp_path: Path) -> None:
+def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(
+    name: str, tmp_path: Path
+) -> None:
     root = write(tmp_path, {"pkg/__init__.py": ""})
     with pytest.raises(ScriptMissingError) as caught:
         module_file(name, root)
@@ -833,7 +906,9 @@ def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_ima
 
 def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
     root = write(tmp_path, {"pkg/train.py": ""})
-    target, flags = prepare._of_python("pkg.train", Layer("flag", {"python_module": "pkg.train"}), root)
+    target, flags = prepare._of_python(
+        "pkg.train", Layer("flag", {"python_module": "pkg.train"}), root
+    )
     assert (target, flags.values) == (
         "pkg/train.py",
         {"python_module": "pkg.train", "job_name": "train"},

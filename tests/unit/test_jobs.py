@@ -16,7 +16,8 @@ from toolkit.model.job import Job
 from toolkit.planning.script_source import read
 from toolkit.resources import shipped
 
-# Exercise -> its launcher, and the call that ends the ranks; None: it has one process, and nobody to wait for.
+# Exercise -> its launcher, and the call that ends the ranks; None: it has one process, and nobody
+# to wait for.
 EXERCISES: dict[str, tuple[str, str | None]] = {
     "digits-dataparallel": ("none", None),
     "digits-ddp": ("torchrun", "dist.destroy_process_group()"),
@@ -32,7 +33,10 @@ EXERCISES: dict[str, tuple[str, str | None]] = {
     "ray-train": ("ray", "ray.shutdown()"),
     "ray-tune": ("ray", "ray.shutdown()"),
     "tensorflow-mirrored": ("tensorflow", None),
-    "tensorflow-multiworker": ("tensorflow", None),  # its workers end by themselves, after all have met
+    "tensorflow-multiworker": (
+        "tensorflow",
+        None,
+    ),  # its workers end by themselves, after all have met
     "gpu-count": ("torchrun", "dist.destroy_process_group()"),
 }
 KEYS = {
@@ -69,7 +73,11 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 def constants(script: str) -> set[str]:
     """The strings in the code of a script, its comments left out."""
-    return {node.value for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {
+        node.value
+        for node in ast.walk(ast.parse(script))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
 
 
 def test_a_folder_has_its_three_files(folder: Path) -> None:
@@ -89,7 +97,9 @@ def test_the_job_file_has_known_keys_and_names_what_is_there(folder: Path) -> No
 def test_the_defaults_of_the_job_are_options_of_the_script(folder: Path) -> None:
     arguments = toml((folder / "job.toml").read_text(encoding="utf-8")).get("arguments", [])
     assert isinstance(arguments, list)
-    assert {word for word in arguments if word.startswith("--")} <= constants((folder / "train.py").read_text(encoding="utf-8"))
+    assert {word for word in arguments if word.startswith("--")} <= constants(
+        (folder / "train.py").read_text(encoding="utf-8")
+    )
 
 
 def test_the_script_compiles_and_is_short(folder: Path) -> None:
@@ -104,20 +114,32 @@ def test_the_script_has_no_cluster_code(folder: Path) -> None:
 
 
 def test_the_script_prints_the_whole_result(folder: Path) -> None:
-    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= RESULT_KEYS.get(folder.name, {*TRAINED, *TOGETHER})
+    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= RESULT_KEYS.get(
+        folder.name, {*TRAINED, *TOGETHER}
+    )
 
 
 def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
     script = (folder / "train.py").read_text(encoding="utf-8")
     end = EXERCISES[folder.name][1]
-    # Horovod has no barrier for TensorFlow; with Ray, one process asks and waits for the answers of the others.
-    meets = max(script.rfind(text) for text in (".barrier()", "hvd.allreduce(tf.zeros(1))", "ray.get(", ".fit()"))
+    # Horovod has no barrier for TensorFlow; with Ray, one process asks and waits for the answers of
+    # the others.
+    meets = max(
+        script.rfind(text)
+        for text in (".barrier()", "hvd.allreduce(tf.zeros(1))", "ray.get(", ".fit()")
+    )
     assert 0 < meets < script.find(end) if end else "init(" not in script
 
 
 def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None:
     """Or another one for the same framework, where the script does not show which is meant."""
-    chosen = auto.choose("train.py", read(folder / "train.py"), {"torch", "horovod"}, read_toml(folder / "job.toml", Job), LAUNCHERS)
+    chosen = auto.choose(
+        "train.py",
+        read(folder / "train.py"),
+        {"torch", "horovod"},
+        read_toml(folder / "job.toml", Job),
+        LAUNCHERS,
+    )
     same = {"srun": "torchrun", "horovod-gloo": "horovod"}
     launcher = EXERCISES[folder.name][0]
     assert chosen.launcher == same.get(launcher, launcher)
@@ -136,7 +158,13 @@ def test_the_five_steps_of_horovod_are_numbered_and_in_order() -> None:
     script = (shipped("jobs") / "digits-horovod" / "train.py").read_text(encoding="utf-8")
     parts = re.split(r"# Step (\d): ", script)
     assert parts[1::2] == ["1", "2", "3", "4", "5"]
-    calls = ["hvd.init()", "torch.cuda.set_device(", "hvd.DistributedOptimizer(", "hvd.broadcast_parameters(", "torch.save("]
+    calls = [
+        "hvd.init()",
+        "torch.cuda.set_device(",
+        "hvd.DistributedOptimizer(",
+        "hvd.broadcast_parameters(",
+        "torch.save(",
+    ]
     for number, (call, part) in enumerate(zip(calls, parts[2::2], strict=True), 1):
         assert call in part, f"step {number}"
 
@@ -144,7 +172,9 @@ def test_the_five_steps_of_horovod_are_numbered_and_in_order() -> None:
 def test_gloo_carries_the_very_script_of_mpi() -> None:
     folder = shipped("jobs") / "digits-horovod-gloo"
     job = read_toml(folder / "job.toml", Job)
-    assert (folder / str(job.script)).resolve() == (shipped("jobs") / "digits-horovod" / "train.py").resolve()
+    assert (folder / str(job.script)).resolve() == (
+        shipped("jobs") / "digits-horovod" / "train.py"
+    ).resolve()
     assert job.launcher == "horovod-gloo"
     assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")
 
@@ -152,7 +182,10 @@ def test_gloo_carries_the_very_script_of_mpi() -> None:
 def test_both_programs_of_mpi_tell_the_same() -> None:
     folder = shipped("jobs") / "mpi-hello"
     assert read_toml(folder / "job.toml", Job).launcher == "mpi"
-    told = [set(re.findall(r'"(\w+)\\?": ', (folder / name).read_text(encoding="utf-8"))) for name in ("hello.c", "hello.py")]
+    told = [
+        set(re.findall(r'"(\w+)\\?": ', (folder / name).read_text(encoding="utf-8")))
+        for name in ("hello.c", "hello.py")
+    ]
     assert told[0] == {"world_size", "sum", "expected"} == told[1] - {"mpi"}
     assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")
 
@@ -161,7 +194,13 @@ def test_the_all_reduce_names_its_launcher_and_every_library_leaves_together() -
     folder = shipped("jobs") / "nccl-allreduce"
     job = read_toml(folder / "job.toml", Job)
     assert (job.launcher, job.script) == ("torchrun", "train.py")
-    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= {"bus_gb_per_s", "wrong", "world_size", "backend", "rows"}
+    assert constants((folder / "train.py").read_text(encoding="utf-8")) >= {
+        "bus_gb_per_s",
+        "wrong",
+        "world_size",
+        "backend",
+        "rows",
+    }
     libraries = (folder / "libraries.py").read_text(encoding="utf-8")
     assert 0 < libraries.find("dist.barrier()") < libraries.find("dist.destroy_process_group()")
     assert 0 < libraries.find("hvd.barrier()") < libraries.find("hvd.shutdown()")
@@ -171,11 +210,16 @@ def test_the_all_reduce_names_its_launcher_and_every_library_leaves_together() -
 
 
 def test_functions_are_jobs_of_their_own_and_are_submitted_from_beside_them() -> None:
-    for name, script, function in (("submitit-add", "add.py", "add"), ("submitit-checkpoint", "count.py", "Count")):
+    for name, script, function in (
+        ("submitit-add", "add.py", "add"),
+        ("submitit-checkpoint", "count.py", "Count"),
+    ):
         folder = shipped("jobs") / name
         job = read_toml(folder / "job.toml", Job)
         assert (job.launcher, job.script) == ("none", script)
-        assert f"from {script.removesuffix('.py')} import {function}\n" in (folder / "submit.py").read_text(encoding="utf-8")
+        assert f"from {script.removesuffix('.py')} import {function}\n" in (
+            folder / "submit.py"
+        ).read_text(encoding="utf-8")
         text = (folder / "README.md").read_text(encoding="utf-8")
         assert f"toolkit run jobs/{name}\n" in text
         assert f"python jobs/{name}/submit.py" in text

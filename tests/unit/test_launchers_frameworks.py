@@ -14,8 +14,14 @@ from toolkit.model.source import Source
 from toolkit.planning.plan import plan
 
 HELD = replace(MANIFEST, frameworks={"tensorflow": "2.21.0", "ray": "2.60.0"})
-ALONE = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MirroredStrategy",))
-SPREAD = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",))
+ALONE = Source(
+    python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MirroredStrategy",)
+)
+SPREAD = Source(
+    python=True,
+    imports=("tensorflow",),
+    calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",),
+)
 
 
 def findings(launcher: str, **changes: Any) -> list[str]:
@@ -23,7 +29,11 @@ def findings(launcher: str, **changes: Any) -> list[str]:
     try:
         plan(inputs({"launcher": launcher}, **changes))
     except PlanError as error:
-        return [finding.cause for finding in error.findings if error.exit_code == LauncherMismatchError.exit_code]
+        return [
+            finding.cause
+            for finding in error.findings
+            if error.exit_code == LauncherMismatchError.exit_code
+        ]
     return []
 
 
@@ -49,21 +59,35 @@ def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
 
 
 def test_a_worker_has_all_gpus_of_its_node_where_nobody_says_otherwise() -> None:
-    decided = plan(inputs({"launcher": "tensorflow", "gpus": 2, "ntasks_per_node": None}, manifest=HELD))
+    decided = plan(
+        inputs({"launcher": "tensorflow", "gpus": 2, "ntasks_per_node": None}, manifest=HELD)
+    )
     assert (decided.ranks_per_node, dict(decided.directives)["gres"]) == (1, "gpu:2")
     assert decided.environment["TF_NUM_INTRAOP_THREADS"] == str(decided.cpus_per_rank)
 
 
 @pytest.mark.parametrize("launcher", ["tensorflow", "ray"])
 def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) -> None:
-    lines = ["srun: error: nid002: task 1: Exited with exit code 3", "srun: error: nid001: task 0: Terminated"]
+    lines = [
+        "srun: error: nid002: task 1: Exited with exit code 3",
+        "srun: error: nid001: task 0: Terminated",
+    ]
     failure = first(get(launcher).failures([("", lines)]))
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (1, "nid002", 3)
 
 
 def test_ray_has_all_cpus_and_gpus_of_a_node_and_the_script_runs_once() -> None:
-    decided = plan(inputs({"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, manifest=HELD))
+    decided = plan(
+        inputs(
+            {"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, manifest=HELD
+        )
+    )
     assert (decided.launch.ntasks_per_node, decided.launch.cpus_per_task) == (1, 4)
     assert decided.launch.options == ("4", "2", "eth0")
-    assert plan(inputs({"launcher": "ray"}, manifest=HELD, site=replace(inputs().site, interface=None))).launch.options[2] == ""
+    assert (
+        plan(
+            inputs({"launcher": "ray"}, manifest=HELD, site=replace(inputs().site, interface=None))
+        ).launch.options[2]
+        == ""
+    )

@@ -67,8 +67,16 @@ def test_nodes_that_differ_get_as_many_ranks_as_they_have_gpus() -> None:
     [
         ({"nodes": "2:1"}, "--nodes", UsageError),
         ({"launcher": "srun", "nodes": "1:2"}, "--nodes", LauncherMismatchError),
-        ({"launcher": "srun", "nodes": 1, "gpus": "2,1", "ntasks_per_node": None}, "--gpus", LauncherMismatchError),
-        ({"nodes": 3, "gpus": "2,1", "ntasks_per_node": None, "partition": "cas_v100_4"}, "--gpus", UsageError),
+        (
+            {"launcher": "srun", "nodes": 1, "gpus": "2,1", "ntasks_per_node": None},
+            "--gpus",
+            LauncherMismatchError,
+        ),
+        (
+            {"nodes": 3, "gpus": "2,1", "ntasks_per_node": None, "partition": "cas_v100_4"},
+            "--gpus",
+            UsageError,
+        ),
         ({"nodes": 1, "gpus": "2,1"}, "--gpus", UsageError),
         ({"nodes": 1, "gpus": "2,0", "ntasks_per_node": None}, "--gpus", UsageError),
         ({"nodes": 1, "gpus": "4,1", "ntasks_per_node": None}, "--gpus", ShapeError),
@@ -78,7 +86,9 @@ def test_nodes_that_differ_get_as_many_ranks_as_they_have_gpus() -> None:
         ({"dependency": "a\nb"}, "--dependency", UsageError),
     ],
 )
-def test_what_contradicts_itself_is_refused(job: dict[str, Any], place: str, kind: type[Exception]) -> None:
+def test_what_contradicts_itself_is_refused(
+    job: dict[str, Any], place: str, kind: type[Exception]
+) -> None:
     (found,) = findings(job)
     assert found.place == place
     assert isinstance(found, kind)
@@ -86,25 +96,39 @@ def test_what_contradicts_itself_is_refused(job: dict[str, Any], place: str, kin
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
 def test_an_image_without_torch_is_refused(launcher: str) -> None:
-    bare = MANIFEST.__class__(name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"tensorflow": "2"})
+    bare = MANIFEST.__class__(
+        name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"tensorflow": "2"}
+    )
     assert isinstance(findings({"launcher": launcher}, manifest=bare)[0], LauncherMismatchError)
 
 
 def test_slurms_own_options_are_passed_on() -> None:
-    given = {"mem": "2G", "account": "ml", "qos": "high", "nodelist": "nid[001-002]", "exclude": "nid003", "reservation": "class"}
+    given = {
+        "mem": "2G",
+        "account": "ml",
+        "qos": "high",
+        "nodelist": "nid[001-002]",
+        "exclude": "nid003",
+        "reservation": "class",
+    }
     rows = dict(of({**given, "exclusive": True, "dependency": "afterok:7"}).directives)
     assert {**given, "exclusive": "", "dependency": "afterok:7"}.items() <= rows.items()
 
 
 def test_a_site_forbids_and_requires_options() -> None:
     site = inputs().site.__class__(
-        name="x", forbidden={"mem": OptionRule(why="nodes are whole")}, required={"account": OptionRule(why="hours are counted")}
+        name="x",
+        forbidden={"mem": OptionRule(why="nodes are whole")},
+        required={"account": OptionRule(why="hours are counted")},
     )
     assert [found.place for found in findings({"mem": "1G"}, site=site)] == ["--mem", "--account"]
     assert of({"account": "a"}, site=site)
 
 
-@pytest.mark.parametrize(("init", "said"), [(None, "env://"), ("tcp", "tcp://$MASTER_ADDR:$MASTER_PORT"), ("file", "file://$(mktemp")])
+@pytest.mark.parametrize(
+    ("init", "said"),
+    [(None, "env://"), ("tcp", "tcp://$MASTER_ADDR:$MASTER_PORT"), ("file", "file://$(mktemp")],
+)
 def test_srun_tells_the_ranks_how_to_meet(init: str | None, said: str) -> None:
     text = scripts.script(of({"launcher": "srun", "init": init}))
     assert f"INIT_METHOD={said}" in text
@@ -112,11 +136,17 @@ def test_srun_tells_the_ranks_how_to_meet(init: str | None, said: str) -> None:
 
 
 def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused() -> None:
-    assert findings({"launcher": "srun", "init": "file"}, run_directory="/home/user/a#b/runs/x-0001", directory="/home/user/a#b")
+    assert findings(
+        {"launcher": "srun", "init": "file"},
+        run_directory="/home/user/a#b/runs/x-0001",
+        directory="/home/user/a#b",
+    )
 
 
 def test_spawn_fills_in_what_the_script_defines_and_nobody_gave() -> None:
-    command = of({**SPAWN, "arguments": ("data", "--dist-url=tcp://a:1")}, source=IMAGENET).launch.program
+    command = of(
+        {**SPAWN, "arguments": ("data", "--dist-url=tcp://a:1")}, source=IMAGENET
+    ).launch.program
     assert command[:2] == ("sh", "-c")
     assert command[3:] == ("train.py", "data", "--dist-url=tcp://a:1")
     filled = '--multiprocessing-distributed --world-size "$NNODES" --rank "$NODE_RANK" --dist-backend gloo'
@@ -129,9 +159,14 @@ def test_spawn_leaves_a_script_alone_that_defines_nothing() -> None:
 
 def test_the_world_of_a_script_that_knows_one_node_is_its_ranks() -> None:
     source = Source(python=True, options=(Option(flag="--world_size"), Option(flag="--backend")))
-    assert '--world_size "$NPROC_PER_NODE"' in of({**SPAWN, "nodes": 1}, source=source).launch.program[2]
+    assert (
+        '--world_size "$NPROC_PER_NODE"'
+        in of({**SPAWN, "nodes": 1}, source=source).launch.program[2]
+    )
     assert "world_size" not in of(SPAWN, source=source).launch.program[2]
-    assert of({**SPAWN, "gpus": 2}, source=source).launch.program[0] == "python3", "NCCL is right where there are GPUs"
+    assert of({**SPAWN, "gpus": 2}, source=source).launch.program[0] == "python3", (
+        "NCCL is right where there are GPUs"
+    )
 
 
 def test_a_data_parallel_script_is_one_process_with_all_gpus() -> None:
@@ -140,9 +175,15 @@ def test_a_data_parallel_script_is_one_process_with_all_gpus() -> None:
 
 
 def test_the_first_rank_that_a_script_forked_and_lost_is_read_from_its_words() -> None:
-    log = ["torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3"]
-    killed = ["torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL"]
-    stopped = ["torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGTERM"]
+    log = [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3"
+    ]
+    killed = [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL"
+    ]
+    stopped = [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGTERM"
+    ]
     failure = first(get("spawn").failures([("", []), ("nid001", stopped), ("nid002", log)]))
     assert failure is not None
     assert (failure.exit_code, failure.text) == (3, "local rank 1 on nid002: exit code 3")
@@ -155,9 +196,15 @@ def test_the_first_rank_that_a_script_forked_and_lost_is_read_from_its_words() -
     assert failure.text == "script 0 on nid001: exit code 1"
 
 
-def test_data_that_is_missing_is_named_with_the_package_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"})
+def test_data_that_is_missing_is_named_with_the_package_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        looking, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
+    )
     job = Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",))
-    ((found, _, _),) = binds.look(Case(job=job, site=LOCAL, seen=Seen(binds=looking.binds(job, tmp_path))))
+    ((found, _, _),) = binds.look(
+        Case(job=job, site=LOCAL, seen=Seen(binds=looking.binds(job, tmp_path)))
+    )
     assert found.next_step is not None
     assert "apt-get install dataset-fashion-mnist" in found.next_step

@@ -23,7 +23,11 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
     nodes = {node.name: node for node in all_nodes(found.shape)}
     partitions = {partition.name: partition for partition in found.shape.partitions}
     assert set(partitions) == set(NEURON.partitions)
-    assert (partitions["cas_v100_4"].nodes, partitions["cas_v100_4"].max_time, partitions["cas_v100_4"].max_nodes) == (
+    assert (
+        partitions["cas_v100_4"].nodes,
+        partitions["cas_v100_4"].max_time,
+        partitions["cas_v100_4"].max_nodes,
+    ) == (
         "gpu10,gpu11",
         "2880",
         2,
@@ -32,7 +36,13 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
     assert (nodes["cpu01"].gpus, nodes["cpu01"].gpu_type) == (0, None)
     assert [name for name, partition in partitions.items() if partition.default] == ["cas_v100nv_8"]
     said = "\n".join(found.said)
-    for words in ("cas_v100_4 2 of 11", "--accounting", "architecture", "/scratch/$USER", "singularity/4.3.4"):
+    for words in (
+        "cas_v100_4 2 of 11",
+        "--accounting",
+        "architecture",
+        "/scratch/$USER",
+        "singularity/4.3.4",
+    ):
         assert words in said
     assert "gh200_1" not in said, "it has one node there, too"
 
@@ -49,7 +59,9 @@ def test_some_partitions_only() -> None:
 
 def test_limits_of_users_are_slurms_own_with_accounting() -> None:
     found = like(NEURON, chosen=("amd_h100_2", "jupyter"), accounting=True)
-    assert found.shape.limits == {"amd_h100_2": UserLimits(jobs_submitted=2, jobs_running=1, gpus=4)}
+    assert found.shape.limits == {
+        "amd_h100_2": UserLimits(jobs_submitted=2, jobs_running=1, gpus=4)
+    }
     assert "local MOST = {  }" in found.shape.job_submit
     without = like(NEURON, chosen=("amd_h100_2", "jupyter"))
     assert without.shape.limits == {}
@@ -61,13 +73,18 @@ def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:
     found = like(sites.load("perlmutter-like"))
     assert [partition.name for partition in found.shape.partitions] == ["main"]
     assert all_nodes(found.shape)[0].features == ("gpu",)
-    assert '["account"] = { why = "node hours are charged to a project", given = function(job) return job.account ~= nil end },' in (
-        found.shape.job_submit
+    assert (
+        '["account"] = { why = "node hours are charged to a project", given = function(job) return job.account ~= nil end },'
+        in (found.shape.job_submit)
     )
 
 
 def test_what_slurm_cannot_look_at_is_said() -> None:
-    site = Site(name="x", forbidden={"oversubscribe": OptionRule(why="it is not fair")}, partitions={"a_b": SitePartition(nodes=3)})
+    site = Site(
+        name="x",
+        forbidden={"oversubscribe": OptionRule(why="it is not fair")},
+        partitions={"a_b": SitePartition(nodes=3)},
+    )
     found = like(site)
     assert "Slurm here does not look at --oversubscribe" in found.said
     assert [node.name for node in all_nodes(found.shape)] == ["a-b-01", "a-b-02"]
@@ -75,7 +92,9 @@ def test_what_slurm_cannot_look_at_is_said() -> None:
 
 def test_hostile_words_stay_words_of_lua() -> None:
     rule = OptionRule(why='"]] os.execute("x") --\n\\')
-    text = submit_lua.text(replace(NEURON, forbidden={"mem": rule}), {}, default='a"b', directory="/a b")
+    text = submit_lua.text(
+        replace(NEURON, forbidden={"mem": rule}), {}, default='a"b', directory="/a b"
+    )
     assert r'why = "\034]] os.execute(\034x\034) --\010\092"' in text
     assert r'local DEFAULT = "a\034b"' in text
     assert 'local DIRECTORY = "/a b"' in text
@@ -84,7 +103,16 @@ def test_hostile_words_stay_words_of_lua() -> None:
 def test_an_imitation_has_this_machines_commands_and_directories(tmp_path: Path) -> None:
     site = replace(NEURON, scratch=str(tmp_path), datasets={"a": str(tmp_path), "b": "/not/there"})
     found = imitation(site, sites.load("local"), str)
-    assert (found.name, found.access, found.modules, found.interface) == ("neuron", "local-cluster", (), "eth0")
-    assert (found.scratch, found.submit_directory, found.datasets) == (str(tmp_path), None, {"a": str(tmp_path)})
+    assert (found.name, found.access, found.modules, found.interface) == (
+        "neuron",
+        "local-cluster",
+        (),
+        "eth0",
+    )
+    assert (found.scratch, found.submit_directory, found.datasets) == (
+        str(tmp_path),
+        None,
+        {"a": str(tmp_path)},
+    )
     assert found.comment == NEURON.comment
     assert found.partitions == NEURON.partitions

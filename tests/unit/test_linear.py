@@ -72,8 +72,14 @@ def test_a_linear_pattern_is_not_reported(pattern: str) -> None:
 def test_every_pattern_of_every_rule_is_linear(name: str) -> None:
     rule = RULES[name]
     patterns = [re.compile(text) for text in (*rule.signatures, *rule.also, *rule.without)]
-    found = {pattern.pattern: said for pattern in patterns if (said := slow_search(pattern, pattern.search))}
-    assert not found, 'an unbounded repeat is searched for from every place of a line; write ".{0,200}" for ".*"'
+    found = {
+        pattern.pattern: said
+        for pattern in patterns
+        if (said := slow_search(pattern, pattern.search))
+    }
+    assert not found, (
+        'an unbounded repeat is searched for from every place of a line; write ".{0,200}" for ".*"'
+    )
 
 
 def test_every_other_pattern_is_linear() -> None:

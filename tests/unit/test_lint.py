@@ -21,7 +21,9 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def context(case: Case) -> Context:
-    return Context(site=sites.load(case.site) if case.site else None, is_directory=lambda path: path == "there")
+    return Context(
+        site=sites.load(case.site) if case.site else None, is_directory=lambda path: path == "there"
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -46,10 +48,14 @@ def test_what_is_mechanical_is_mended(case: Case) -> None:
 
 def test_every_rule_has_a_case() -> None:
     assert len(list(modules())) == len(RULES)
-    assert {module.RULE.name for module in modules()} - {"syntax"} == {case.rule for case in CASES} - {"syntax"}
+    assert {module.RULE.name for module in modules()} - {"syntax"} == {
+        case.rule for case in CASES
+    } - {"syntax"}
 
 
-@pytest.mark.parametrize("path", sorted((GOLDEN / "scripts").glob("*.sbatch")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((GOLDEN / "scripts").glob("*.sbatch")), ids=lambda path: path.name
+)
 def test_our_own_scripts_have_no_fault(path: Path) -> None:
     assert lint(path.read_text(), Context(is_directory=bool)) == ()
 
@@ -66,20 +72,33 @@ def test_a_whole_script_in_the_manner_of_a_guide(name: str) -> None:
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_nothing_makes_it_stumble(value: str) -> None:
-    for text in (value, f"#!/bin/bash\n#SBATCH {value}\n{value}\n", f"srun {value} \\", f"a=({value}", f"cat <<E\n{value}"):
+    for text in (
+        value,
+        f"#!/bin/bash\n#SBATCH {value}\n{value}\n",
+        f"srun {value} \\",
+        f"a=({value}",
+        f"cat <<E\n{value}",
+    ):
         lint(text, Context(site=sites.load("neuron")))
         fixed(text)
 
 
 def test_words_are_sbatchs_own() -> None:
-    assert list(directive_words(r' --comment="a b" -J c\ d # --nodes=2')) == ["--comment=a b", "-J", "c d"]
+    assert list(directive_words(r' --comment="a b" -J c\ d # --nodes=2')) == [
+        "--comment=a b",
+        "-J",
+        "c d",
+    ]
     with pytest.raises(ValueError, match="not closed"):
         list(directive_words("--comment='a"))
 
 
 def test_quotes_and_heredocs_are_no_commands() -> None:
     script = parse("#!/bin/bash\ncat <<'END'\n--not a command\nEND\necho 'a\nb' # c\n")
-    assert [(one.line, one.text) for one in script.commands] == [(2, "cat <<'END'"), (5, "echo 'a\nb'")]
+    assert [(one.line, one.text) for one in script.commands] == [
+        (2, "cat <<'END'"),
+        (5, "echo 'a\nb'"),
+    ]
 
 
 def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
@@ -95,7 +114,9 @@ def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert script.read_text() == "#!/bin/bash\n#SBATCH --nodes=2\nsrun true\n"
     assert script.stat().st_mode & 0o777 == 0o750
-    assert (tmp_path / "job.sbatch.orig").read_text() == "#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n"
+    assert (
+        tmp_path / "job.sbatch.orig"
+    ).read_text() == "#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n"
 
 
 BROKEN = "#!/bin/bash\n#SBATCH –nodes={}\nsrun true\n"
@@ -113,10 +134,15 @@ def test_no_original_is_ever_written_over(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         script.write_text(BROKEN.format(number))
         assert fix(script) == FIXED.format(number)
-        assert fix(script) == FIXED.format(number), "a second time changes nothing, and keeps nothing"
+        assert fix(script) == FIXED.format(number), (
+            "a second time changes nothing, and keeps nothing"
+        )
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()} | {script.name: ""}
     names = ("job.sbatch.orig", "job.sbatch.orig.2", "job.sbatch.orig.3")
-    assert kept == {script.name: "", **{name: BROKEN.format(number) for number, name in enumerate(names, 1)}}
+    assert kept == {
+        script.name: "",
+        **{name: BROKEN.format(number) for number, name in enumerate(names, 1)},
+    }
 
 
 def test_a_link_stays_a_link_and_modes_stay(tmp_path: Path) -> None:
@@ -126,16 +152,22 @@ def test_a_link_stays_a_link_and_modes_stay(tmp_path: Path) -> None:
     real.chmod(0o750)
     link = tmp_path / "link.sbatch"
     link.symlink_to("real/job.sbatch")
-    (tmp_path / "real" / "job.sbatch.orig").symlink_to(tmp_path / "precious")  # dangling; nothing is written through it
+    (tmp_path / "real" / "job.sbatch.orig").symlink_to(
+        tmp_path / "precious"
+    )  # dangling; nothing is written through it
     assert fix(link) == FIXED.format(1)
     assert link.is_symlink()
     assert not (tmp_path / "precious").exists()
     assert (tmp_path / "real" / "job.sbatch.orig.2").read_text() == BROKEN.format(1)
-    assert {oct(path.stat().st_mode & 0o7777) for path in (real, real.with_name("job.sbatch.orig.2"))} == {"0o750"}
+    assert {
+        oct(path.stat().st_mode & 0o7777) for path in (real, real.with_name("job.sbatch.orig.2"))
+    } == {"0o750"}
 
 
 @pytest.mark.parametrize("fails", ["pathlib.Path.replace", "os.fsync"])
-def test_a_fix_that_fails_leaves_everything_as_it_was(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fix_that_fails_leaves_everything_as_it_was(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -149,7 +181,9 @@ def test_a_fix_that_fails_leaves_everything_as_it_was(fails: str, tmp_path: Path
     assert script.read_text() == BROKEN.format(1)
 
 
-def test_where_there_are_no_hard_links_the_original_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_hard_links_the_original_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

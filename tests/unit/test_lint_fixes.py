@@ -19,7 +19,14 @@ PLAIN = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 NUMBER = st.integers(1, 64).map(str)
 TEXT = ("job-name", "comment", "output", "chdir", "account", "constraint")
 COUNT = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task")
-SHORT = {"job-name": "J", "nodes": "N", "ntasks": "n", "cpus-per-task": "c", "account": "A", "output": "o"}
+SHORT = {
+    "job-name": "J",
+    "nodes": "N",
+    "ntasks": "n",
+    "cpus-per-task": "c",
+    "account": "A",
+    "output": "o",
+}
 FAULTS = (
     "none",
     "en dash",
@@ -46,7 +53,9 @@ def spoiled(option: Meant, fault: str, *, is_short: bool) -> str:
     text = sbatch(value)
     if is_short and name in SHORT:
         line = f"#SBATCH -{SHORT[name]} {text}"
-        return {"en dash": line.replace(" -", " –", 1), "carriage return": f"{line}\r"}.get(fault, line)
+        return {"en dash": line.replace(" -", " –", 1), "carriage return": f"{line}\r"}.get(
+            fault, line
+        )
     line = f"#SBATCH --{name}={text}"
     return {
         "en dash": f"#SBATCH –{name}={text}",
@@ -66,7 +75,12 @@ def spoiled(option: Meant, fault: str, *, is_short: bool) -> str:
 
 def options_of(script: Script) -> set[Meant]:
     """Return what sbatch would read of a script."""
-    return {(option.name, option.value or "") for one in script.directives if one.effective for option in one.options}
+    return {
+        (option.name, option.value or "")
+        for one in script.directives
+        if one.effective
+        for option in one.options
+    }
 
 
 @st.composite
@@ -98,7 +112,10 @@ def test_what_is_fixed_is_what_was_meant(written: tuple[str, set[Meant]]) -> Non
     result, _ = fixed(text)
     before, after = options_of(parse(text)), options_of(parse(result))
     assert after <= meant | before, (text, result)
-    assert {name for name, _ in before & meant} <= {name for name, _ in after & meant}, (text, result)
+    assert {name for name, _ in before & meant} <= {name for name, _ in after & meant}, (
+        text,
+        result,
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -114,12 +131,23 @@ def test_a_fix_is_stable_and_brings_no_fault(written: tuple[str, set[Meant]]) ->
 @given(st.lists(st.tuples(st.sampled_from(TEXT), WORD), max_size=4))
 def test_a_sound_script_is_left_alone(meant: list[Meant]) -> None:
     """Whatever a value holds: a script that sbatch reads as it was meant is not touched, but for patterns of logs."""
-    lines = [f"#SBATCH --{name}={sbatch(value)}" for name, value in meant if name != "output" and "$" not in value]
+    lines = [
+        f"#SBATCH --{name}={sbatch(value)}"
+        for name, value in meant
+        if name != "output" and "$" not in value
+    ]
     text = "\n".join(("#!/bin/bash", *lines, "srun true")) + "\n"
     assert fixed(text)[0] == text
 
 
-@given(st.lists(st.sampled_from(("#SBATCH -N 2", "#SBATCH –n 4", "#SBATCH -- time=1", "  #SBATCH -c 2", "#sbatch -n 1")), max_size=4))
+@given(
+    st.lists(
+        st.sampled_from(
+            ("#SBATCH -N 2", "#SBATCH –n 4", "#SBATCH -- time=1", "  #SBATCH -c 2", "#sbatch -n 1")
+        ),
+        max_size=4,
+    )
+)
 def test_a_script_that_a_script_writes_is_left_alone(lines: list[str]) -> None:
     inner = "\n".join(("#!/bin/bash", *lines, "true"))
     for text in (

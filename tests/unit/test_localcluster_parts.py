@@ -30,7 +30,9 @@ def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLKIT_CLUSTER_DIR", raising=False)
     monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
     monkeypatch.setenv("HOME", "/home/ada")
-    assert paths_of(default_name()).directory == Path("/home/ada/.local/state/toolkit/clusters/local")
+    assert paths_of(default_name()).directory == Path(
+        "/home/ada/.local/state/toolkit/clusters/local"
+    )
     monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", "/var/c")
     monkeypatch.setenv("TOOLKIT_CLUSTER", "mine")
     assert paths_of(default_name()).conf == Path("/var/c/mine/etc/slurm.conf")
@@ -104,11 +106,11 @@ def test_one_at_a_time(paths: Paths) -> None:
 
 
 def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from toolkit.localcluster import lock; from toolkit.localcluster.paths import Paths\n"
-    )
+    code = "import sys, time; from pathlib import Path; from toolkit.localcluster import lock; from toolkit.localcluster.paths import Paths\n"
     code += "with lock.held(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
-    holder = subprocess.Popen((sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        (sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(BusyError), lock.held(paths):
@@ -126,7 +128,9 @@ def _contents(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("made", ["files", "copy", "renamed", "link", "file", "forged"])
-def test_only_a_cluster_s_own_directory_is_touched(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_cluster_s_own_directory_is_touched(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
     root = tmp_path / "r"
     other, here = Paths("other", root / "other"), Paths("local", root / "local")
@@ -154,10 +158,14 @@ def test_only_a_cluster_s_own_directory_is_touched(made: str, tmp_path: Path, mo
     with pytest.raises(ClusterError, match="nothing in it was touched"), lock.held(here):
         pass
     assert _contents(root) == before
-    assert sorted(path.name for path in root.iterdir()) == sorted({"local", "thesis.tex"} | ({"other"} if made != "renamed" else set()))
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        {"local", "thesis.tex"} | ({"other"} if made != "renamed" else set())
+    )
 
 
-def test_an_empty_directory_is_used_by_up_and_left_by_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_directory_is_used_by_up_and_left_by_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = Paths("local", tmp_path / "local")
     here.directory.mkdir()
     monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
@@ -204,11 +212,20 @@ def test_tails_of_logs(tmp_path: Path) -> None:
     (tmp_path / "b.log").write_text("")
     (tmp_path / "b.out").write_text("before the log was open\n")
     shown = tails(tmp_path / name for name in ("a.log", "a.out", "b.log", "b.out", "c.log"))
-    assert shown == ("a.log:", *(f"line {number}" for number in range(18, 30)), "b.out:", "before the log was open")
+    assert shown == (
+        "a.log:",
+        *(f"line {number}" for number in range(18, 30)),
+        "b.out:",
+        "before the log was open",
+    )
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "which", lambda program: None if program in ("slurmd", "mariadbd") else f"/bin/{program}")
+    monkeypatch.setattr(
+        packages,
+        "which",
+        lambda program: None if program in ("slurmd", "mariadbd") else f"/bin/{program}",
+    )
     monkeypatch.setattr(packages, "_any", lambda *_: True)
     assert packages.needed() == ("slurmd",)
     assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")

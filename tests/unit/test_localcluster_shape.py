@@ -11,12 +11,28 @@ from hypothesis import strategies as some
 
 from toolkit.errors import ConfigError, UsageError
 from toolkit.localcluster import options
-from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, all_nodes, check, partitions_of, summary
+from toolkit.localcluster.shape import (
+    Nodes,
+    PartitionShape,
+    Shape,
+    all_nodes,
+    check,
+    partitions_of,
+    summary,
+)
 from toolkit.model.base import BadDataError
 
 
 def from_options(**changed: Any) -> Shape:
-    usual = {"nodes": 2, "cpus": 4, "memory": "4000", "gpus": "0", "gpu_type": None, "partitions": (), "accounting": False}
+    usual = {
+        "nodes": 2,
+        "cpus": 4,
+        "memory": "4000",
+        "gpus": "0",
+        "gpu_type": None,
+        "partitions": (),
+        "accounting": False,
+    }
     return options.from_options(**{**usual, **changed})
 
 
@@ -37,7 +53,10 @@ def test_unequal_gpus() -> None:
     assert summary(shape).startswith("nid001: 4 CPUs, 4.0 GB, 4 v100 GPUs; nid[002-003]: ")
 
 
-@pytest.mark.parametrize(("text", "megabytes"), [("4000", 4000), ("4G", 4096), ("512M", 512), ("1.5GB", 1536), ("1t", 1048576)])
+@pytest.mark.parametrize(
+    ("text", "megabytes"),
+    [("4000", 4000), ("4G", 4096), ("512M", 512), ("1.5GB", 1536), ("1t", 1048576)],
+)
 def test_memory(text: str, megabytes: int) -> None:
     assert from_options(memory=text).nodes[0].memory == megabytes
 
@@ -45,14 +64,24 @@ def test_memory(text: str, megabytes: int) -> None:
 def test_the_whole_grammar_of_a_partition() -> None:
     text = "gpu:nodes=nid[001-002,004],max-nodes=2,max-time=1:00:00,default-time=10:00,default"
     assert options.partition(text) == PartitionShape(
-        name="gpu", nodes="nid[001-002,004]", max_nodes=2, max_time="1:00:00", default_time="10:00", default=True
+        name="gpu",
+        nodes="nid[001-002,004]",
+        max_nodes=2,
+        max_time="1:00:00",
+        default_time="10:00",
+        default=True,
     )
     assert options.partition("plain") == PartitionShape(name="plain")
 
 
 def test_one_partition_is_the_default() -> None:
-    assert [part.default for part in partitions_of(from_options(partitions=("a", "b")))] == [True, False]
-    assert [part.default for part in partitions_of(from_options(partitions=("a", "b:default")))] == [False, True]
+    assert [part.default for part in partitions_of(from_options(partitions=("a", "b")))] == [
+        True,
+        False,
+    ]
+    assert [
+        part.default for part in partitions_of(from_options(partitions=("a", "b:default")))
+    ] == [False, True]
     assert [part.name for part in partitions_of(Shape())] == ["main"]
 
 
@@ -140,6 +169,9 @@ def test_nothing_that_is_accepted_can_break_a_line(names: str, kind: str) -> Non
     except BadDataError:
         return
     for node in all_nodes(shape):
-        assert all(character.isalnum() or character in "-._" for character in node.name + (node.gpu_type or ""))
+        assert all(
+            character.isalnum() or character in "-._"
+            for character in node.name + (node.gpu_type or "")
+        )
         assert node.name.isascii()
         assert (node.gpu_type or "").isascii()

@@ -24,7 +24,12 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
-@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n", "é".encode(), b"0| x", b"\xff"]), max_size=40), st.lists(st.integers(0, 99)))
+@given(
+    st.lists(
+        st.sampled_from([b"a", b"\n", b"\r", b"\r\n", "é".encode(), b"0| x", b"\xff"]), max_size=40
+    ),
+    st.lists(st.integers(0, 99)),
+)
 def test_where_the_pieces_end_makes_no_difference(words: list[bytes], cuts: list[int]) -> None:
     data = b"".join(words)
     whole = data.decode("utf-8", "replace") if data else ""
@@ -58,7 +63,9 @@ def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
     if count == 10:
         assert len(rows) == 10
     numbers = [int(row.split()[1]) for row in rows[:-1]]
-    assert sum(after != before + 1 for before, after in itertools.pairwise(numbers)) <= (0 if count == 10 else 2)
+    assert sum(after != before + 1 for before, after in itertools.pairwise(numbers)) <= (
+        0 if count == 10 else 2
+    )
 
 
 def test_a_log_that_is_one_line_has_an_end(tmp_path: Path) -> None:
@@ -103,7 +110,9 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
     paths = store.Paths(tmp_path)
     paths.logs.mkdir()
     decided = plan(inputs({"launcher": "srun"}))
-    sparse_log(paths.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n")
+    sparse_log(
+        paths.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n"
+    )
     sparse_log(paths.logs / "7-0-nid001.log", 4 << 30, '\n{"accuracy": 0.9}\n')
     sparse_log(paths.logs / "7-1-nid002.log", 1 << 30, "\nKeyError: 'weights'\n")
     tracemalloc.start()

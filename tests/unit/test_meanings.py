@@ -62,7 +62,12 @@ def test_every_meaning_is_a_name_that_exists() -> None:
 
     commands = dict(all_commands(cli, click.Context(cli), ""))
     names = {word for name in commands for word in name.split()}
-    names |= {option.lstrip("-") for one in commands.values() for parameter in one.params for option in parameter.opts}
+    names |= {
+        option.lstrip("-")
+        for one in commands.values()
+        for parameter in one.params
+        for option in parameter.opts
+    }
     names |= {"gpus-per-node"}
     assert {word for words in MEANINGS.values() for word in words} - names == set()
     run = {option.lstrip("-") for option in OPTIONS}

@@ -39,7 +39,10 @@ def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
 )
 def test_a_value_that_does_not_fit(text: str, message: str) -> None:
     found = message_of(f"# a comment\n{text}\n")
-    assert found.cause in (message, message.replace("text in quotes or a whole number", "a whole number or text in quotes"))
+    assert found.cause in (
+        message,
+        message.replace("text in quotes or a whole number", "a whole number or text in quotes"),
+    )
     assert (found.place or "").startswith("job.toml:2")
 
 
@@ -69,8 +72,12 @@ def test_what_is_no_toml(text: str, line: int, advice: str) -> None:
         assert (found.place or "").startswith(f"job.toml:{line}")
 
 
-@pytest.mark.parametrize("key", ["nodes", "gpus", "time", "env", "bind", "init", "secret", "mem", "array", "summary"])
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", '"^x"', "true", "[1]", "[[1]]", "{a = 1}", "1979-05-27"])
+@pytest.mark.parametrize(
+    "key", ["nodes", "gpus", "time", "env", "bind", "init", "secret", "mem", "array", "summary"]
+)
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "1.5", '"^x"', "true", "[1]", "[[1]]", "{a = 1}", "1979-05-27"]
+)
 def test_no_message_shows_how_it_is_checked(key: str, value: str) -> None:
     said = ""
     try:

@@ -136,8 +136,12 @@ def manifest(**changes: object) -> str:
     return to_json(msgspec.structs.replace(MANIFEST, **known))
 
 
-def pull(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words])
+def pull(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str]:
+    monkeypatch.setattr(
+        sys, "argv", ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words]
+    )
     with pytest.raises(SystemExit) as raised:
         cli.main()
     output = capsys.readouterr()
@@ -182,7 +186,9 @@ def test_nor_can_a_user_by_accident(
     assert list(images.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", [".sif", ".log", "/../../x.sif", ".json/../../x", "", ".failed.log", ".lock"])
+@pytest.mark.parametrize(
+    "ending", [".sif", ".log", "/../../x.sif", ".json/../../x", "", ".failed.log", ".lock"]
+)
 def test_a_registry_cannot_choose_further_files(
     images: Path,
     tmp_path: Path,
@@ -196,7 +202,9 @@ def test_a_registry_cannot_choose_further_files(
     assert (images / "x.sif").read_bytes() == READERS["sif"].seeds[0]
 
 
-@pytest.mark.parametrize("bundle", [[], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None, {".json": "[" * 5000}])
+@pytest.mark.parametrize(
+    "bundle", [[], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None, {".json": "[" * 5000}]
+)
 def test_what_is_said_of_an_image_is_read_with_care(
     images: Path,
     tmp_path: Path,
@@ -222,7 +230,9 @@ def test_an_image_that_is_another_is_refused(
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_an_image_is_published_under_a_plain_name_only(images: Path, tmp_path: Path, name: str) -> None:
+def test_an_image_is_published_under_a_plain_name_only(
+    images: Path, tmp_path: Path, name: str
+) -> None:
     built = tmp_path / "built.sif"
     built.write_bytes(b"x")
     with pytest.raises(MalformedInputError):
@@ -231,12 +241,15 @@ def test_an_image_is_published_under_a_plain_name_only(images: Path, tmp_path: P
 
 def lock(file: str, digits: str = DIGEST, **more: dict[str, str]) -> Lock:
     pinned = (Pinned(name="a", version="1", file=file, sha256=digits),)
-    return Lock(name="x", recipe_hash="0", epoch=1, base=BaseImage(reference="debian"), pip=pinned, **more)  # type: ignore[arg-type]
+    base = BaseImage(reference="debian")
+    return Lock(name="x", recipe_hash="0", epoch=1, base=base, pip=pinned, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [*HOSTILE.values(), "a-1-py3-none-any.whl/../../x"])
 @pytest.mark.parametrize("what", ["file", "digest"])
-def test_a_lock_cannot_choose_a_path(images: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str) -> None:
+def test_a_lock_cannot_choose_a_path(
+    images: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
+) -> None:
     wheel = "a-1-py3-none-any.whl"
     wanted = lock(name) if what == "file" else lock(wheel, name)
     monkeypatch.setattr(Index, "files", lambda *_: [File(name=wheel, url="file:///nowhere")])
@@ -260,7 +273,9 @@ def test_a_lock_cannot_add_lines_to_what_apt_reads(text: str) -> None:
 
 @pytest.mark.parametrize("name", [*HOSTILE.values(), "%2e%2e%2fx", "a%2f..%2fb"])
 def test_an_index_cannot_choose_a_path(tmp_path: Path, name: str) -> None:
-    page = json.dumps({"files": [{"filename": name, "url": "x"}, {"filename": "a-1.tar.gz", "url": "x"}]})
+    page = json.dumps(
+        {"files": [{"filename": name, "url": "x"}, {"filename": "a-1.tar.gz", "url": "x"}]}
+    )
     assert [one.name for one in offered(page, "https://index.site/a/", is_json=True)] in (
         ["a-1.tar.gz"],
         [name, "a-1.tar.gz"],
@@ -270,13 +285,19 @@ def test_an_index_cannot_choose_a_path(tmp_path: Path, name: str) -> None:
         with pytest.raises(MalformedInputError):
             Index({}).fetch(File(name=name, url=(tmp_path / "x").as_uri()), tmp_path / "y")
     html = f'<a href="https://index.site/{name}">x</a>'
-    assert all(is_image_name(one.name[:LONGEST]) for one in offered(html, "https://index.site/a/", is_json=False))
+    assert all(
+        is_image_name(one.name[:LONGEST])
+        for one in offered(html, "https://index.site/a/", is_json=False)
+    )
 
 
 def test_an_index_cannot_name_files_of_this_machine() -> None:
     page = json.dumps({"files": [{"filename": "a-1.tar.gz", "url": "file:///etc/shadow"}]})
     assert offered(page, "https://index.site/a/", is_json=True) == ()
-    assert offered('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False) == ()
+    assert (
+        offered('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False)
+        == ()
+    )
     assert (
         offered(
             '<base href="file:///etc/"><a href="a-1.tar.gz">a</a>',
@@ -285,7 +306,10 @@ def test_an_index_cannot_name_files_of_this_machine() -> None:
         )
         == ()
     )
-    assert len(offered('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False)) == 1
+    assert (
+        len(offered('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False))
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "a\nb", "a b", "?", "#"])
@@ -306,7 +330,11 @@ def test_a_recipe_is_written_where_it_should_be(
     name: str,
 ) -> None:
     (images / "Dockerfile").write_text("FROM debian:bookworm\nRUN true\n")
-    argv = ["new", "--from", "pytorch_cpu", "--", name] if words[0] == "new" else ["import", f"--name={name}", str(images / "Dockerfile")]
+    argv = (
+        ["new", "--from", "pytorch_cpu", "--", name]
+        if words[0] == "new"
+        else ["import", f"--name={name}", str(images / "Dockerfile")]
+    )
     monkeypatch.chdir(images)
     monkeypatch.setattr(sys, "argv", ["toolkit", "image", *argv])
     with pytest.raises(SystemExit) as raised:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from toolkit import sites
-from toolkit.errors import ShapeError, SlurmUnreachableError, ToolkitError, UnknownPartitionError, UsageError
+from toolkit.errors import (
+    ShapeError,
+    SlurmUnreachableError,
+    ToolkitError,
+    UnknownPartitionError,
+    UsageError,
+)
 
 SCRIPT = "import torch.distributed as dist\ndist.init_process_group()\n"
 SUBMIT = ("--site", "neuron", "--image", "pytorch_22.03", "--nodes", "2", "--gpus", "4")
@@ -20,7 +26,11 @@ PLAN = (*SUBMIT, "--dry-run")
 def laptop(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command where no program at all is on PATH, as a user without any settings."""
     (place / "train.py").write_text(SCRIPT)
-    environment = {"HOME": str(place / "home"), "PATH": str(place / "nothing"), "TOOLKIT_CLUSTER": "none"}
+    environment = {
+        "HOME": str(place / "home"),
+        "PATH": str(place / "nothing"),
+        "TOOLKIT_CLUSTER": "none",
+    }
     # The interpreter itself may need its directory; of PATH it needs nothing.
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *words],
@@ -36,12 +46,24 @@ def laptop(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
     done = laptop(tmp_path, "run", *PLAN, "train.py")
     assert done.returncode == 0, done.stderr
-    for line in ("#SBATCH --nodes=2", "#SBATCH --gres=gpu:4", "module load singularity/4.3.4", "singularity run --cleanenv"):
+    for line in (
+        "#SBATCH --nodes=2",
+        "#SBATCH --gres=gpu:4",
+        "module load singularity/4.3.4",
+        "singularity run --cleanenv",
+    ):
         assert line in done.stdout
     assert "images/pytorch_22.03.sif" in done.stdout
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
     assert len(warnings) == 1
-    for word in ("without the cluster", "site neuron, 2026-08", "Not checked", "limits", "the image (", "its comment is the example"):
+    for word in (
+        "without the cluster",
+        "site neuron, 2026-08",
+        "Not checked",
+        "limits",
+        "the image (",
+        "its comment is the example",
+    ):
         assert word in warnings[0]
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
 
@@ -51,7 +73,11 @@ def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
     [
         (("--partition", "cas_v100_4", "--gpus", "9"), ShapeError, "has 4 GPU"),
         (("--gpus", "17"), ShapeError, "no partition of site neuron has 2 nodes with 17 GPUs each"),
-        (("--nodes", "60"), ShapeError, "no partition of site neuron has 60 nodes with 4 GPUs each"),
+        (
+            ("--nodes", "60"),
+            ShapeError,
+            "no partition of site neuron has 60 nodes with 4 GPUs each",
+        ),
         (("--partition", "cas_v100"), UnknownPartitionError, "close: cas_v100_4"),
         (("--partition", "jupyter", "--gpus", "0"), UsageError, "takes no batch jobs"),
         (("--comment", "pytorch"), UsageError, "this site wants field="),
@@ -60,7 +86,9 @@ def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
         (("--runtime", "conda", "--env", "torch"), UsageError, "cannot be examined from here"),
     ],
 )
-def test_what_the_sites_file_alone_refuses_is_refused(tmp_path: Path, words: tuple[str, ...], code: type[ToolkitError], says: str) -> None:
+def test_what_the_sites_file_alone_refuses_is_refused(
+    tmp_path: Path, words: tuple[str, ...], code: type[ToolkitError], says: str
+) -> None:
     done = laptop(tmp_path, "run", *PLAN, *words, "train.py")
     assert done.returncode == code.exit_code, done.stderr
     assert says in done.stderr
@@ -70,16 +98,24 @@ def test_what_the_sites_file_alone_refuses_is_refused(tmp_path: Path, words: tup
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--partition", "cas_v100_4"), "#SBATCH --cpus-per-task=40"),  # the GPUs' share, from the file
+        (
+            ("--partition", "cas_v100_4"),
+            "#SBATCH --cpus-per-task=40",
+        ),  # the GPUs' share, from the file
         (("--image", "/apps/images/foreign.sif"), "singularity exec --cleanenv"),
         (("--bind", "/apps/data:/data:ro"), "--bind /apps/data:/data:ro"),
         (("--launcher", "mpirun"), "mpirun"),
         (("--launcher", "horovod"), "--mpi=pmix"),
-        (("--runtime", "pyxis", "--image", "nvcr.io/nvidia/pytorch:22.03-py3"), "--container-image"),
+        (
+            ("--runtime", "pyxis", "--image", "nvcr.io/nvidia/pytorch:22.03-py3"),
+            "--container-image",
+        ),
         (("--comment", "field=nlp;appl=pytorch"), "field=nlp;appl=pytorch"),
     ],
 )
-def test_what_only_the_cluster_could_tell_is_taken_for_granted(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+def test_what_only_the_cluster_could_tell_is_taken_for_granted(
+    tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
     done = laptop(tmp_path, "run", *PLAN, *words, "train.py")
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
@@ -93,7 +129,9 @@ def test_an_image_that_is_no_recipe_is_named_before_anything_is_written(tmp_path
 
 
 @pytest.mark.parametrize("site", [("--site", "neuron"), ()])
-def test_submitting_says_at_once_that_there_is_no_slurm(tmp_path: Path, site: tuple[str, ...]) -> None:
+def test_submitting_says_at_once_that_there_is_no_slurm(
+    tmp_path: Path, site: tuple[str, ...]
+) -> None:
     began = time.monotonic()
     done = laptop(tmp_path, "run", *site, "--image", "pytorch_22.03", "train.py")
     assert done.returncode == SlurmUnreachableError.exit_code
@@ -105,10 +143,15 @@ def test_submitting_says_at_once_that_there_is_no_slurm(tmp_path: Path, site: tu
 
 def test_lint_needs_no_program(tmp_path: Path) -> None:
     options = ("--partition=cas_v100_4", "--comment=field=misc;appl=pytorch", "--gres=gpu:{}")
-    script = "\n".join(("#!/bin/bash", *(f"#SBATCH {option}" for option in options), "srun hostname", ""))
+    script = "\n".join(
+        ("#!/bin/bash", *(f"#SBATCH {option}" for option in options), "srun hostname", "")
+    )
     (tmp_path / "wrong.sbatch").write_text(script.format(8))
     (tmp_path / "right.sbatch").write_text(script.format(4))
-    wrong, right = (laptop(tmp_path, "lint", "--site", "neuron", f"{name}.sbatch") for name in ("wrong", "right"))
+    wrong, right = (
+        laptop(tmp_path, "lint", "--site", "neuron", f"{name}.sbatch")
+        for name in ("wrong", "right")
+    )
     assert (wrong.returncode, right.returncode) == (1, 0), wrong.stderr + right.stderr
     assert "a node of cas_v100_4 has 4 GPUs" in wrong.stdout
     assert "the cluster itself was not asked" in right.stderr

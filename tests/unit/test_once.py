@@ -99,7 +99,9 @@ def record(directory: Path, submitted: once.Submitted) -> Submission:
         Slurm("lost", silent_looks=3),
         Slurm("dies", "lost"),
         Slurm("lost", "lost", late=5),
-        Slurm("lost", late=4),  # seen only after it was submitted again: one of the two is cancelled
+        Slurm(
+            "lost", late=4
+        ),  # seen only after it was submitted again: one of the two is cancelled
     ],
     ids=lambda slurm: f"{slurm.happens}-{slurm.late}-{slurm.silent_looks}",
 )
@@ -127,7 +129,9 @@ def test_what_is_given_up_is_said(slurm: Slurm, error: type[Exception], jobs: in
     assert len(slurm.jobs_left) == jobs
 
 
-def test_a_silent_slurm_is_waited_for_once_with_a_message_and_for_so_long_again_after_an_answer() -> None:
+def test_a_silent_slurm_is_waited_for_once_with_a_message_and_for_so_long_again_after_an_answer() -> (
+    None
+):
     said: list[str] = []
     wait = Wait(10, said.append)
     answers: list[Callable[[], int]] = [_silent, _silent, lambda: 7]
@@ -145,7 +149,9 @@ def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     slurm = Slurm()
     assert once.recovered(paths, lambda _: slurm) is None
-    paths.attempt.write_text(to_json(Attempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00")))
+    paths.attempt.write_text(
+        to_json(Attempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00"))
+    )
     assert once.recovered(paths, lambda _: slurm) is None
     slurm.taken.append(5)
     found = once.recovered(paths, lambda _: slurm)
@@ -155,7 +161,9 @@ def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
     assert not paths.attempt.exists()
 
 
-def test_a_job_that_surfaces_after_every_look_is_cancelled_when_somebody_looks_later(tmp_path: Path) -> None:
+def test_a_job_that_surfaces_after_every_look_is_cancelled_when_somebody_looks_later(
+    tmp_path: Path,
+) -> None:
     """The first submission comes out of a busy controller minutes later: the mark is kept with the run."""
     slurm = Slurm("dies", "taken")
     submission = record(tmp_path, once.submit_once(slurm, SCRIPT, "mark", Wait(60)))
@@ -175,7 +183,9 @@ def test_a_late_job_that_has_started_is_the_run_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_doubtful", [False, True])
-def test_an_ended_run_keeps_its_claim_only_where_a_second_job_may_surface(tmp_path: Path, is_doubtful: bool) -> None:
+def test_an_ended_run_keeps_its_claim_only_where_a_second_job_may_surface(
+    tmp_path: Path, is_doubtful: bool
+) -> None:
     """The claim is a link that leads nowhere: copies of the directory would stumble over it."""
     paths = Paths(tmp_path)
     record(tmp_path, once.Submitted(4, is_doubtful))
@@ -185,7 +195,9 @@ def test_an_ended_run_keeps_its_claim_only_where_a_second_job_may_surface(tmp_pa
         assert paths.claim("mark").is_symlink() == is_doubtful
 
 
-def test_a_job_is_not_lost_where_its_record_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_not_lost_where_its_record_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = Paths(tmp_path)
     paths.attempt.write_text("{}")
 
@@ -208,7 +220,9 @@ def test_a_refusal_of_the_second_submission_does_not_hide_the_first() -> None:
 def test_a_process_that_submits_is_told_from_one_that_is_gone(tmp_path: Path) -> None:
     attempt = once.begin(Paths(tmp_path), plan(inputs()), None)
     assert once.is_under_way(attempt)
-    assert not once.is_under_way(replace(attempt, process_start=attempt.process_start + 1)), "another process has the number now"
+    assert not once.is_under_way(replace(attempt, process_start=attempt.process_start + 1)), (
+        "another process has the number now"
+    )
     assert not once.is_under_way(replace(attempt, host="elsewhere"))
     assert not once.is_under_way(replace(attempt, pid=0, process_start=0))
 
@@ -225,7 +239,9 @@ class Queue(Slurm):
         return Snapshot(states, {"mark": tuple(self.taken)})
 
 
-def run_in(directory: Path, submitted: once.Submitted | None, attempt: Attempt | None = None) -> Paths:
+def run_in(
+    directory: Path, submitted: once.Submitted | None, attempt: Attempt | None = None
+) -> Paths:
     """A run's directory with a plan, and a job or an attempt."""
     paths = Paths(directory)
     paths.logs.mkdir(parents=True)
@@ -243,12 +259,17 @@ def test_ps_asks_once_for_all_runs_cancels_a_late_job_and_survives_what_it_canno
     slurm = Queue()
     slurm.taken.extend((3, 8))
     monkeypatch.setattr(status, "client_of", lambda _: slurm)
-    runs = [run_in(tmp_path / f"x-{number}", once.Submitted(3, number == 1)) for number in range(30)]
+    runs = [
+        run_in(tmp_path / f"x-{number}", once.Submitted(3, number == 1)) for number in range(30)
+    ]
     (tmp_path / "x-7/plan.json").write_text("{")
     (tmp_path / "x-9/run.json").write_text("not JSON")
     rows = status.of_all(runs)
     assert slurm.asked == 1
     assert slurm.cancelled == [8] * len(slurm.cancelled)
     assert slurm.cancelled
-    assert {row.run: row.state for row in rows if row.state != "RUNNING"} == {"x-7": "UNREADABLE", "x-9": "UNREADABLE"}
+    assert {row.run: row.state for row in rows if row.state != "RUNNING"} == {
+        "x-7": "UNREADABLE",
+        "x-9": "UNREADABLE",
+    }
     assert "x-7/plan.json" in rows[7].message

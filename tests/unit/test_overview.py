@@ -16,7 +16,9 @@ SITE = Site(name="x")
 
 
 def test_nodes_and_partitions_are_counted() -> None:
-    nodes = overview.nodes((GOLDEN / "22.05.8/nodes.txt").read_text().replace("State=MIXED", "State=IDLE", 1))
+    nodes = overview.nodes(
+        (GOLDEN / "22.05.8/nodes.txt").read_text().replace("State=MIXED", "State=IDLE", 1)
+    )
     debug, everything = overview.queues((GOLDEN / "22.05.8/partitions.txt").read_text())
     assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
     assert (everything.default, everything.max_minutes, everything.max_nodes) == (True, None, None)
@@ -26,7 +28,13 @@ def test_nodes_and_partitions_are_counted() -> None:
     ]
     found = overview.standing(everything, nodes, SITE, Limits(), Use(submitted=1), None)
     assert (found.idle, found.mixed, found.full, found.down) == (1, 2, 0, 0)
-    assert (found.gpu, found.gpus_per_node, found.cpus_per_node, found.gpus, found.gpus_free) == ("v100", 4, 8, 12, 7)
+    assert (found.gpu, found.gpus_per_node, found.cpus_per_node, found.gpus, found.gpus_free) == (
+        "v100",
+        4,
+        8,
+        12,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,12 +53,16 @@ def test_nodes_and_partitions_are_counted() -> None:
     ],
 )
 def test_states(state: str, meant: str) -> None:
-    (node,) = overview.nodes(f"NodeName=a Partitions=main Gres=(null) State={state} Reason=some words")
+    (node,) = overview.nodes(
+        f"NodeName=a Partitions=main Gres=(null) State={state} Reason=some words"
+    )
     assert (node.state, node.gpus, node.gpu_type) == (meant, 0, "")
 
 
 def test_a_node_that_is_down_has_no_free_gpu() -> None:
-    nodes = overview.nodes("NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN")
+    nodes = overview.nodes(
+        "NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN"
+    )
     found = overview.standing(Queue(name="main"), nodes, SITE, Limits(), Use(), None)
     assert (found.gpus, found.gpus_free, found.gpus_per_node, found.down) == (0, 0, 8, 1)
 
@@ -74,10 +86,15 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
             "sbatch: Job 1 to start at 2026-11-21T07:41:02 using 2 processors on nodes nid[001-002] in partition all\n",
             Start(at="2026-11-21T07:41:02", nodes="nid[001-002]"),
         ),
-        ("allocation failure: Node count specification invalid\n", Start(refused="Node count specification invalid")),
+        (
+            "allocation failure: Node count specification invalid\n",
+            Start(refused="Node count specification invalid"),
+        ),
         (
             "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: Unspecified error\n",
-            Start(refused="this site wants a comment; Batch job submission failed: Unspecified error"),
+            Start(
+                refused="this site wants a comment; Batch job submission failed: Unspecified error"
+            ),
         ),
         ("", Start(refused="no answer")),
     ],

@@ -57,7 +57,9 @@ def test_only_mpi_launchers_get_mpi() -> None:
 
 
 def test_the_newest_plugin_is_taken_where_slurm_has_no_plain_pmix() -> None:
-    facts = Facts(partitions=FACTS.partitions, mpi=("none", "pmix_v3", "pmix_v5"), container="apptainer")
+    facts = Facts(
+        partitions=FACTS.partitions, mpi=("none", "pmix_v3", "pmix_v5"), container="apptainer"
+    )
     assert plan(inputs({"launcher": "horovod"}, facts=facts)).launch.mpi == "pmix_v5"
 
 
@@ -87,7 +89,9 @@ def test_a_plan_survives_being_written() -> None:
         ({"comment": ""}, UsageError, "empty"),
     ],
 )
-def test_what_cannot_run_is_refused(job: dict[str, Any], kind: type[ToolkitError], words: str) -> None:
+def test_what_cannot_run_is_refused(
+    job: dict[str, Any], kind: type[ToolkitError], words: str
+) -> None:
     found = findings(job)
     assert [type(finding) for finding in found] == [kind]
     assert words in found[0].cause
@@ -116,33 +120,51 @@ def test_findings_of_one_kind_keep_its_exit_code() -> None:
 
 
 def test_a_launcher_refuses_an_image_without_its_framework() -> None:
-    bare = MANIFEST.__class__(name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"torch": "2.1"})
+    bare = MANIFEST.__class__(
+        name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"torch": "2.1"}
+    )
     found = findings({"launcher": "horovod"}, manifest=bare)
     assert isinstance(found[0], LauncherMismatchError)
     assert "torch" in found[0].cause
 
 
 def test_a_launcher_refuses_a_slurm_without_its_pmi() -> None:
-    found = findings({"launcher": "horovod"}, facts=Facts(partitions=FACTS.partitions, mpi=("none", "cray_shasta"), container="apptainer"))
+    found = findings(
+        {"launcher": "horovod"},
+        facts=Facts(
+            partitions=FACTS.partitions, mpi=("none", "cray_shasta"), container="apptainer"
+        ),
+    )
     assert "cray_shasta" in found[0].cause
 
 
 def test_no_directory_is_bound_twice() -> None:
     decided = plan(inputs(folder="/home/user/project/src", run_directory="/scratch/runs/x-0001"))
-    assert [bind.source for bind in decided.container.binds] == ["/home/user/project", "/scratch/runs/x-0001"]
+    assert [bind.source for bind in decided.container.binds] == [
+        "/home/user/project",
+        "/scratch/runs/x-0001",
+    ]
 
 
 def test_the_site_and_the_user_have_their_say_over_the_environment() -> None:
     decided = plan(inputs({"env": {"OMP_NUM_THREADS": "7"}}))
     assert decided.environment["OMP_NUM_THREADS"] == "7"
-    assert decided.environment["OMPI_MCA_mpi_yield_when_idle"] == LOCAL.environment["OMPI_MCA_mpi_yield_when_idle"]
+    assert (
+        decided.environment["OMPI_MCA_mpi_yield_when_idle"]
+        == LOCAL.environment["OMPI_MCA_mpi_yield_when_idle"]
+    )
 
 
 def test_data_of_the_site_is_bound_where_it_has_it() -> None:
     from msgspec.structs import replace
 
     site = replace(LOCAL, datasets={"imagenet": "/apps/imagenet"})
-    assert str(plan(inputs({"datasets": ("imagenet",)}, site=site)).container.binds[-1]) == "/apps/imagenet:/data/imagenet:ro"
+    assert (
+        str(plan(inputs({"datasets": ("imagenet",)}, site=site)).container.binds[-1])
+        == "/apps/imagenet:/data/imagenet:ro"
+    )
     assert len(plan(inputs({"datasets": ("imagenet",)})).container.binds) == 1, "a site without it"
-    own = plan(inputs({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)).container.binds
+    own = plan(
+        inputs({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)
+    ).container.binds
     assert [str(bind) for bind in own[1:]] == ["/mine:/data/imagenet"]

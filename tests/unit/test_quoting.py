@@ -16,7 +16,8 @@ from toolkit.errors import UsageError
 def sbatch_reads(line: str) -> list[str]:
     """What Slurm makes of an #SBATCH line: ``_get_argument`` of src/sbatch/opt.c, written again from its source.
 
-    The real one is asked in tests/cluster/test_script.py; this one is fast enough for thousands of strings.
+    The real one is asked in tests/cluster/test_script.py; this one is fast enough for thousands of
+    strings.
     """
     lowered = line.lower()
     if "packjob" in lowered:  # the first one only, as strcasestr finds it
@@ -91,7 +92,10 @@ def test_a_simple_value_stays_readable() -> None:
 
 
 def test_percent_is_doubled_in_the_paths_of_logs() -> None:
-    assert quoting.sbatch_path("/data/100%/x") == '"/data/100%%/x"' or quoting.sbatch_path("/data/100%/x") == "/data/100%%/x"
+    assert (
+        quoting.sbatch_path("/data/100%/x") == '"/data/100%%/x"'
+        or quoting.sbatch_path("/data/100%/x") == "/data/100%%/x"
+    )
     with pytest.raises(UsageError, match="backslash"):
         quoting.sbatch_path("/data/a\\b")
 
@@ -99,7 +103,11 @@ def test_percent_is_doubled_in_the_paths_of_logs() -> None:
 def test_only_names_of_variables_are_expanded_in_a_sites_directory() -> None:
     text = quoting.shell_with_variables("/scratch/$USER/${PROJECT}/a b$(touch pwned)`x`\"'\\")
     read = subprocess.run(
-        ["bash", "-c", f"printf %s {text}"], env={"USER": "me", "PROJECT": "p"}, capture_output=True, text=True, check=True
+        ["bash", "-c", f"printf %s {text}"],
+        env={"USER": "me", "PROJECT": "p"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert read.stdout == "/scratch/me/p/a b$(touch pwned)`x`\"'\\"
 

@@ -31,7 +31,14 @@ from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.sif.file import objects_of, partition_digest
 from toolkit.images.sif.squashfs.format import Read, SquashfsError, decoded, reference
 from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.inodes import DIRECTORY, Entry, Inode, add_inode, add_listing, listing
+from toolkit.images.sif.squashfs.inodes import (
+    DIRECTORY,
+    Entry,
+    Inode,
+    add_inode,
+    add_listing,
+    listing,
+)
 from toolkit.images.sif.squashfs.tables import Tables
 from toolkit.images.store import store
 
@@ -69,7 +76,9 @@ def test_what_is_broken_ends_with_one_class_of_error(name: str, data: st.DataObj
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(READERS["server"].seeds), st.integers(0, 2**32))
-def test_a_server_that_answers_anything_ends_with_one_class_of_error(seed: bytes, number: int) -> None:
+def test_a_server_that_answers_anything_ends_with_one_class_of_error(
+    seed: bytes, number: int
+) -> None:
     examined("server", broken(seed, Random(number)))
 
 
@@ -113,7 +122,9 @@ HOSTILE = (-1, -(2**63), 2**63 - 1, 2**62, 10**12)
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("at", [OFFSET, SIZE, OFFSET + 585, SIZE + 585, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN])
+@pytest.mark.parametrize(
+    "at", [OFFSET, SIZE, OFFSET + 585, SIZE + 585, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN]
+)
 def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, value: int) -> None:
     path = tmp_path / "x.sif"
     path.write_bytes(patched(SIF, at, "<q", value))
@@ -189,7 +200,10 @@ def directories(*levels: tuple[int, ...]) -> Tables:
     )
     size = 40  # of an inode of a directory: so it is known where each will be
     for number, leads_to in enumerate(levels):
-        entries = [Entry(b"%02d" % place, reference(size * level), level + 1, DIRECTORY) for place, level in enumerate(leads_to)]
+        entries = [
+            Entry(b"%02d" % place, reference(size * level), level + 1, DIRECTORY)
+            for place, level in enumerate(leads_to)
+        ]
         start, length, index = add_listing(made, entries)
         inode = Inode(DIRECTORY, 0o755, 0, 0, 0, number + 1, start=start, size=length)
         assert add_inode(made, inode, index) == reference(size * number)
@@ -262,7 +276,8 @@ def _record(name: str, text: str) -> bytes:
 
 SPARSE = pax(GNU__sparse__major="1", GNU__sparse__minor="0", GNU__sparse__realsize="9")
 ARCHIVES = {
-    "a name of gigabytes": header("x", 8 << 30, tarfile.GNUTYPE_LONGNAME, binary=True) + bytes(4096),
+    "a name of gigabytes": header("x", 8 << 30, tarfile.GNUTYPE_LONGNAME, binary=True)
+    + bytes(4096),
     "a pax header of gigabytes": header("x", 7 << 30, tarfile.XHDTYPE, binary=True) + bytes(4096),
     "a negative size": header("x", -1024, binary=True) + bytes(4096),
     "a very negative size": header("a", 0) + header("x", -(2**80), binary=True) + bytes(4096),
@@ -275,19 +290,29 @@ ARCHIVES = {
     "many members": b"".join(header(f"f{number}", 0) for number in range(900)),
     "a manifest of lists": tarred({"manifest.json": b"[" * 100_000}),
     "a manifest of numbers": tarred({"manifest.json": b"[1, 2]"}),
-    "a manifest that is a path": tarred({"manifest.json": b'[{"Config": "../../x", "Layers": []}]'}),
+    "a manifest that is a path": tarred(
+        {"manifest.json": b'[{"Config": "../../x", "Layers": []}]'}
+    ),
     "an index of lists": tarred({"index.json": b'{"manifests": [' + b"[" * 50_000}),
     "an index without a digest": tarred({"index.json": b'{"manifests": [{}]}'}),
-    "a digest that is a path": tarred({"index.json": b'{"manifests": [{"digest": "sha256:../../../x"}]}'}),
-    "a digest that is absolute": tarred({"index.json": b'{"manifests": [{"digest": "/etc:passwd"}]}'}),
-    "a blob that is not there": tarred({"index.json": b'{"manifests": [{"digest": "sha256:' + b"0" * 64 + b'"}]}'}),
+    "a digest that is a path": tarred(
+        {"index.json": b'{"manifests": [{"digest": "sha256:../../../x"}]}'}
+    ),
+    "a digest that is absolute": tarred(
+        {"index.json": b'{"manifests": [{"digest": "/etc:passwd"}]}'}
+    ),
+    "a blob that is not there": tarred(
+        {"index.json": b'{"manifests": [{"digest": "sha256:' + b"0" * 64 + b'"}]}'}
+    ),
     "nothing": b"",
     "noise": bytes(range(256)) * 20,
 }
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_hostile_archives_end_with_one_class_of_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_hostile_archives_end_with_one_class_of_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("toolkit.images.build.docker.tar_reader._MOST_MEMBERS", 800)
     path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
     path.write_bytes(ARCHIVES[name])
@@ -312,7 +337,9 @@ def test_members_are_written_under_numbers(tmp_path: Path, target: str) -> None:
     assert not Path("/tmp/toolkit-out").exists()
 
 
-@pytest.mark.parametrize("compressed", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize(
+    "compressed", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"]
+)
 def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(compressed(OCI))
@@ -324,10 +351,14 @@ def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[byte
         pass
 
 
-def test_an_archive_that_unpacks_to_everything_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_unpacks_to_everything_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolkit.images.build.docker.tar_reader._FREE", 1 << 20)
     path = tmp_path / "x.tar"
-    path.write_bytes(gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024)))
+    path.write_bytes(
+        gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024))
+    )
     assert path.stat().st_size < 100_000
     with (
         pytest.raises(MalformedInputError, match="times its size"),

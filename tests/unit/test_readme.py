@@ -30,8 +30,16 @@ README = ROOT / "README.md"
 
 
 def codes() -> str:
-    found = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, ToolkitError)]
-    rows = [(error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split())) for error in found if error is not ToolkitError]
+    found = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, ToolkitError)
+    ]
+    rows = [
+        (error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
+        for error in found
+        if error is not ToolkitError
+    ]
     return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
 
 
@@ -45,7 +53,10 @@ def starters() -> str:
 
 def exercises() -> str:
     found = sorted((shipped("jobs")).glob("*/job.toml"))
-    return "".join(f"| [`jobs/{path.parent.name}`](jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n" for path in found)
+    return "".join(
+        f"| [`jobs/{path.parent.name}`](jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n"
+        for path in found
+    )
 
 
 def recipes() -> str:
@@ -68,7 +79,10 @@ def script() -> str:
         ("| Launcher | Starts |\n|---|---|\n", starters()),
         ("| Recipe | Contains |\n|---|---|\n", recipes()),
         ("| Exercise | Shows |\n|---|---|\n", exercises()),
-        ("| Here | A step of the guides | By hand | Took | Said |\n|---|---|---|---|---|\n", guides()),
+        (
+            "| Here | A step of the guides | By hand | Took | Said |\n|---|---|---|---|---|\n",
+            guides(),
+        ),
         ("```bash\n", script()),
     ],
 )
@@ -77,7 +91,11 @@ def test_what_is_generated_is_up_to_date(before: str, content: str) -> None:
     start = text.index(before) + len(before)
     if os.environ.get("UPDATE_GOLDEN"):
         rows = re.match(r"(\| (`|\d|\[`).*\n)*", text[start:])
-        end = text.index("```\n", start) if before.startswith("```") else start + (rows.end() if rows else 0)
+        end = (
+            text.index("```\n", start)
+            if before.startswith("```")
+            else start + (rows.end() if rows else 0)
+        )
         text = text[:start] + content + text[end:]
         README.write_text(text)
     assert text[start:].startswith(content)
@@ -92,7 +110,11 @@ def commands() -> list[str]:
 def test_every_command_of_the_readme_is_one(line: str) -> None:
     """Its verb and its options exist; what they do is tested elsewhere."""
     words = [word for word in shlex.split(line)[1:] if word != "..."]
-    command = cli.cli.get_command(click.Context(cli.cli), words[0]) if words and not words[0].startswith("-") else cli.cli
+    command = (
+        cli.cli.get_command(click.Context(cli.cli), words[0])
+        if words and not words[0].startswith("-")
+        else cli.cli
+    )
     assert command is not None, line
     while isinstance(command, click.Group) and len(words) > 1:
         inner = command.get_command(click.Context(command), words[1])
@@ -101,9 +123,18 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
         command, words = inner, words[1:]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
     own = words[
-        : next((index for index, word in enumerate(words) if word.endswith(".py") or word.startswith("jobs/") or word == "--"), len(words))
+        : next(
+            (
+                index
+                for index, word in enumerate(words)
+                if word.endswith(".py") or word.startswith("jobs/") or word == "--"
+            ),
+            len(words),
+        )
     ]
-    assert {word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"} <= known, line
+    assert {
+        word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"
+    } <= known, line
 
 
 def test_the_tests_that_the_security_policy_names_are_there() -> None:

@@ -30,7 +30,13 @@ from toolkit.preflight.rules.user_jobs import elements
 from toolkit.slurm.usage import uses
 
 NEURON = sites.load("neuron")
-RIGHT: dict[str, Any] = {"comment": "field=nlp;appl=pytorch", "partition": "cas_v100_4", "gpus": 4, "nodes": 2, "time": "2:00:00"}
+RIGHT: dict[str, Any] = {
+    "comment": "field=nlp;appl=pytorch",
+    "partition": "cas_v100_4",
+    "gpus": 4,
+    "nodes": 2,
+    "time": "2:00:00",
+}
 CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
 _GIGABYTE = 10**9
 
@@ -43,7 +49,9 @@ def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -
 def said(given: Case) -> list[tuple[str | None, bool, str]]:
     """Place, whether it stops the job, and the cause of each finding."""
     found = rules.findings(given)
-    assert all(finding.source and finding.error.next_step for finding in found), "each has a source and a fix"
+    assert all(finding.source and finding.error.next_step for finding in found), (
+        "each has a source and a fix"
+    )
     return [(finding.error.place, finding.stops, finding.error.cause) for finding in found]
 
 
@@ -56,19 +64,29 @@ def said(given: Case) -> list[tuple[str | None, bool, str]]:
         ({"mem": "16G"}, "--mem", "memory goes with the cores"),
         ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
         ({"time": "48:00:00"}, None, ""),
-        ({"time": "8:01:00", "interactive": True}, "--time", "480 minutes at most, 481 were asked for"),
+        (
+            {"time": "8:01:00", "interactive": True},
+            "--time",
+            "480 minutes at most, 481 were asked for",
+        ),
         ({"time": "8:00:00", "interactive": True}, None, ""),
         ({"gpus": 8}, "--gpus", "has 4 GPUs (V100), 8 were asked for"),
         ({"nodes": 11}, None, ""),
         ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 nodes, 12 were asked for"),
-        ({"partition": "amd_h100_2", "nodes": 3, "gpus": 2}, "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
+        (
+            {"partition": "amd_h100_2", "nodes": 3, "gpus": 2},
+            "--nodes",
+            "may have 4 GPUs in amd_h100_2, 6 were asked for",
+        ),
         ({"partition": "amd_h100_2", "nodes": 2, "gpus": 2}, None, ""),
         ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
         ({"cpus_per_task": 10}, None, ""),
         ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
     ],
 )
-def test_what_neuron_would_refuse_is_refused_before(change: dict[str, Any], place: str | None, says: str) -> None:
+def test_what_neuron_would_refuse_is_refused_before(
+    change: dict[str, Any], place: str | None, says: str
+) -> None:
     found = said(case(change))
     assert [one[:2] for one in found] == ([(place, True)] if place else [])
     assert all(says in cause for _, _, cause in found)
@@ -80,7 +98,10 @@ def test_a_partition_with_as_many_gpus_is_named() -> None:
 
 
 def test_a_site_that_wants_an_account_says_so() -> None:
-    places = [place for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))]
+    places = [
+        place
+        for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
+    ]
     assert places == ["--account", "--constraint"]
 
 
@@ -89,7 +110,9 @@ def test_what_slurm_says_goes_before_what_is_written() -> None:
     found = said(case({"gpus": 8}, facts=Facts(partitions=(live,)), partition=live))
     assert found == [("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")]
     off = replace(live, available=False)
-    assert ("--partition", False, "cas_v100_4 is switched off for now") in said(case({"gpus": 8, "nodes": 1}, partition=off))
+    assert ("--partition", False, "cas_v100_4 is switched off for now") in said(
+        case({"gpus": 8, "nodes": 1}, partition=off)
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,14 +135,19 @@ def test_slurms_own_limits_go_before_those_that_are_written() -> None:
     limits = Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")
     live = Facts(limits={"cas_v100_4": limits}, mine={"cas_v100_4": Use(submitted=2)})
     assert not said(case(facts=live))
-    assert said(case({"nodes": 3}, facts=live)) == [("--nodes", True, "one user may have 8 GPUs in cas_v100_4, 12 were asked for")]
+    assert said(case({"nodes": 3}, facts=live)) == [
+        ("--nodes", True, "one user may have 8 GPUs in cas_v100_4, 12 were asked for")
+    ]
     full = replace(live, mine={"cas_v100_4": Use(submitted=3)})
     assert [one[0] for one in said(case(facts=full))] == ["--partition"]
     elsewhere = Facts(limits={"main": limits})
     assert said(Case(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere))
 
 
-@pytest.mark.parametrize(("array", "count"), [(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)])
+@pytest.mark.parametrize(
+    ("array", "count"),
+    [(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)],
+)
 def test_elements_of_arrays(array: str | int | None, count: int) -> None:
     assert elements(array) == count
 
@@ -128,7 +156,10 @@ def test_what_squeue_says_is_counted_by_partition() -> None:
     text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
     details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
     found = uses(text, lambda job: details if job == "4" else "")
-    assert found == {"main": Use(submitted=3, running=1, gpus=4), "big": Use(submitted=2, running=1, gpus=4)}
+    assert found == {
+        "main": Use(submitted=3, running=1, gpus=4),
+        "big": Use(submitted=2, running=1, gpus=4),
+    }
 
 
 SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
@@ -157,22 +188,30 @@ SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 
     ],
 )
 def test_what_is_seen_here_is_judged(seen: Seen, place: str | None, stops: bool) -> None:
-    assert [one[:2] for one in said(case(site=SCRATCH, seen=seen))] == ([(place, stops)] if place else [])
+    assert [one[:2] for one in said(case(site=SCRATCH, seen=seen))] == (
+        [(place, stops)] if place else []
+    )
 
 
 def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
-    assert [one[:2] for one in said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=_GIGABYTE)))] == [("cache", False)]
+    assert [
+        one[:2] for one in said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=_GIGABYTE)))
+    ] == [("cache", False)]
     assert not said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=50 * _GIGABYTE)))
 
 
-def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> None:
+def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> (
+    None
+):
     seen = Seen(architecture="aarch64", machine="x86_64")
     assert [one[1] for one in said(Case(job=Job(), site=Site(name="x"), seen=seen))] == [False]
     assert [one[1] for one in said(Case(job=Job(), site=LOCAL, seen=seen))] == [True]
     arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
     assert not said(case(arm, seen=seen)), "the nodes of gh200_1 are aarch64"
     (finding,) = rules.findings(case(seen=seen))
-    assert finding.error.next_step == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
+    assert finding.error.next_step == "an image for x86_64", (
+        "gh200_1 has one GPU on a node, 4 are asked for"
+    )
     (finding,) = rules.findings(case({"gpus": 1}, seen=seen))
     assert finding.error.next_step == "an image for x86_64, or one of the partitions gh200_1"
 
@@ -183,27 +222,65 @@ def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wro
         (CUDA, "535.86", None),
         (CUDA, "470.57", True),
         (replace(CUDA, packages=Packages(apt={"cuda-compat-12-4": "550"})), "470.57", False),
-        (replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})), "470.57", True),
-        (replace(CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")), "418.40", True),
+        (
+            replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})),
+            "470.57",
+            True,
+        ),
+        (
+            replace(
+                CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")
+            ),
+            "418.40",
+            True,
+        ),
         (CUDA, None, None),
         (MANIFEST, "535.86", False),
-        (replace(CUDA, verified=(Verdict(name="driver", outcome="failed", detail="too old", site="neuron"),)), None, True),
-        (replace(CUDA, verified=(Verdict(name="driver", outcome="failed", detail="too old", site="other"),)), None, None),
+        (
+            replace(
+                CUDA,
+                verified=(
+                    Verdict(name="driver", outcome="failed", detail="too old", site="neuron"),
+                ),
+            ),
+            None,
+            True,
+        ),
+        (
+            replace(
+                CUDA,
+                verified=(
+                    Verdict(name="driver", outcome="failed", detail="too old", site="other"),
+                ),
+            ),
+            None,
+            None,
+        ),
     ],
 )
-def test_the_nodes_driver_and_the_images_cuda(manifest: Any, driver: str | None, stops: bool | None) -> None:
+def test_the_nodes_driver_and_the_images_cuda(
+    manifest: Any, driver: str | None, stops: bool | None
+) -> None:
     found = said(case(site=replace(NEURON, driver=driver), manifest=manifest))
-    assert [one[:2] for one in found] == ([] if stops is None else [("--gpus" if manifest is MANIFEST else "--image", stops)])
-    assert not said(case({"gpus": 0}, site=replace(NEURON, driver=driver), manifest=manifest)), "without GPUs nothing needs a driver"
+    assert [one[:2] for one in found] == (
+        [] if stops is None else [("--gpus" if manifest is MANIFEST else "--image", stops)]
+    )
+    assert not said(case({"gpus": 0}, site=replace(NEURON, driver=driver), manifest=manifest)), (
+        "without GPUs nothing needs a driver"
+    )
 
 
 def test_an_image_of_another_lock_is_told_apart() -> None:
     manifest = replace(MANIFEST, locked="a" * 64)
     job = {"gpus": 0}
-    assert [one[1] for one in said(case(job, manifest=manifest, seen=Seen(lock="b" * 64)))] == [False]
+    assert [one[1] for one in said(case(job, manifest=manifest, seen=Seen(lock="b" * 64)))] == [
+        False
+    ]
     for lock in ("a" * 64, ""):
         assert not said(case(job, manifest=manifest, seen=Seen(lock=lock)))
-    assert not said(case(job, manifest=MANIFEST, seen=Seen(lock="b" * 64))), "it was never built from a lock"
+    assert not said(case(job, manifest=MANIFEST, seen=Seen(lock="b" * 64))), (
+        "it was never built from a lock"
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +310,9 @@ def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
     decided = plan(inputs(wrong, force="the limit was raised for us"))
     assert decided.forced is not None
     assert decided.forced.reason == "the limit was raised for us"
-    assert decided.forced.findings[0].startswith("--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); ")
+    assert decided.forced.findings[0].startswith(
+        "--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); "
+    )
     assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
     assert plan(inputs(force="no need")).forced is None, "there was nothing to force"
 
@@ -251,7 +330,9 @@ def test_warnings_do_not_stop_a_job() -> None:
 
 
 def test_all_rules_can_be_looked_up() -> None:
-    modules = {path.stem for path in (Path(rules.__file__).parent / "rules").glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in (Path(rules.__file__).parent / "rules").glob("*.py")} - {
+        "__init__"
+    }
     assert modules == set(rules.RULES)
     assert json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout) == rules.RULES
 
@@ -269,14 +350,25 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script = inside / "train.py"
     script.touch()
     os.utime(script, (old, old))
-    site = Site(name="x", submit_directory=f"{tmp_path}/$USER", purge_days=15, datasets={"a": str(inside), "b": "/not/there"})
+    site = Site(
+        name="x",
+        submit_directory=f"{tmp_path}/$USER",
+        purge_days=15,
+        datasets={"a": str(inside), "b": "/not/there"},
+    )
     found = FoundImage(name="x", path=str(image))
     job = Job(datasets=("a", "b", "c"), bind=(f"{inside}/gone:/x",))
     seen = looking.look(job, site, inside, script=script, found=found, hidden={})
     assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
-    assert (seen.datasets, [missing.path for missing in seen.binds]) == ({"b": "/not/there"}, [f"{inside}/gone"])
+    assert (seen.datasets, [missing.path for missing in seen.binds]) == (
+        {"b": "/not/there"},
+        [f"{inside}/gone"],
+    )
     days = {one.option: round(one.days) for one in seen.unread}
     assert days == {"--image": 0, "SCRIPT": 5}, "that we read the image's head counts as reading it"
     assert seen.free is not None
     assert seen.caches["HF_HOME"] == "/somewhere"
-    assert looking.look(job, site, tmp_path, script=None, found=None, hidden={}).submit_from == f"{tmp_path}/me"
+    assert (
+        looking.look(job, site, tmp_path, script=None, found=None, hidden={}).submit_from
+        == f"{tmp_path}/me"
+    )

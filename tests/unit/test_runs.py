@@ -44,7 +44,9 @@ Root Cause (first observed failure):
 DECIDED = plan(inputs())
 
 
-def log_lines(host: str, text: str, task: int | None = 0, launcher: str = "torchrun") -> list[logs.Line]:
+def log_lines(
+    host: str, text: str, task: int | None = 0, launcher: str = "torchrun"
+) -> list[logs.Line]:
     log = store.Log(Path(f"7-{task}-{host}.log"), 7, task, host)
     launch = plan(inputs({"launcher": launcher})).launch
     return [logs.line(row, log, launch) for row in text.splitlines()]
@@ -107,13 +109,18 @@ def test_a_table_that_a_script_prints_is_no_rank(launcher: str) -> None:
 
 
 def test_the_last_json_object_of_the_lowest_rank_is_the_result() -> None:
-    lines = log_lines("nid001", '0| {"accuracy": 0.1}\n0| {"accuracy": 0.9}\n1| {"accuracy": 0.5}\n{"agent": 1}\n0| {broken}')
+    lines = log_lines(
+        "nid001",
+        '0| {"accuracy": 0.1}\n0| {"accuracy": 0.9}\n1| {"accuracy": 0.5}\n{"agent": 1}\n0| {broken}',
+    )
     assert results(lines) == {"accuracy": 0.9}
 
 
 def test_the_first_rank_that_failed_of_its_own_is_found_among_those_that_were_stopped() -> None:
     lines = [*log_lines("nid001", STOPPED), *log_lines("nid002", SUMMARY)]
-    came_out = outcome(DECIDED, JobState(job_id=7, state="FAILED", nodes="nid[001-002]", exit_code=1), lines, {})
+    came_out = outcome(
+        DECIDED, JobState(job_id=7, state="FAILED", nodes="nid[001-002]", exit_code=1), lines, {}
+    )
     assert came_out.exit_code == 3
     assert came_out.failure is not None
     assert (came_out.failure.rank, came_out.failure.host) == (2, "nid002")
@@ -121,7 +128,11 @@ def test_the_first_rank_that_failed_of_its_own_is_found_among_those_that_were_st
 
 
 def test_a_killed_rank_is_128_and_its_signal() -> None:
-    failure = first(get("torchrun").failures([("nid002", SUMMARY.replace(": 3 (pid", ": -9 (pid").splitlines())]))
+    failure = first(
+        get("torchrun").failures(
+            [("nid002", SUMMARY.replace(": 3 (pid", ": -9 (pid").splitlines())]
+        )
+    )
     assert failure is not None
     assert failure.exit_code == 137
     assert "signal 9" in failure.text
@@ -160,8 +171,13 @@ def test_every_end_has_an_exit_code(state: JobState, code: int, kind: str) -> No
 
 
 def test_a_job_over_its_memory_says_so_and_where() -> None:
-    lines = log_lines("nid001", "slurmstepd-nid001: error: StepId=2.0 exceeded memory limit (1050480640 > 1048576000), being killed")
-    came_out = outcome(DECIDED, JobState(job_id=7, state="FAILED", exit_code=137, nodes="nid001"), lines, {})
+    lines = log_lines(
+        "nid001",
+        "slurmstepd-nid001: error: StepId=2.0 exceeded memory limit (1050480640 > 1048576000), being killed",
+    )
+    came_out = outcome(
+        DECIDED, JobState(job_id=7, state="FAILED", exit_code=137, nodes="nid001"), lines, {}
+    )
     assert came_out.exit_code == 137
     assert "more memory on nid001" in came_out.message
 
@@ -171,8 +187,13 @@ def test_a_job_that_slurmd_ended_for_its_memory_names_no_node() -> None:
     state = JobState(job_id=7, state="FAILED", exit_code=205, nodes="nid[001-002]")
     lines = log_lines("", "slurmstepd-nid001: error: Exceeded job memory limit", task=None)
     came_out = outcome(DECIDED, state, lines, {})
-    assert (came_out.exit_code, came_out.message.partition(";")[0]) == (137, "the job used more memory than it was given")
-    earlier = log_lines("", "slurmstepd-nid001: error: Exceeded job memory limit at some point.", task=None)
+    assert (came_out.exit_code, came_out.message.partition(";")[0]) == (
+        137,
+        "the job used more memory than it was given",
+    )
+    earlier = log_lines(
+        "", "slurmstepd-nid001: error: Exceeded job memory limit at some point.", task=None
+    )
     assert outcome(DECIDED, state, earlier, {}).exit_code == 205
 
 
@@ -207,7 +228,9 @@ def test_a_lost_node_that_is_back_is_named_by_the_log() -> None:
         (JobState(job_id=7, state="TIMEOUT"), 124, "timeout"),
     ],
 )
-def test_a_node_that_is_down_later_changes_no_verdict(state: JobState, code: int, kind: str) -> None:
+def test_a_node_that_is_down_later_changes_no_verdict(
+    state: JobState, code: int, kind: str
+) -> None:
     came_out = outcome(DECIDED, state, [], {"nid002": "down: power"})
     assert (came_out.exit_code, came_out.kind, came_out.unwell) == (code, kind, {})
 
@@ -224,5 +247,8 @@ def test_nodes_count_from_the_start_of_the_job_on() -> None:
     """A reason that is older than the job is another story; a node that does not answer yet has no reason."""
     text = "nid001|idle|Unknown|none\nnid002|down*|1700000100|Not responding\n"
     text += "nid003|down|1600000000|RMA | rack 7\nnid004|mixed*|Unknown|none\n"
-    assert parse.unhealthy_nodes(text, 1700000000) == {"nid002": "down*: Not responding", "nid004": "mixed*: none"}
+    assert parse.unhealthy_nodes(text, 1700000000) == {
+        "nid002": "down*: Not responding",
+        "nid004": "mixed*: none",
+    }
     assert parse.unhealthy_nodes(text, 0)["nid003"] == "down: RMA | rack 7"

@@ -21,7 +21,9 @@ KEY = "hf_" + "a1" * 12
 
 def call(tree: Path, *words: str) -> str:
     who = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", "-C", tree, *who, *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", "-C", tree, *who, *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.fixture
@@ -50,7 +52,12 @@ def test_a_clean_tree_is_its_commit(tree: Path) -> None:
     assert found.commit == call(tree, "rev-parse", "HEAD").strip()
     assert (found.branch, found.is_changed, found.untracked, diff) == ("main", False, (), "")
     assert found.script
-    assert found.script.sha256 == subprocess.run(["sha256sum", "train.py"], capture_output=True, text=True, check=True).stdout.split()[0]
+    assert (
+        found.script.sha256
+        == subprocess.run(
+            ["sha256sum", "train.py"], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
+    )
 
 
 def test_what_differs_is_kept_without_secrets(tree: Path) -> None:
@@ -107,14 +114,18 @@ def test_no_program_of_a_configuration_is_run(tree: Path, key: str, tmp_path: Pa
     assert not (tmp_path / "ran").exists()
 
 
-def test_another_tree_of_the_environment_is_not_asked(tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_tree_of_the_environment_is_not_asked(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "nowhere"))
     assert recorded(tree)[0].commit
 
 
 @pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", "exec cat /dev/zero"])
-def test_a_git_that_hangs_fails_or_floods_stops_no_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+def test_a_git_that_hangs_fails_or_floods_stops_no_run(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{body}\n")
@@ -151,7 +162,10 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
 
     assert said() == "end\n"
     path.write_text("print(2)\n")
-    assert said() == f"toolkit: {path} has changed since this job was submitted; it runs as it is now\nend\n"
+    assert (
+        said()
+        == f"toolkit: {path} has changed since this job was submitted; it runs as it is now\nend\n"
+    )
     path.unlink()
     assert said() == "end\n"
 
@@ -165,7 +179,9 @@ def test_repeating_a_run_tells_that_its_script_has_changed(tree: Path) -> None:
     assert code.change_since(tree.parent / "none", other) == ""
 
 
-def test_a_home_directory_under_git_is_not_a_work_tree_of_everything(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_directory_under_git_is_not_a_work_tree_of_everything(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert git.top(tree) == tree
     monkeypatch.setenv("HOME", str(tree))
     assert git.top(tree / "src") is None

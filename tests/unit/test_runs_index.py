@@ -88,7 +88,9 @@ def test_a_removed_directory_is_forgotten(home: Path) -> None:
     assert files() == []
 
 
-def test_what_another_host_sees_is_not_forgotten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_host_sees_is_not_forgotten(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "other")
     ended_run(home / "a" / "runs", 7)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
@@ -107,7 +109,9 @@ def test_one_directory_under_two_names_is_listed_once(home: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
-def test_a_run_does_not_fail_for_the_index(home: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+def test_a_run_does_not_fail_for_the_index(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(error, os.strerror(error))
 

@@ -39,7 +39,9 @@ class Slurm:
         self.cancelled: list[int] = []
 
     def _job(self, number: int) -> JobState:
-        return JobState(job_id=number, state=self.states[number], mark="m" if number < 100 else "other")
+        return JobState(
+            job_id=number, state=self.states[number], mark="m" if number < 100 else "other"
+        )
 
     def snapshot(self, _: Sequence[int] = ()) -> Snapshot:
         if self.is_silent:
@@ -72,7 +74,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return found
 
 
-def new_run(job_id: int = 0, *, ended: bool = False, image: str = "/i/x.sif", cluster: str | None = None) -> store.Paths:
+def new_run(
+    job_id: int = 0, *, ended: bool = False, image: str = "/i/x.sif", cluster: str | None = None
+) -> store.Paths:
     directory = store.next_directory(Path("runs").absolute(), "train")
     assert store.create(directory)
     decided = plan(inputs(image=image, run_directory=str(directory)))
@@ -127,7 +131,9 @@ def test_cancel_ends_it_first(slurm: Slurm) -> None:
     assert not paths.directory.exists()
 
 
-def test_a_job_that_does_not_end_keeps_its_run(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_end_keeps_its_run(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = new_run(7)
     slurm.states[7] = "RUNNING"
     monkeypatch.setattr(slurm, "cancel", lambda _: None)
@@ -230,7 +236,9 @@ def test_nobody_removes_the_ground_below_the_feet() -> None:
         removal.remove([paths])
 
 
-def test_a_removal_that_was_interrupted_leaves_no_half_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_was_interrupted_leaves_no_half_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second = new_run(7, ended=True), new_run(8, ended=True)
 
     def killed(*_: object, **__: object) -> None:
@@ -262,7 +270,11 @@ def test_prune_lists_first_and_removes_with_yes(slurm: Slurm) -> None:
     assert len(store.all_runs(Path("runs"))) == 4
     assert "--yes" in CliRunner().invoke(prune, ["--keep", "3"]).output
     assert code(prune, "--keep", "3", "--yes") == 0
-    assert [paths.name for paths in store.all_runs(Path("runs"))] == ["train-0004", "train-0003", "train-0002"]
+    assert [paths.name for paths in store.all_runs(Path("runs"))] == [
+        "train-0004",
+        "train-0003",
+        "train-0002",
+    ]
     assert code(prune, "--keep", "0", "--yes", "--all-directories") == 0
     assert [paths.name for paths in store.all_runs(Path("runs"))] == ["train-0003"]
     assert isinstance(CliRunner().invoke(prune, []).exception, UsageError)
@@ -288,7 +300,9 @@ def test_a_removed_run_holds_no_image(slurm: Slurm, image: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["deleted", "ended unwatched"])
-def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm: Slurm, image: Path, way: str) -> None:
+def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(
+    slurm: Slurm, image: Path, way: str
+) -> None:
     paths = new_run(7, image=str(image))
     usage.note(image, usage.Use(paths.directory, 7, None, "m"))
     if way == "deleted":
@@ -331,9 +345,15 @@ def test_two_removals_at_once_are_both_well(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(Path("runs").iterdir()) == []
 
 
-def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second, third = (new_run(number, ended=True) for number in (1, 2, 3))
-    monkeypatch.setattr(removal, "_foreign", lambda paths: "it is another user's" if paths.name == first.name else "")
+    monkeypatch.setattr(
+        removal,
+        "_foreign",
+        lambda paths: "it is another user's" if paths.name == first.name else "",
+    )
     real = removal._remove
 
     def fails(paths: store.Paths) -> int:

@@ -60,14 +60,22 @@ def taken(tree: Path) -> tuple[store.Paths, Snapshot]:
 
 
 def names(paths: store.Paths) -> set[str]:
-    return {str(path.relative_to(paths.code_tree)) for path in paths.code_tree.rglob("*") if not path.is_dir() or path.is_symlink()}
+    return {
+        str(path.relative_to(paths.code_tree))
+        for path in paths.code_tree.rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    }
 
 
 def test_what_git_does_not_ignore_is_copied(tree: Path) -> None:
     (tree / "new.py").write_text("x = 1\n")
     (tree / "empty.py").touch()
     paths, found = taken(tree)
-    assert names(paths) == set(found.files) == {".gitignore", "run.sh", "src/train.py", "new.py", "empty.py"}
+    assert (
+        names(paths)
+        == set(found.files)
+        == {".gitignore", "run.sh", "src/train.py", "new.py", "empty.py"}
+    )
     assert (paths.code_tree / "new.py").read_text() == "x = 1\n"
     assert stat.S_IMODE((paths.code_tree / "run.sh").stat().st_mode) == 0o555
     assert not os.access(paths.code_tree / "new.py", os.W_OK) or os.geteuid() == 0
@@ -152,7 +160,9 @@ def test_links_lead_where_they_led(tree: Path, tmp_path: Path) -> None:
     assert not (paths.code_tree / "dangling").exists()
 
 
-def test_nothing_is_copied_through_a_link_in_the_place_of_a_directory(tree: Path, tmp_path: Path) -> None:
+def test_nothing_is_copied_through_a_link_in_the_place_of_a_directory(
+    tree: Path, tmp_path: Path
+) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "train.py").write_text("secret\n")
     (tree / "src" / "train.py").unlink()
@@ -173,7 +183,9 @@ def test_pipes_other_trees_and_runs_are_left_out(tree: Path) -> None:
     first, _ = taken(tree)
     second, found = taken(tree)
     assert first.name != second.name
-    assert not any(name.startswith(("runs", "pipe", "nested", "src/gone")) for name in names(second))
+    assert not any(
+        name.startswith(("runs", "pipe", "nested", "src/gone")) for name in names(second)
+    )
     assert found.left_out == ("nested/",)
 
 
@@ -184,7 +196,9 @@ def test_any_name_is_copied(tree: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
-def test_too_much_is_refused_before_anything_is_copied(tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_too_much_is_refused_before_anything_is_copied(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     (tree / "checkpoints").mkdir()
     (tree / "checkpoints" / "model.pt").write_bytes(b"x" * 5000)
     monkeypatch.setattr(snapshot, limit, 3 if limit == "MOST_FILES" else 4000)
@@ -261,7 +275,9 @@ def test_a_broken_record_is_told(tree: Path) -> None:
         resolve(str(first.directory), tree)
 
 
-def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As kill -9 does, in which nothing is tidied up."""
 
     class Killed(BaseException):
@@ -277,7 +293,9 @@ def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(tree: Path, monkeypat
     assert [paths.name for paths in store.all_runs(tree / "runs")] == ["train-0001"]
 
 
-def test_what_was_installed_needs_no_copy(tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_installed_needs_no_copy(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shipped = tmp_path / "site-packages" / "jobs" / "digits"
     shipped.mkdir(parents=True)
     target = Target(str(shipped / "train.py"), str(shipped), Layer("job.toml", {}))

@@ -28,9 +28,21 @@ from toolkit.runtimes.discover import environments
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 VENV = Environment(
-    name="the virtual environment v", kind="venv", prefix="/home/user/v", python="/home/user/v/bin/python3", version="3.11.2", torchrun=True
+    name="the virtual environment v",
+    kind="venv",
+    prefix="/home/user/v",
+    python="/home/user/v/bin/python3",
+    version="3.11.2",
+    torchrun=True,
 )
-HOST = Environment(name="/usr/bin/python3", kind="host", prefix="/usr", python="/usr/bin/python3", version="3.11.2", torchrun=True)
+HOST = Environment(
+    name="/usr/bin/python3",
+    kind="host",
+    prefix="/usr",
+    python="/usr/bin/python3",
+    version="3.11.2",
+    torchrun=True,
+)
 CONDA = Environment(
     name="torch",
     kind="conda",
@@ -64,13 +76,22 @@ def cases() -> dict[str, Inputs]:
     mpirun = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
     bound = {"bind": ("/data/a b:/data:ro",)}
     return {
-        "docker-torchrun": on("docker", {"gpus": 2, "ntasks_per_node": None} | bound, engine=replace(ENGINE, nvidia=True)),
+        "docker-torchrun": on(
+            "docker",
+            {"gpus": 2, "ntasks_per_node": None} | bound,
+            engine=replace(ENGINE, nvidia=True),
+        ),
         "docker-srun": on("docker", {"launcher": "srun"}),
         "docker-horovod-gloo": on("docker", {"launcher": "horovod-gloo"}),
         "podman-none": on(
             "docker",
             {"launcher": "none", "gpus": 2},
-            engine=Engine(program="podman", address="unix:///run/user/1000/podman.sock", rootless=True, nvidia=True),
+            engine=Engine(
+                program="podman",
+                address="unix:///run/user/1000/podman.sock",
+                rootless=True,
+                nvidia=True,
+            ),
             site=SITE,
         ),
         "pyxis-torchrun": on("pyxis", bound),
@@ -103,8 +124,9 @@ def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:
     assert {case.job.runtime for case in cases().values()} | {"apptainer"} == set(runtimes.RUNTIMES)
 
 
-# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set; the engine's client writes down its
-# words and the variables that it hands on by name. The real ones run in tests/cluster.
+# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set;
+# the engine's client writes down its words and the variables that it hands on by name. The real
+# ones run in tests/cluster.
 SRUN = """#!/bin/bash
 for word in "$@"; do case $word in --container-*) printf '%s\\0' "$word" >> "$CAPTURE/options" ;; esac; done
 for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
@@ -122,7 +144,13 @@ def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str
     """Run the plan's script with the stand-ins: the words of the rank or of the engine, its variables, and srun's options."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("docker", WRITE), ("python3", WRITE), ("torchrun", WRITE)):
+    for name, text in (
+        ("srun", SRUN),
+        ("scontrol", SCONTROL),
+        ("docker", WRITE),
+        ("python3", WRITE),
+        ("torchrun", WRITE),
+    ):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = {
@@ -139,7 +167,9 @@ def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str
     }
     script = scripts.script(plan(decided))
     subprocess.run(["bash"], input=script, env=environment, text=True, check=True, cwd=directory)
-    read = {name: (directory / name).read_text().split("\0")[:-1] for name in ("arguments", "variables")}
+    read = {
+        name: (directory / name).read_text().split("\0")[:-1] for name in ("arguments", "variables")
+    }
     options = directory / "options"
     told = options.read_text().split("\0")[:-1] if options.exists() else []
     return read["arguments"], dict(row.split("=", 1) for row in read["variables"]), told
@@ -147,7 +177,9 @@ def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none"])
 @pytest.mark.parametrize("runtime", ["docker", "pyxis", "conda", "none"])
-def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime: str, launcher: str, tmp_path: Path) -> None:
+def test_hostile_arguments_and_variables_arrive_byte_for_byte(
+    runtime: str, launcher: str, tmp_path: Path
+) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
     work.mkdir()
@@ -155,14 +187,32 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime: str, laun
     hostile = "a b;$(touch pwned)\"'c"
     given = on(
         runtime,
-        {"launcher": launcher, "arguments": words, "env": variables, "nodes": 1, "ntasks_per_node": 1},
+        {
+            "launcher": launcher,
+            "arguments": words,
+            "env": variables,
+            "nodes": 1,
+            "ntasks_per_node": 1,
+        },
         script="a b;$(touch pwned).py",
         directory=str(work),
         folder=str(work),
         run_directory=str(work / "runs/x-0001"),
         **({"image": hostile} if runtime in ("docker", "pyxis") else {}),
-        **({"environment": replace(VENV, prefix=str(tmp_path / hostile))} if runtime == "none" else {}),
-        **({"environment": replace(CONDA, prefix=str(tmp_path / hostile), variables={"C": hostile})} if runtime == "conda" else {}),
+        **(
+            {"environment": replace(VENV, prefix=str(tmp_path / hostile))}
+            if runtime == "none"
+            else {}
+        ),
+        **(
+            {
+                "environment": replace(
+                    CONDA, prefix=str(tmp_path / hostile), variables={"C": hostile}
+                )
+            }
+            if runtime == "conda"
+            else {}
+        ),
     )
     arguments, inside, options = captured(given, tmp_path)
     assert arguments[-len(words) :] == list(words)
@@ -174,9 +224,13 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime: str, laun
         assert hostile in arguments
         assert Bind(source=str(work), target=str(work)).mount in arguments
         assert {f"V{index}" for index in range(len(words))} <= set(arguments), "by name only"
-        assert not any("touch pwned`" in word for word in arguments[: arguments.index(hostile)]), "no value among the engine's words"
+        assert not any("touch pwned`" in word for word in arguments[: arguments.index(hostile)]), (
+            "no value among the engine's words"
+        )
     else:
-        assert inside["PYTHONPATH"] == str(work / "runs/x-0001/report"), "and nothing of the submitting shell"
+        assert inside["PYTHONPATH"] == str(work / "runs/x-0001/report"), (
+            "and nothing of the submitting shell"
+        )
     if runtime == "pyxis":
         assert options[0] == f"--container-image={hostile}"
         assert options[-1] == f"--container-workdir={work}"
@@ -192,7 +246,9 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime: str, laun
 def refused(given: Inputs) -> dict[str | None, str]:
     with pytest.raises(PlanError) as caught:
         plan(given)
-    return {finding.place: f"{finding.cause}. {finding.next_step}" for finding in caught.value.findings}
+    return {
+        finding.place: f"{finding.cause}. {finding.next_step}" for finding in caught.value.findings
+    }
 
 
 def test_docker_on_two_nodes_is_refused_with_the_reason() -> None:
@@ -203,10 +259,18 @@ def test_docker_on_two_nodes_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize(
     ("runtime", "launcher", "instead"),
-    [("docker", "mpirun", "horovod-gloo"), ("docker", "horovod", "torchrun"), ("pyxis", "mpirun", "mpi")],
+    [
+        ("docker", "mpirun", "horovod-gloo"),
+        ("docker", "horovod", "torchrun"),
+        ("pyxis", "mpirun", "mpi"),
+    ],
 )
-def test_a_launcher_that_a_runtime_cannot_start_is_refused(runtime: str, launcher: str, instead: str) -> None:
-    said = refused(on(runtime, {"launcher": launcher}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")))
+def test_a_launcher_that_a_runtime_cannot_start_is_refused(
+    runtime: str, launcher: str, instead: str
+) -> None:
+    said = refused(
+        on(runtime, {"launcher": launcher}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"))
+    )
     assert f"the launcher {launcher} cannot start ranks by {runtime}" in said["--launcher"]
     assert instead in said["--launcher"]
 
@@ -222,11 +286,19 @@ def test_conda_wants_the_name_of_an_environment() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["conda", "none"])
-def test_an_image_that_is_asked_for_beside_no_image_is_refused_and_one_of_the_job_is_passed_over(runtime: str) -> None:
+def test_an_image_that_is_asked_for_beside_no_image_is_refused_and_one_of_the_job_is_passed_over(
+    runtime: str,
+) -> None:
     said = refused(on(runtime, origins={"image": "--image", "runtime": "--runtime"}))
     assert f"the runtime {runtime} starts no image" in said["--image"]
-    assert plan(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime == runtime
-    assert "no container" in refused(on(runtime, {"bind": ("/data",)}, origins={"bind": "--bind"}))["--bind"]
+    assert (
+        plan(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime
+        == runtime
+    )
+    assert (
+        "no container"
+        in refused(on(runtime, {"bind": ("/data",)}, origins={"bind": "--bind"}))["--bind"]
+    )
 
 
 @pytest.mark.parametrize("runtime", ["conda", "none"])
@@ -236,16 +308,34 @@ def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> Non
     script = {"script": "images/train_imagenet.py", "folder": "/home/user/images"}
     for launcher in LAUNCHERS:
         job = {"launcher": launcher, "job_name": "imagenet"}
-        given = on(runtime, job, manifest=lacking, origins={"launcher": "train_imagenet.py imports torch"}, **script)
+        given = on(
+            runtime,
+            job,
+            manifest=lacking,
+            origins={"launcher": "train_imagenet.py imports torch"},
+            **script,
+        )
         try:
             decided = plan(given)
             texts = [*decided.warnings, decided.launch.reason]
         except PlanError as error:
-            texts = [text for finding in error.findings for text in (finding.cause, finding.next_step or "")]
+            texts = [
+                text
+                for finding in error.findings
+                for text in (finding.cause, finding.next_step or "")
+            ]
             assert not any("this image" in text for text in texts)
-        assert not any("environmentnet" in text or "environment list" in text or "environments/" in text for text in texts)
-    choice = auto.choose("train_imagenet.py", Source(python=True), {"numpy"}, Job(), LAUNCHERS, "environment")
-    assert choice.reason == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"
+        assert not any(
+            "environmentnet" in text or "environment list" in text or "environments/" in text
+            for text in texts
+        )
+    choice = auto.choose(
+        "train_imagenet.py", Source(python=True), {"numpy"}, Job(), LAUNCHERS, "environment"
+    )
+    assert (
+        choice.reason
+        == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"
+    )
 
 
 def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
@@ -260,9 +350,12 @@ def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "rootless", "keeps", "warns"), [("", True, True, 0), ("unix:///p", True, False, 1), ("unix:///p", False, False, 0)]
+    ("address", "rootless", "keeps", "warns"),
+    [("", True, True, 0), ("unix:///p", True, False, 1), ("unix:///p", False, False, 0)],
 )
-def test_groups_go_along_into_podman_where_it_takes_them(address: str, rootless: bool, keeps: bool, warns: int) -> None:
+def test_groups_go_along_into_podman_where_it_takes_them(
+    address: str, rootless: bool, keeps: bool, warns: int
+) -> None:
     engine = Engine(program="podman", address=address, rootless=rootless)
     planned = plan(on("docker", {"launcher": "none"}, engine=engine))
     assert ("keep-groups" in planned.container.options) is keeps
@@ -275,13 +368,22 @@ def test_where_only_signed_images_may_run_nothing_else_does(runtime: str) -> Non
 
 
 def test_an_active_environment_of_conda_is_entered_by_its_path() -> None:
-    decided = plan(on("none", environment=replace(CONDA, name="the conda environment torch"))).container
+    decided = plan(
+        on("none", environment=replace(CONDA, name="the conda environment torch"))
+    ).container
     assert (decided.image, decided.settings) == (CONDA.prefix, {"CONDA_PREFIX": CONDA.prefix})
 
 
-@pytest.mark.parametrize(("runtime", "found", "place"), [("conda", CONDA, "--env"), ("none", VENV, "--runtime")])
-def test_an_environment_that_no_path_can_name_is_refused(runtime: str, found: Environment, place: str) -> None:
-    assert "PATH cannot name" in refused(on(runtime, environment=replace(found, prefix="/home/a:b")))[place]
+@pytest.mark.parametrize(
+    ("runtime", "found", "place"), [("conda", CONDA, "--env"), ("none", VENV, "--runtime")]
+)
+def test_an_environment_that_no_path_can_name_is_refused(
+    runtime: str, found: Environment, place: str
+) -> None:
+    assert (
+        "PATH cannot name"
+        in refused(on(runtime, environment=replace(found, prefix="/home/a:b")))[place]
+    )
 
 
 def test_a_terminal_is_refused_in_docker() -> None:
@@ -290,16 +392,28 @@ def test_a_terminal_is_refused_in_docker() -> None:
 
 def test_a_module_that_the_site_does_not_have_names_the_nearest() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(on("conda", {"modules": ("cuda/11.5", "gcc")}, site=replace(SITE, available_modules=SITE.modules)))
+        plan(
+            on(
+                "conda",
+                {"modules": ("cuda/11.5", "gcc")},
+                site=replace(SITE, available_modules=SITE.modules),
+            )
+        )
     (finding,) = caught.value.findings
     assert (finding.place, finding.close) == ("--module", "cuda/11.4")
 
 
 def test_an_engine_without_gpus_is_refused_but_where_they_are_simulated() -> None:
     gpus = {"gpus": 2, "ntasks_per_node": None}
-    assert "gives containers no GPUs" in refused(on("docker", gpus, site=replace(LOCAL, access="path")))["--gpus"]
+    assert (
+        "gives containers no GPUs"
+        in refused(on("docker", gpus, site=replace(LOCAL, access="path")))["--gpus"]
+    )
     assert not plan(on("docker", gpus)).container.gpus
-    assert "would be read by docker itself" in refused(on("docker", {"env": {"DOCKER_HOST": "x"}}))["--env"]
+    assert (
+        "would be read by docker itself"
+        in refused(on("docker", {"env": {"DOCKER_HOST": "x"}}))["--env"]
+    )
 
 
 def test_docker_ranks_meet_within_the_machine() -> None:
@@ -341,7 +455,12 @@ def test_a_mount_is_a_line_of_csv(name: str) -> None:
     import csv
 
     text = Bind(source=f"/{name}", target=f"/in/{name}", read_only=True).mount
-    assert next(csv.reader([text])) == ["type=bind", f"source=/{name}", f"target=/in/{name}", "readonly"]
+    assert next(csv.reader([text])) == [
+        "type=bind",
+        f"source=/{name}",
+        f"target=/in/{name}",
+        "readonly",
+    ]
 
 
 def conda_at(prefix: Path) -> Path:
@@ -357,7 +476,9 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path)
     named = conda_at(tmp_path / "named/mine")
     (home / ".conda").mkdir()
     (home / ".conda/environments.txt").write_text(f"{noted}\n{tmp_path}/gone\n")
-    (home / ".condarc").write_text(f"channels:\n  - defaults\nenvs_dirs:\n  - {other}\nauto_activate_base: false\n")
+    (home / ".condarc").write_text(
+        f"channels:\n  - defaults\nenvs_dirs:\n  - {other}\nauto_activate_base: false\n"
+    )
     variables = {"CONDA_ENVS_PATH": str(tmp_path / "named")}
     for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
         assert environments.where(name, variables, home) == path
@@ -394,7 +515,12 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("said", "types"),
-    [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))],
+    [
+        ("mpirun (Open MPI) 4.1.4", ("pmix",)),
+        ("HYDRA build details:", ("pmi2",)),
+        ("", ()),
+        ("something", ("pmix", "pmi2")),
+    ],
 )
 def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
     assert environments.spoken(said) == types

@@ -31,25 +31,44 @@ from toolkit.runs.submit import write
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden/scripts/secret.sbatch"
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"
-# Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are no UTF-8, and are refused.
-WORDS = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), max_size=6)
-# What a directory can be called that Apptainer can bind.
-NAMES = st.text(st.characters(exclude_characters="\0/,:\\\n\r", codec="utf-8"), min_size=1, max_size=12).filter(
-    lambda name: name not in (".", "..") and len(name.encode()) < 200
+# Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are
+# no UTF-8, and are refused.
+WORDS = st.lists(
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), max_size=6
 )
+# What a directory can be called that Apptainer can bind.
+NAMES = st.text(
+    st.characters(exclude_characters="\0/,:\\\n\r", codec="utf-8"), min_size=1, max_size=12
+).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200)
 
 
-@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "submitit"])  # which is given a function, and no words
-@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize(
+    "launcher", [name for name in LAUNCHERS if name != "submitit"]
+)  # which is given a function, and no words
+@settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(words=WORDS, values=WORDS, name=NAMES, title=NAMES)
-def test_any_word_reaches_the_rank_byte_for_byte(launcher: str, words: list[str], values: list[str], name: str, title: str) -> None:
+def test_any_word_reaches_the_rank_byte_for_byte(
+    launcher: str, words: list[str], values: list[str], name: str, title: str
+) -> None:
     variables = {f"V{index}": value for index, value in enumerate(values)}
     terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
     with tempfile.TemporaryDirectory() as place:
         work = Path(place) / name
         work.mkdir()
         given = inputs(
-            {"launcher": launcher, "arguments": tuple(words), "env": variables, "secret": ("V0",), **terminal},
+            {
+                "launcher": launcher,
+                "arguments": tuple(words),
+                "env": variables,
+                "secret": ("V0",),
+                **terminal,
+            },
             script=f"{name}.py",
             directory=str(work),
             folder=str(work),
@@ -67,7 +86,9 @@ def test_any_word_reaches_the_rank_byte_for_byte(launcher: str, words: list[str]
             text = scripts.script(decided)
         run = work / "runs/x-0001"
         run.mkdir(parents=True)
-        hidden.write(run, decided.container.prefix, {one: variables[one] for one in decided.secrets})
+        hidden.write(
+            run, decided.container.prefix, {one: variables[one] for one in decided.secrets}
+        )
         arguments, inside = captured(decided, Path(place))
         assert arguments[len(arguments) - len(words) :] == words
         assert {one: inside[one] for one in variables} == variables
@@ -111,13 +132,21 @@ def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_pat
     (tmp_path / "train.py").touch()
     paths, decided = write(secret_inputs(tmp_path, OTHER="it's\n$(me)\r 'here'"))
     assert decided.secrets == ("HF_TOKEN", "OTHER")
-    holding = [path.name for path in paths.directory.rglob("*") if path.is_file() and TOKEN in path.read_text()]
+    holding = [
+        path.name
+        for path in paths.directory.rglob("*")
+        if path.is_file() and TOKEN in path.read_text()
+    ]
     assert holding == ["secrets"]
     assert stat.S_IMODE((paths.directory / "secrets").stat().st_mode) == 0o600
     assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
     assert TOKEN not in to_json(decided)
     again = resolve("runs/train-0001", tmp_path)
-    assert again.layer.values["env"] == {"HF_TOKEN": TOKEN, "OTHER": "it's\n$(me)\r 'here'", "PLAIN": "seen"}
+    assert again.layer.values["env"] == {
+        "HF_TOKEN": TOKEN,
+        "OTHER": "it's\n$(me)\r 'here'",
+        "PLAIN": "seen",
+    }
 
 
 def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
@@ -127,7 +156,9 @@ def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
     assert [text for _, text in Tail(paths, 7).read()] == ["logged in with ****: ****!"]
 
 
-def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(tmp_path: Path) -> None:
+def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "train.py").touch()
     given = secret_inputs(tmp_path)
     given = given._replace(job=replace(given.job, env={}, arguments=("--api-key", TOKEN)))
@@ -136,9 +167,17 @@ def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_othe
     assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
 
 
-def test_commands_that_are_shown_have_stars_for_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_are_shown_have_stars_for_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shell, "_ECHO", True)
-    words = (sys.executable, "-c", "import sys; sys.exit('wrong password=open-sesame')", f"--token={TOKEN}", "https://me:word@host/x")
+    words = (
+        sys.executable,
+        "-c",
+        "import sys; sys.exit('wrong password=open-sesame')",
+        f"--token={TOKEN}",
+        "https://me:word@host/x",
+    )
     with pytest.raises(CommandFailedError) as caught:
         shell.run(words)
     console.show_error(caught.value)
@@ -150,7 +189,9 @@ def test_commands_that_are_shown_have_stars_for_secrets(capsys: pytest.CaptureFi
 
 def test_hostile_values_of_the_lists_are_no_secrets() -> None:
     """Else they would not be among those that the script itself carries, and the tests of scripts would prove less."""
-    job = inputs({"env": {f"V{index}": value for index, value in enumerate((*HOSTILE, *MULTILINE))}}).job
+    job = inputs(
+        {"env": {f"V{index}": value for index, value in enumerate((*HOSTILE, *MULTILINE))}}
+    ).job
     assert plan(inputs({"env": job.env})).secrets == ()
 
 

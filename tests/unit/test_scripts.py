@@ -29,10 +29,21 @@ IMAGENET = Source(
     calls=("torch.multiprocessing.spawn",),
     options=tuple(
         Option(flag=flag, takes_value=flag != "--multiprocessing-distributed")
-        for flag in ("--epochs", "--world-size", "--rank", "--dist-url", "--dist-backend", "--gpu", "--multiprocessing-distributed")
+        for flag in (
+            "--epochs",
+            "--world-size",
+            "--rank",
+            "--dist-url",
+            "--dist-backend",
+            "--gpu",
+            "--multiprocessing-distributed",
+        )
     ),
 )
-HOLDS_ALL = replace(MANIFEST, frameworks={"torch": "2.13.0", "horovod": "0.28.1", "tensorflow": "2.21.0", "ray": "2.60.0"})
+HOLDS_ALL = replace(
+    MANIFEST,
+    frameworks={"torch": "2.13.0", "horovod": "0.28.1", "tensorflow": "2.21.0", "ray": "2.60.0"},
+)
 GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 
 
@@ -48,20 +59,36 @@ def cases() -> dict[str, Inputs]:
     return {
         "torchrun": inputs(),
         "torchrun-elastic": inputs({"nodes": "1:4"}),
-        "shell": inputs({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", program=True),
-        "srun-interactive": inputs({"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}),
+        "shell": inputs(
+            {"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2},
+            script="bash",
+            program=True,
+        ),
+        "srun-interactive": inputs(
+            {"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}
+        ),
         "none-pty": inputs({"launcher": "none", "pty": True}),
         "sweep": inputs({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
-        "mpirun-sweep": inputs({"launcher": "mpirun", "sweep": ("-x=1,2",)}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
+        "mpirun-sweep": inputs(
+            {"launcher": "mpirun", "sweep": ("-x=1,2",)},
+            facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
+        ),
         "torchrun-requeue": inputs({"requeue": True, "time": "1:00:00"}),
-        "torchrun-elastic-requeue": inputs({"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}),
+        "torchrun-elastic-requeue": inputs(
+            {"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}
+        ),
         "mpirun-requeue": inputs(
-            {"launcher": "mpirun", "requeue": True, "array": "0-3"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+            {"launcher": "mpirun", "requeue": True, "array": "0-3"},
+            facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
         ),
         "torchrun-unequal": inputs({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": inputs({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": inputs({"launcher": "srun", "init": "file"}),
-        "spawn": inputs({"launcher": "spawn", "arguments": ("data", "--epochs", "3")}, source=IMAGENET, script="main.py"),
+        "spawn": inputs(
+            {"launcher": "spawn", "arguments": ("data", "--epochs", "3")},
+            source=IMAGENET,
+            script="main.py",
+        ),
         "none": inputs(
             {
                 "launcher": "none",
@@ -77,8 +104,12 @@ def cases() -> dict[str, Inputs]:
         ),
         "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
         "horovod-gloo": inputs({"launcher": "horovod-gloo"}),
-        "horovod-elastic": inputs({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}),
-        "mpirun": inputs({"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
+        "horovod-elastic": inputs(
+            {"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}
+        ),
+        "mpirun": inputs(
+            {"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+        ),
         "mpi": inputs({"launcher": "mpi"}, script="hello"),
         "submitit": inputs(
             {"launcher": "submitit", "arguments": (), "job_name": "add", "time": "1:00:00"},
@@ -87,12 +118,16 @@ def cases() -> dict[str, Inputs]:
             program=True,
         ),
         "ray": inputs({"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL),
-        "tensorflow": inputs({"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL),
+        "tensorflow": inputs(
+            {"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL
+        ),
         "tensorflow-gpus": inputs({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
         "neuron": inputs(
             neuron_job,
             site=NEURON,
-            facts=Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix_v3"), container="singularity"),
+            facts=Facts(
+                partitions=PARTITIONS, mpi=("none", "pmi2", "pmix_v3"), container="singularity"
+            ),
             manifest=None,
             image="/apps/images/ngc/pytorch:25.12-py3.sif",
         ),
@@ -133,13 +168,15 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
         f"{path.name}: {value}"
         for path in (package_directory("scripts") / "templates").rglob("*.j2")
         for value in re.findall(r"\{\{ (.*?) \}\}", path.read_text())
-        if not re.search(r"\| (shell|words|expanding|sbatch|path|comment)$", value) and not free.fullmatch(value)
+        if not re.search(r"\| (shell|words|expanding|sbatch|path|comment)$", value)
+        and not free.fullmatch(value)
     ]
     assert unquoted == []
 
 
-# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set; the container command writes down
-# its arguments and the variables meant for the inside, and stands for a server that gives its port. The real ones run in tests/cluster.
+# Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set;
+# the container command writes down its arguments and the variables meant for the inside, and stands
+# for a server that gives its port. The real ones run in tests/cluster.
 SRUN = """#!/bin/bash
 for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
 SLURM_NODEID=0 SLURM_PROCID=0 exec "$@"
@@ -163,7 +200,12 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     """Run the plan's script with the stand-ins; what the container command was given."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("mpirun", MPIRUN), ("apptainer", CONTAINER)):
+    for name, text in (
+        ("srun", SRUN),
+        ("scontrol", SCONTROL),
+        ("mpirun", MPIRUN),
+        ("apptainer", CONTAINER),
+    ):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = {
@@ -179,21 +221,38 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
         "PYTHONPATH": "/host/python",
         "NCCL_DEBUG": "INFO",
     }
-    subprocess.run(["bash"], input=scripts.script(decided), env=environment, text=True, check=True, cwd=directory)
+    subprocess.run(
+        ["bash"],
+        input=scripts.script(decided),
+        env=environment,
+        text=True,
+        check=True,
+        cwd=directory,
+    )
     arguments = (directory / "arguments").read_bytes().decode().split("\0")[:-1]
     rows = (directory / "variables").read_bytes().decode().split("\0")[:-1]
     return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
 
 
-@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "submitit"])  # which is given a function, and no words
-def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [name for name in LAUNCHERS if name != "submitit"]
+)  # which is given a function, and no words
+def test_hostile_arguments_and_variables_arrive_byte_for_byte(
+    launcher: str, tmp_path: Path
+) -> None:
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
     work.mkdir()
     variables = {f"V{index}": value for index, value in enumerate(words)}
     terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
     given = inputs(
-        {"launcher": launcher, "arguments": words, "env": variables, "job_name": "a $(touch pwned) 'b' \"c\" # d", **terminal},
+        {
+            "launcher": launcher,
+            "arguments": words,
+            "env": variables,
+            "job_name": "a $(touch pwned) 'b' \"c\" # d",
+            **terminal,
+        },
         script="a b;$(touch pwned).py",
         directory=str(work),
         folder=str(work),
@@ -213,7 +272,14 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(launcher: str, tmp
 
 def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
     _, inside = captured(
-        plan(inputs({"env": {"NCCL_DEBUG": "WARN"}}, directory=str(tmp_path), run_directory=str(tmp_path / "r"))), tmp_path
+        plan(
+            inputs(
+                {"env": {"NCCL_DEBUG": "WARN"}},
+                directory=str(tmp_path),
+                run_directory=str(tmp_path / "r"),
+            )
+        ),
+        tmp_path,
     )
     assert inside["NCCL_DEBUG"] == "WARN", "what the user set wins over what the shell had"
     assert inside["SLURM_JOB_ID"] == "7"
@@ -228,7 +294,9 @@ def test_a_value_that_no_directive_can_carry_is_refused(option: str, value: str)
     from toolkit.errors import PlanError
 
     with pytest.raises((PlanError, UsageError)):
-        scripts.script(plan(inputs({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi))))
+        scripts.script(
+            plan(inputs({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi)))
+        )
 
 
 @pytest.mark.parametrize("path", ["/home/a,b", "/home/a:b", "/home/a\\b", "/home/a\nb"])

@@ -19,7 +19,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(source: str = "{{ 6 * 7 }}") -> str:
-    return Environment(loader=DictLoader({"one": source}), bytecode_cache=cache()).get_template("one").render()
+    return (
+        Environment(loader=DictLoader({"one": source}), bytecode_cache=cache())
+        .get_template("one")
+        .render()
+    )
 
 
 def test_what_was_compiled_is_used_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +55,9 @@ def test_what_others_could_write_is_not_used(directory: Path) -> None:
     assert rendered() == "42"
 
 
-def test_nothing_is_kept_where_nothing_can_be(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_where_nothing_can_be(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory.parent.write_text("a file")
     assert cache() is None
     directory.parent.unlink()

@@ -1,6 +1,7 @@
 """Generated scripts while things go wrong: signals that come twice, a controller that restarts, a submission that came twice.
 
-Slurm's programs are stand-ins here, so that each fault comes at the moment that is meant; tests/cluster has the real ones.
+Slurm's programs are stand-ins here, so that each fault comes at the moment that is meant;
+tests/cluster has the real ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from toolkit.runs import once
 from toolkit.runs.logs import Line
 from toolkit.runs.store import Paths
 
-# A step that goes on until the file "leave" is there, and then ends with the code in it. A second one beside it signals the first.
+# A step that goes on until the file "leave" is there, and then ends with the code in it. A second
+# one beside it signals the first.
 STEP = """#!/bin/bash
 [[ " $* " != *" --overlap "* ]] || { touch "$CAPTURE/signaled"; exit 0; }
 trap '' USR1
@@ -49,7 +51,15 @@ left=$(<"$CAPTURE/{name}.away")
 class Job:
     """A script that runs with stand-ins."""
 
-    def __init__(self, directory: Path, job: dict[str, Any], away: dict[str, int], *words: str, job_id: int = 7, restarts: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        job: dict[str, Any],
+        away: dict[str, int],
+        *words: str,
+        job_id: int = 7,
+        restarts: int = 0,
+    ) -> None:
         self.directory = directory
         self.run = directory / "runs/x-0001"
         programs = directory / "bin"
@@ -65,7 +75,11 @@ class Job:
             (programs / name).chmod(0o755)
         for name in asked:
             (directory / f"{name}.away").write_text(str(away.get(name, 0)))
-        places = {"directory": str(directory), "folder": str(directory), "run_directory": str(self.run)}
+        places = {
+            "directory": str(directory),
+            "folder": str(directory),
+            "run_directory": str(self.run),
+        }
         text = scripts.script(plan(inputs({"launcher": "srun", **job}, manifest=None, **places)))
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
@@ -90,7 +104,9 @@ class Job:
     def wait_for(self, name: str) -> None:
         until = time.monotonic() + 30
         while not (self.directory / name).exists():
-            assert time.monotonic() < until, f"no {name}: {self.end() if self.process.poll() is not None else 'it runs'}"
+            assert time.monotonic() < until, (
+                f"no {name}: {self.end() if self.process.poll() is not None else 'it runs'}"
+            )
             time.sleep(0.01)
 
     def tell(self) -> None:
@@ -114,7 +130,12 @@ class Job:
 
 def test_the_last_attempt_is_waited_for_although_it_is_told_again(tmp_path: Path) -> None:
     """It may not go back any more, and its ranks take longer than the script waits for them: it goes on until they end."""
-    job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4", "signal": "B:USR1@2"}, {}, restarts=1)
+    job = Job(
+        tmp_path,
+        {"requeue": True, "max_requeues": 1, "time": "4", "signal": "B:USR1@2"},
+        {},
+        restarts=1,
+    )
     job.wait_for("started")
     job.tell()
     time.sleep(1.5)  # the patience of the script: one second
@@ -127,7 +148,9 @@ def test_the_last_attempt_is_waited_for_although_it_is_told_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("signals", [1, 2, 5])
-def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(signals: int, tmp_path: Path) -> None:
+def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(
+    signals: int, tmp_path: Path
+) -> None:
     """Each signal interrupts the shell's "wait", which must not be taken for the end of the ranks."""
     job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4"}, {})
     job.wait_for("started")
@@ -172,12 +195,20 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])
-def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(script: str, warned: bool) -> None:
+def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(
+    script: str, warned: bool
+) -> None:
     """What the warning says is so: a shell that begins with a signal ignored cannot trap it."""
-    decided = plan(inputs({"requeue": True, "launcher": "none", "ntasks_per_node": 1, "nodes": 1}, script=script))
+    decided = plan(
+        inputs(
+            {"requeue": True, "launcher": "none", "ntasks_per_node": 1, "nodes": 1}, script=script
+        )
+    )
     assert any("cannot trap the signal" in text for text in decided.warnings) == warned
     shell = "trap '' USR1; exec bash -c 'trap \"echo trapped\" USR1; kill -USR1 $$; true'"
-    assert subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout == ""
+    assert (
+        subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout == ""
+    )
 
 
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:
@@ -187,13 +218,17 @@ def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path:
     job.wait_for("signaled")
     job.leave(75)
     job.wait_for("requeued")
-    assert job.process.poll() is None, "Slurm ends the shell, which must not end by itself before that"
+    assert job.process.poll() is None, (
+        "Slurm ends the shell, which must not end by itself before that"
+    )
     assert len([line for line in job.asked("scontrol") if line.startswith("requeue")]) == 4
     assert len(job.asked("squeue")) == 3
     job.kill()
 
 
-def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path: Path) -> None:
+def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(
+    tmp_path: Path,
+) -> None:
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 999})
     job.wait_for("started")
     job.tell()
@@ -203,7 +238,9 @@ def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(
     assert "did not put the job back" in printed
 
 
-def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(tmp_path: Path) -> None:
+def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(
+    tmp_path: Path,
+) -> None:
     job = Job(tmp_path, {"launcher": "torchrun", "nodes": "1:2"}, {"squeue": 4})
     job.wait_for("started")
     job.leave(3)

@@ -23,7 +23,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = shutil.which
 
     def which(name: str, mode: int = os.X_OK, path: str | None = None) -> str | None:
-        return found(name, mode, f"{tmp_path}/sbin:{path}" if path and path.startswith("/usr/sbin") else path)
+        return found(
+            name, mode, f"{tmp_path}/sbin:{path}" if path and path.startswith("/usr/sbin") else path
+        )
 
     monkeypatch.setattr(shutil, "which", which)
     monkeypatch.setenv("PATH", "/bin")
@@ -36,7 +38,9 @@ def test_what_is_found_is_also_started(program: Path) -> None:
     assert shell.run(["debootstrap", "x"], env={"PATH": "/bin"}).ok
 
 
-def test_a_program_on_path_comes_first(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_on_path_comes_first(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "bin" / "debootstrap"
     own.parent.mkdir()
     own.write_text("#!/bin/sh\necho own\n")

@@ -35,7 +35,12 @@ def test_neuron_is_as_its_guide_has_it() -> None:
     site = sites.load("neuron")
     partition = site.partitions["cas_v100_4"]
     assert isinstance(partition.nodes, str)
-    assert (len(hostlist.expand(partition.nodes)), partition.gpus, partition.cpus, partition.gpus_per_user) == (11, 4, 40, 44)
+    assert (
+        len(hostlist.expand(partition.nodes)),
+        partition.gpus,
+        partition.cpus,
+        partition.gpus_per_user,
+    ) == (11, 4, 40, 44)
     assert site.partitions["gh200_1"].arch == "aarch64"
     assert not site.partitions["jupyter"].batch
     assert site.submit_directory == "/scratch/$USER"
@@ -95,6 +100,13 @@ def test_sites_are_listed_and_shown() -> None:
     listed = CliRunner().invoke(command, ["list", "--json"])
     assert {one["name"] for one in json.loads(listed.stdout)} >= set(SHIPPED)
     shown = CliRunner().invoke(command, ["show", "neuron"]).stdout
-    for word in ("cas_v100_4", "gpu[10-20]", "field=misc;appl=pytorch-ddp", "ToBeDelete", "KISTI's Neuron guide", "2026-08"):
+    for word in (
+        "cas_v100_4",
+        "gpu[10-20]",
+        "field=misc;appl=pytorch-ddp",
+        "ToBeDelete",
+        "KISTI's Neuron guide",
+        "2026-08",
+    ):
         assert word in shown
     assert CliRunner().invoke(command, ["show", "neurn"]).exception.close == "neuron"  # type: ignore[union-attr]

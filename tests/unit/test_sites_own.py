@@ -32,27 +32,71 @@ FOUND = Survey(
         Queue(name="big.mem", nodes="b01"),
     ),
     nodes=(
-        Live(name="g01", partitions=("gpu",), state="idle", cpus=64, memory=500000, gpus=4, gpu_type="a100", arch="x86_64"),
-        Live(name="g02", partitions=("gpu",), state="down", cpus=32, memory=250000, gpus=2, gpu_type="a100", arch="x86_64"),
-        Live(name="b01", partitions=("big.mem",), state="idle", cpus=128, memory=2000000, arch="aarch64"),
+        Live(
+            name="g01",
+            partitions=("gpu",),
+            state="idle",
+            cpus=64,
+            memory=500000,
+            gpus=4,
+            gpu_type="a100",
+            arch="x86_64",
+        ),
+        Live(
+            name="g02",
+            partitions=("gpu",),
+            state="down",
+            cpus=32,
+            memory=250000,
+            gpus=2,
+            gpu_type="a100",
+            arch="x86_64",
+        ),
+        Live(
+            name="b01",
+            partitions=("big.mem",),
+            state="idle",
+            cpus=128,
+            memory=2000000,
+            arch="aarch64",
+        ),
     ),
     mpi=("none", "pmix"),
     modules=("apptainer/1.3.0", "cuda/12.4"),
     scratch="$SCRATCH",
     limits={"gpu": Limits(jobs_submitted=8, gpus=16, source="Slurm's QOS")},
-    met={"gpu": Met(host="g01", gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",))},
+    met={
+        "gpu": Met(
+            host="g01", gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",)
+        )
+    },
 )
 
 
 def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
     text = draft("ours", FOUND, date="2026-11-21")
     site = from_toml(text, Site)
-    assert (site.name, site.date, site.mpi, site.scratch) == ("ours", "2026-11", ("none", "pmix"), "$SCRATCH")
+    assert (site.name, site.date, site.mpi, site.scratch) == (
+        "ours",
+        "2026-11",
+        ("none", "pmix"),
+        "$SCRATCH",
+    )
     assert (site.interface, site.driver, site.modules) == ("ib0", "550.54.15", ("apptainer/1.3.0",))
     gpu = SitePartition(
-        nodes="g[01-02]", cpus=64, memory=500000, gpus=4, gpu="NVIDIA A100-SXM4-80GB", jobs_submitted=8, gpus_per_user=16, max_minutes=1440
+        nodes="g[01-02]",
+        cpus=64,
+        memory=500000,
+        gpus=4,
+        gpu="NVIDIA A100-SXM4-80GB",
+        jobs_submitted=8,
+        gpus_per_user=16,
+        max_minutes=1440,
     )
-    assert site.partitions == {"gpu": gpu, "big.mem": SitePartition(nodes="b01", cpus=128, memory=2000000, arch="aarch64")}
+    assert site.partitions == {
+        "gpu": gpu,
+        "big.mem": SitePartition(nodes="b01", cpus=128, memory=2000000, arch="aarch64"),
+    }
     for words in (
         "# of the largest; there are [2, 4]",
         "# ? jobs_running = 10",
@@ -65,7 +109,13 @@ def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
 
 
 def test_every_line_that_asks_can_be_uncommented() -> None:
-    for found in (FOUND, Survey(), replace(FOUND, met={"gpu": Met(problem="no node\nwas free")}, modules=None, mpi=(), local=True)):
+    for found in (
+        FOUND,
+        Survey(),
+        replace(
+            FOUND, met={"gpu": Met(problem="no node\nwas free")}, modules=None, mpi=(), local=True
+        ),
+    ):
         text = draft("ours", found, date="2026-11-21")
         from_toml(text, Site)
         from_toml(text.replace("# ? ", ""), Site)
@@ -74,7 +124,13 @@ def test_every_line_that_asks_can_be_uncommented() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name: str) -> None:
     node = Live(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
-    found = Survey(cluster=name, queues=(Queue(name=name, nodes=name),), nodes=(node,), modules=(name,), met={name: Met(problem=name)})
+    found = Survey(
+        cluster=name,
+        queues=(Queue(name=name, nodes=name),),
+        nodes=(node,),
+        modules=(name,),
+        met={name: Met(problem=name)},
+    )
     site = from_toml(draft("ours", found, date="2026-11-21"), Site)
     assert set(site.partitions) == {name}
     assert site.partitions[name].nodes == name
@@ -88,7 +144,15 @@ def test_differences_from_the_cluster() -> None:
         mpi=("pmi2",),
         modules=("singularity/3",),
         partitions={
-            "gpu": replace(gpu, gpus=8, cpus=16, max_minutes=2880, jobs_submitted=9, nodes="g[01-03]", arch="aarch64"),
+            "gpu": replace(
+                gpu,
+                gpus=8,
+                cpus=16,
+                max_minutes=2880,
+                jobs_submitted=9,
+                nodes="g[01-03]",
+                arch="aarch64",
+            ),
             "gone": SitePartition(),
             "jupyter": SitePartition(batch=False),
         },
@@ -96,9 +160,15 @@ def test_differences_from_the_cluster() -> None:
     found = {one.key: one for one in compare.against(wrong, FOUND)}
     assert {key for key, one in found.items() if one.wrong} == {
         *("partitions.gone", "mpi", "modules"),
-        *(f"partitions.gpu.{key}" for key in ("gpus", "cpus", "max_minutes", "jobs_submitted", "arch")),
+        *(
+            f"partitions.gpu.{key}"
+            for key in ("gpus", "cpus", "max_minutes", "jobs_submitted", "arch")
+        ),
     }
-    assert {key for key, one in found.items() if not one.wrong} == {"partitions.gpu.nodes", "partitions.big.mem"}
+    assert {key for key, one in found.items() if not one.wrong} == {
+        "partitions.gpu.nodes",
+        "partitions.big.mem",
+    }
     assert found["partitions.gpu.max_minutes"].text == "Slurm says 1440 minutes, 2880 are written"
 
 
@@ -127,16 +197,24 @@ def test_shipped_sites_do_not_contradict_themselves(name: str) -> None:
 
 
 def test_what_commands_say() -> None:
-    assert modules("/apps/modules:\ncuda/12.4(default)\ngcc/13.2 <L>\nsingularity/4.3.4\ndir/\n\n") == (
+    assert modules(
+        "/apps/modules:\ncuda/12.4(default)\ngcc/13.2 <L>\nsingularity/4.3.4\ndir/\n\n"
+    ) == (
         *("cuda/12.4", "gcc/13.2"),
         "singularity/4.3.4",
     )
-    assert configuration("ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n") == {
+    assert configuration(
+        "ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n"
+    ) == {
         "ClusterName": "r5",
         "X": "a=b",
     }
-    said = met("host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n")
-    assert said == Met(host="g01", gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0"))
+    said = met(
+        "host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
+    )
+    assert said == Met(
+        host="g01", gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
+    )
     assert met("host g01\n") == Met(host="g01")
 
 
@@ -147,7 +225,9 @@ def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:
     assert chosen("", "a") == 'site = "a"\n'
 
 
-def test_a_site_is_used_until_a_project_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_is_used_until_a_project_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("TOOLKIT_SITE", raising=False)
     assert prepare.chosen_site(tmp_path) == "auto"
@@ -171,8 +251,15 @@ def test_a_site_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_schema_that_is_shipped_is_of_these_models() -> None:
-    assert schema.shipped() == schema.text(), "renew it: toolkit site schema >toolkit/sites/site.schema.json"
+    assert schema.shipped() == schema.text(), (
+        "renew it: toolkit site schema >toolkit/sites/site.schema.json"
+    )
     definitions = json.loads(schema.shipped())["$defs"]
-    assert definitions["Site"]["properties"]["purge_days"]["description"].startswith("files of `submit_directory`")
-    assert definitions["SitePartition"]["properties"]["jobs_running"]["description"] == "at most so many of one user."
+    assert definitions["Site"]["properties"]["purge_days"]["description"].startswith(
+        "files of `submit_directory`"
+    )
+    assert (
+        definitions["SitePartition"]["properties"]["jobs_running"]["description"]
+        == "at most so many of one user."
+    )
     assert definitions["Site"]["additionalProperties"] is False

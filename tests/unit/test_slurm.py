@@ -39,9 +39,23 @@ def test_partitions_of_sinfo() -> None:
         "big|inact|infinite|1-2|3|mix|40+|190000+|(null)\n"
     )
     main, big = parse.partitions(text)
-    assert (main.name, main.default, main.nodes, main.cpus, main.gpus, main.gpu_type) == ("main", True, 2, 8, 4, "v100")
+    assert (main.name, main.default, main.nodes, main.cpus, main.gpus, main.gpu_type) == (
+        "main",
+        True,
+        2,
+        8,
+        4,
+        "v100",
+    )
     assert (main.max_minutes, main.max_nodes) == (1440, None)
-    assert (big.nodes, big.cpus, big.memory, big.gpus, big.max_nodes, big.available) == (3, 40, 190000, 0, 2, False)
+    assert (big.nodes, big.cpus, big.memory, big.gpus, big.max_nodes, big.available) == (
+        3,
+        40,
+        190000,
+        0,
+        2,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,14 @@ def test_an_answer_that_was_cut_off_gives_the_whole_rows() -> None:
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("137", (0, 9)), ("", (0, 0))],
+    [
+        ("3:0", (3, 0)),
+        ("0:9", (0, 9)),
+        ("768", (3, 0)),
+        ("9", (0, 9)),
+        ("137", (0, 9)),
+        ("", (0, 0)),
+    ],
 )
 def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> None:
     state = one(squeue(row(7, state="FAILED", code=code)))
@@ -108,7 +115,10 @@ def test_task_ids(text: str, expected: list[int]) -> None:
     ],
 )
 def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) -> None:
-    rows = [row(8 - task, array=7, task=str(task), state=state, nodes=f"nid00{task}") for task, state in enumerate(states)]
+    rows = [
+        row(8 - task, array=7, task=str(task), state=state, nodes=f"nid00{task}")
+        for task, state in enumerate(states)
+    ]
     rows[1][7] = "3:0" if states[1] == "FAILED" else "0:0"
     found = queue.job_states(queue.squeue_entries(squeue(*rows), END))[7]
     assert (found.job_id, found.state, found.exit_code) == (7, together, code)
@@ -153,7 +163,12 @@ ACCOUNTS = (
 def test_jobs_of_the_accounting() -> None:
     entries = sacct(*ACCOUNTS)
     states = queue.job_states(entries)
-    assert [states[number].state for number in (8, 9, 7, 12)] == ["COMPLETED", "FAILED", "FAILED", "RUNNING"]
+    assert [states[number].state for number in (8, 9, 7, 12)] == [
+        "COMPLETED",
+        "FAILED",
+        "FAILED",
+        "RUNNING",
+    ]
     assert states[7].exit_code == 3
     assert [state.state for state in queue.task_states(entries, 7).values()] == [
         *("COMPLETED", "FAILED"),

@@ -94,7 +94,12 @@ def test_the_queue_and_the_accounting_agree(answers: Path) -> None:
 
 def test_partitions_and_mpi(answers: Path) -> None:
     debug, main = parse.partitions((answers / "sinfo.txt").read_text())
-    assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == ("debug", False, 30, 1)
+    assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == (
+        "debug",
+        False,
+        30,
+        1,
+    )
     assert (main.name, main.default, main.max_minutes, main.max_nodes) == ("main", True, None, None)
     assert (main.nodes, main.cpus, main.memory, main.gpus, main.gpu_type) == (3, 8, 8192, 4, "v100")
     assert {"none", "pmi2"} <= set(parse.mpi_types((answers / "mpi.txt").read_text()))

@@ -14,18 +14,50 @@ from toolkit.planning.script_source import look, read
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 SCRIPTS = [
-    ("import torch.distributed as dist\ndist.init_process_group()", "torchrun", "imports torch.distributed"),
+    (
+        "import torch.distributed as dist\ndist.init_process_group()",
+        "torchrun",
+        "imports torch.distributed",
+    ),
     ("from torch import distributed", "torchrun", "imports torch.distributed"),
-    ("def main():\n    from torch.distributed import init_process_group", "torchrun", "imports torch.distributed"),
-    ("import torch\ntorch.nn.parallel.DistributedDataParallel(x)", "torchrun", "uses DistributedDataParallel"),
-    ("import torch, torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main)", "spawn", "calls mp.spawn"),
+    (
+        "def main():\n    from torch.distributed import init_process_group",
+        "torchrun",
+        "imports torch.distributed",
+    ),
+    (
+        "import torch\ntorch.nn.parallel.DistributedDataParallel(x)",
+        "torchrun",
+        "uses DistributedDataParallel",
+    ),
+    (
+        "import torch, torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main)",
+        "spawn",
+        "calls mp.spawn",
+    ),
     ("from torch import multiprocessing\nmultiprocessing.spawn(main)", "spawn", "calls mp.spawn"),
     ("from torch.multiprocessing import spawn as fork\nfork(main)", "spawn", "calls mp.spawn"),
-    ("parser.add_argument('--multiprocessing-distributed', action='store_true')", "spawn", "has --multiprocessing-distributed"),
+    (
+        "parser.add_argument('--multiprocessing-distributed', action='store_true')",
+        "spawn",
+        "has --multiprocessing-distributed",
+    ),
     ("import horovod.torch as hvd, torch.distributed", "horovod", "imports horovod"),
-    ("import torch\nmodel = torch.nn.DataParallel(model)", "none", "uses DataParallel, in one process"),
-    ("import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
-    ("from tensorflow import distribute\ndistribute.MirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
+    (
+        "import torch\nmodel = torch.nn.DataParallel(model)",
+        "none",
+        "uses DataParallel, in one process",
+    ),
+    (
+        "import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()",
+        "tensorflow",
+        "uses a strategy of tf.distribute",
+    ),
+    (
+        "from tensorflow import distribute\ndistribute.MirroredStrategy()",
+        "tensorflow",
+        "uses a strategy of tf.distribute",
+    ),
     ("import tensorflow as tf, horovod.tensorflow as hvd", "horovod", "imports horovod"),
     ("from ray import train\nimport torch.distributed", "ray", "imports ray"),
     ("import lightning as L", "torchrun", "imports lightning"),
@@ -35,14 +67,18 @@ SCRIPTS = [
 ]
 
 
-def choice(text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object) -> auto.Choice:
+def choice(
+    text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object
+) -> auto.Choice:
     (tmp_path / "train.py").write_text(text)
     settings = Job(nodes=2, **job)  # type: ignore[arg-type]
     return auto.choose("train.py", read(tmp_path / "train.py"), frameworks, settings, LAUNCHERS)
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
-def test_the_launcher_follows_from_what_the_script_imports_and_calls(text: str, launcher: str, why: str, tmp_path: Path) -> None:
+def test_the_launcher_follows_from_what_the_script_imports_and_calls(
+    text: str, launcher: str, why: str, tmp_path: Path
+) -> None:
     assert choice(text, tmp_path) == (launcher, f"train.py {why}")
 
 
@@ -64,8 +100,14 @@ def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -
 
 def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
-    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(), LAUNCHERS).launcher == "none"
-    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(gpus=4), LAUNCHERS).launcher == "torchrun"
+    assert (
+        auto.choose("train.py", read(tmp_path / "train.py"), None, Job(), LAUNCHERS).launcher
+        == "none"
+    )
+    assert (
+        auto.choose("train.py", read(tmp_path / "train.py"), None, Job(gpus=4), LAUNCHERS).launcher
+        == "torchrun"
+    )
 
 
 def test_a_program_is_run_as_it_is() -> None:
@@ -74,22 +116,58 @@ def test_a_program_is_run_as_it_is() -> None:
 
 def test_only_launchers_that_there_are_are_chosen(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import horovod.torch\nimport torch.distributed")
-    assert auto.choose("train.py", read(tmp_path / "train.py"), None, Job(nodes=2), ("torchrun",)).launcher == "torchrun"
+    assert (
+        auto.choose(
+            "train.py", read(tmp_path / "train.py"), None, Job(nodes=2), ("torchrun",)
+        ).launcher
+        == "torchrun"
+    )
 
 
 def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:
     horovod = Source(python=True, imports=("horovod.torch", "torch"))
     assert "--launcher horovod" in auto.warnings("train.py", horovod, "torchrun")[0]
-    assert "--launcher torchrun" in auto.warnings("train.py", Source(python=True, imports=("torch.distributed",)), "horovod")[0]
+    assert (
+        "--launcher torchrun"
+        in auto.warnings(
+            "train.py", Source(python=True, imports=("torch.distributed",)), "horovod"
+        )[0]
+    )
     assert auto.warnings("train.py", horovod, "horovod") == ()
-    assert auto.warnings("train.py", Source(python=True, imports=("horovod.torch", "torch.distributed")), "torchrun") == ()
-    spread = Source(python=True, imports=("tensorflow",), calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",))
+    assert (
+        auto.warnings(
+            "train.py",
+            Source(python=True, imports=("horovod.torch", "torch.distributed")),
+            "torchrun",
+        )
+        == ()
+    )
+    spread = Source(
+        python=True,
+        imports=("tensorflow",),
+        calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",),
+    )
     assert "--launcher tensorflow" in auto.warnings("train.py", spread, "horovod")[0]
     assert auto.warnings("train.py", spread, "tensorflow") == ()
-    assert "--launcher horovod" in auto.warnings("train.py", Source(python=True, imports=("horovod.tensorflow",)), "tensorflow")[0]
-    assert "--launcher ray" in auto.warnings("train.py", Source(python=True, imports=("ray.train", "torch")), "torchrun")[0]
-    assert auto.warnings("train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray") == ()
-    assert auto.warnings("train.py", Source(), "torchrun") == (), "of what could not be read nothing is known"
+    assert (
+        "--launcher horovod"
+        in auto.warnings(
+            "train.py", Source(python=True, imports=("horovod.tensorflow",)), "tensorflow"
+        )[0]
+    )
+    assert (
+        "--launcher ray"
+        in auto.warnings(
+            "train.py", Source(python=True, imports=("ray.train", "torch")), "torchrun"
+        )[0]
+    )
+    assert (
+        auto.warnings("train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray")
+        == ()
+    )
+    assert auto.warnings("train.py", Source(), "torchrun") == (), (
+        "of what could not be read nothing is known"
+    )
 
 
 def test_options_are_read_with_whether_they_take_a_value() -> None:
@@ -100,6 +178,10 @@ parser.add_argument("--multiprocessing-distributed", action="store_true")
 group.add_argument("--dist_url", default="env://")
 """
     found = look(ast.parse(text)).options
-    assert found == (Option(flag="--epochs"), Option(flag="--multiprocessing-distributed", takes_value=False), Option(flag="--dist_url"))
+    assert found == (
+        Option(flag="--epochs"),
+        Option(flag="--multiprocessing-distributed", takes_value=False),
+        Option(flag="--dist_url"),
+    )
     assert Source(options=found).option("dist-url") == Option(flag="--dist_url")
     assert Source(options=found).option("rank") is None

@@ -28,8 +28,20 @@ def project(tmp_path: Path) -> Path:
 
 
 def outcome(project: Path, where: str, text: str) -> shell.Result:
-    (project / "tests" / where / "test_skips.py").write_text(text + "def test_other() -> None: ...\n" * ("allow_module_level" not in text))
-    argv = [sys.executable, "-m", "pytest", "-p", "tests.strict", "-p", "no:cacheprovider", "-q", f"tests/{where}"]
+    (project / "tests" / where / "test_skips.py").write_text(
+        text + "def test_other() -> None: ...\n" * ("allow_module_level" not in text)
+    )
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.strict",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        f"tests/{where}",
+    ]
     return shell.run(argv, cwd=project, check=False)
 
 

@@ -17,7 +17,13 @@ import toolkit
 from tests.unit.samples import MANIFEST, inputs
 from toolkit.api import functions
 from toolkit.api import jobs as functionjobs
-from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, SlurmUnreachableError, UsageError
+from toolkit.errors import (
+    LauncherMismatchError,
+    NeedsInstallError,
+    PlanError,
+    SlurmUnreachableError,
+    UsageError,
+)
 from toolkit.launchers import submitit as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
@@ -39,7 +45,12 @@ class Count:
 
 def test_the_package_stays_light_until_a_function_is_submitted() -> None:
     code = "import sys, toolkit; print([name for name in ('submitit', 'msgspec', 'toolkit.planning.plan') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
     assert toolkit.submit is functions.submit
     with pytest.raises(AttributeError, match="no attribute 'sumbit'"):
         _ = toolkit.sumbit
@@ -55,12 +66,16 @@ def test_without_submitit_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 def test_a_traceback_says_what_to_install(tmp_path: Path) -> None:
     """As a user's own script shows it, in which nobody catches our errors."""
     script = tmp_path / "call.py"
-    script.write_text("import sys; sys.modules['submitit'] = None\nimport toolkit\ntoolkit.submit(print)\n")
+    script.write_text(
+        "import sys; sys.modules['submitit'] = None\nimport toolkit\ntoolkit.submit(print)\n"
+    )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert "next: pip install 'slurm-container-toolkit[submit]'" in done.stderr
 
 
-@pytest.mark.parametrize(("option", "near"), [("node", "nodes"), ("imgae", "image"), ("launcher", None)])
+@pytest.mark.parametrize(
+    ("option", "near"), [("node", "nodes"), ("imgae", "image"), ("launcher", None)]
+)
 def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> None:
     with pytest.raises(UsageError) as caught:
         toolkit.submit(add, 5, 7, **{option: 1})
@@ -69,11 +84,16 @@ def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("function", "name"), [(add, "add"), (Count(), "Count"), (functools.partial(add, 1), "add"), (lambda: 0, "lambda")]
+    ("function", "name"),
+    [(add, "add"), (Count(), "Count"), (functools.partial(add, 1), "add"), (lambda: 0, "lambda")],
 )
 def test_the_job_is_named_after_the_function(function: object, name: str) -> None:
     layer = functions._layer(function, {"nodes": 2}, Path("/work"))  # type: ignore[arg-type]
-    assert (layer.values["job_name"], layer.values["launcher"], layer.values["nodes"]) == (name, "submitit", 2)
+    assert (layer.values["job_name"], layer.values["launcher"], layer.values["nodes"]) == (
+        name,
+        "submitit",
+        2,
+    )
 
 
 def test_byte_code_of_another_python_is_refused_and_a_name_is_not() -> None:
@@ -101,12 +121,20 @@ def test_the_image_must_hold_submitit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("signal", "fits"), [(None, True), ("B:USR2@30", True), ("B:SIGUSR2", True), ("B:USR1@30", False), ("USR2", False)]
+    ("signal", "fits"),
+    [(None, True), ("B:USR2@30", True), ("B:SIGUSR2", True), ("B:USR1@30", False), ("USR2", False)],
 )
 def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: bool) -> None:
-    given = inputs({"launcher": "submitit", "signal": signal}, manifest=HELD, script=launcher.TARGET, program=True)
+    given = inputs(
+        {"launcher": "submitit", "signal": signal},
+        manifest=HELD,
+        script=launcher.TARGET,
+        program=True,
+    )
     if fits:
-        assert [value for key, value in plan(given).directives if key == "signal"] == [signal or "B:USR2@90"]
+        assert [value for key, value in plan(given).directives if key == "signal"] == [
+            signal or "B:USR2@90"
+        ]
         assert ("requeue", "") in plan(given).directives
     else:
         with pytest.raises(PlanError, match="could not run"):
@@ -130,7 +158,9 @@ class Twice:
 """
 
 
-def test_a_signal_that_comes_twice_saves_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_comes_twice_saves_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slurm signals every process of a task, and Apptainer passes its own signal on to the same rank."""
     (tmp_path / "twice.py").write_text(TWICE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -138,9 +168,22 @@ def test_a_signal_that_comes_twice_saves_once(tmp_path: Path, monkeypatch: pytes
     called = submitit.core.utils.DelayedSubmission(importlib.import_module("twice").Twice())
     called.set_timeout(60, max_num_timeout=3)
     called.dump(saved)
-    job = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SUBMITIT_EXECUTOR": "slurm"}
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "1",
+        "SUBMITIT_EXECUTOR": "slurm",
+    }
     task = [sys.executable, "-c", launcher._TASK, str(tmp_path)]
-    done = subprocess.run(task, cwd=tmp_path, env={**os.environ, **job}, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        task,
+        cwd=tmp_path,
+        env={**os.environ, **job},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 255, done.stderr
     assert (tmp_path / launcher.AGAIN).exists()
     assert vars(submitit.core.utils.DelayedSubmission.load(saved).function) == {"saved": 1}
@@ -160,7 +203,10 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:
     client = Client()
     watcher = functionjobs.Watcher(client)  # type: ignore[arg-type]
     watcher.register_job("7")
-    assert (watcher.get_state("7", mode="force"), watcher.is_done("7", mode="cache")) == ("PENDING", False)
+    assert (watcher.get_state("7", mode="force"), watcher.is_done("7", mode="cache")) == (
+        "PENDING",
+        False,
+    )
     client.silent = True
     watcher.update()
     assert watcher.get_state("7", mode="cache") == "PENDING"
@@ -173,12 +219,19 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:
     assert not watcher.is_done("8", mode="cache"), "it may be found at the next look"
     watcher.update()
     watcher.update()
-    assert (watcher.get_state("8", mode="cache"), watcher.is_done("8", mode="cache")) == ("LOST", True), "nobody waits for ever"
+    assert (watcher.get_state("8", mode="cache"), watcher.is_done("8", mode="cache")) == (
+        "LOST",
+        True,
+    ), "nobody waits for ever"
 
 
 def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path: Path) -> None:
     run = store.Paths(tmp_path)
     run.logs.mkdir()
     (run.logs / "7-1-nid002.log").write_text("here\n")
-    assert functionjobs.Paths(run, "7", 1).stdout == functionjobs.Paths(run, "7", 1).stderr == run.logs / "7-1-nid002.log"
+    assert (
+        functionjobs.Paths(run, "7", 1).stdout
+        == functionjobs.Paths(run, "7", 1).stderr
+        == run.logs / "7-1-nid002.log"
+    )
     assert not functionjobs.Paths(run, "7", 0).stdout.exists()

@@ -15,13 +15,17 @@ def test_a_script_keeps_the_name_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "src/train.py").touch()
     found = resolve("src/train.py", tmp_path)
     assert (found.script, found.folder) == ("src/train.py", str(tmp_path / "src"))
-    assert resolve("../train.py", _with(tmp_path / "train.py").parent / "src").script == str(tmp_path / "train.py")
+    assert resolve("../train.py", _with(tmp_path / "train.py").parent / "src").script == str(
+        tmp_path / "train.py"
+    )
 
 
 def test_a_job_folder_brings_its_settings_and_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     _with(folder / "train.py")
-    (folder / "job.toml").write_text('script = "train.py"\nnodes = 2\narguments = ["--epochs", "3"]\n')
+    (folder / "job.toml").write_text(
+        'script = "train.py"\nnodes = 2\narguments = ["--epochs", "3"]\n'
+    )
     found = resolve("digits", tmp_path)
     assert found.script == "digits/train.py"
     assert found.layer.values["nodes"] == 2

@@ -74,10 +74,14 @@ def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     assert obeyed(text)
     assert not obeyed(visible(text))
     assert visible(text) == one_line(text)
-    assert text.encode("unicode_escape").decode().replace("\\xad", "") in visible(text).replace("\\xad", "") or "\\" in visible(text)
+    assert text.encode("unicode_escape").decode().replace("\\xad", "") in visible(text).replace(
+        "\\xad", ""
+    ) or "\\" in visible(text)
 
 
-@pytest.mark.parametrize("text", ["", "plain", "é 한국어 日本 😀 ñ", "a\tb", "two\nlines\n", "אבג", "\u00a0"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", "é 한국어 日本 😀 ñ", "a\tb", "two\nlines\n", "אבג", "\u00a0"]
+)
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
 
@@ -130,7 +134,9 @@ def test_the_console_prints_nothing_that_is_obeyed(capsys: pytest.CaptureFixture
 
 
 def test_an_error_cannot_fake_another_line(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_error(CommandFailedError("no\nerror: fake", place="a\nb", details=("one\ntwo", "three\tfour")))
+    console.show_error(
+        CommandFailedError("no\nerror: fake", place="a\nb", details=("one\ntwo", "three\tfour"))
+    )
     lines = capsys.readouterr().err.splitlines()
     assert lines[:5] == [
         r"error: no\nerror: fake",
@@ -141,14 +147,18 @@ def test_an_error_cannot_fake_another_line(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_steps_on_a_terminal_still_draw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_on_a_terminal_still_draw(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with console.Steps() as steps:
         steps.begin("pull", "\x1b[31mx")
     assert capsys.readouterr().err.startswith("\r\033[Kpull       \\x1b[31mx")
 
 
-def test_a_document_is_exact_for_programs_and_shown_to_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_is_exact_for_programs_and_shown_to_people(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     console.document("echo '\x1b[2J'\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     console.document("echo '\x1b[2J'\n")
@@ -180,11 +190,16 @@ def test_nothing_prints_but_the_console() -> None:
     for path in sorted(root.rglob("*.py")):
         if str(path.relative_to(root)).startswith(PRINTS):
             continue
-        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        calls = (
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        )
         found += [
             f"{path}:{call.lineno}"
             for call in calls
-            if ast.unparse(call.func) in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
+            if ast.unparse(call.func)
+            in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
         ]
     assert not found
 
@@ -196,7 +211,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
     directory = tmp_path / "runs" / "train-0001"
     assert store.create(directory)
     paths = store.write(directory, plan(inputs()), Job(image="pytorch_cpu"), "#!/bin/bash\n")
-    paths.submission.write_text(to_json(Submission(job_id=7, site="local", submitted="2026-01-01T00:00:00+00:00")))
+    paths.submission.write_text(
+        to_json(Submission(job_id=7, site="local", submitted="2026-01-01T00:00:00+00:00"))
+    )
     outcome = Outcome(
         kind="failed",
         state="FAILED",
@@ -215,7 +232,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
     return paths
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str]:
     monkeypatch.setattr(sys, "argv", ["toolkit", *arguments])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -258,7 +277,9 @@ def test_a_rank_that_has_printed_nothing_is_told_so(
     assert "rank 7 of train-0001 has printed nothing; those from 0 to 1 have" in output
 
 
-@pytest.mark.parametrize("words", [("explain", "--json"), ("ps", "--json"), ("results", "--json")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("explain", "--json"), ("ps", "--json"), ("results", "--json")], ids=" ".join
+)
 @pytest.mark.usefixtures("run")
 def test_json_of_hostile_logs_is_exact(
     words: tuple[str, ...],
@@ -279,14 +300,20 @@ def strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_a_hostile_log_file_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_log_file_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "slurm-1.out"
-    log.write_text(f"nid001| {EVERYTHING} error\n3| ModuleNotFoundError: No module named '{EVERYTHING}'\n")
+    log.write_text(
+        f"nid001| {EVERYTHING} error\n3| ModuleNotFoundError: No module named '{EVERYTHING}'\n"
+    )
     code, output = said(monkeypatch, capsys, "explain", str(log))
     assert (code, obeyed(output)) == (0, set())
 
 
-def test_a_hostile_script_is_linted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_script_is_linted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "job.sbatch"
     script.write_text(
         f"#!/bin/bash\n#SBATCH --job-name={HOSTILE['title']}\n#SBATCH --nodse={EVERYTHING}\nsrun x --token={HOSTILE['link']}\n"

@@ -112,7 +112,9 @@ def test_an_image_is_sent_with_what_is_known_of_it(
 
 
 @pytest.mark.parametrize("state", ["half", "flipped", "half, no ssh"])
-def test_what_was_sent_in_part_does_not_stay(image: FoundImage, target: Path, machine: Path, state: str) -> None:
+def test_what_was_sent_in_part_does_not_stay(
+    image: FoundImage, target: Path, machine: Path, state: str
+) -> None:
     (target / "x.sif").write_bytes(b"from before")
     (target / "x.json").write_bytes(b"of before")
     machine.write_text(state)
@@ -128,7 +130,9 @@ def test_what_was_sent_in_part_does_not_stay(image: FoundImage, target: Path, ma
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_ctrl_c_leaves_nothing_behind(image: FoundImage, target: Path, machine: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_nothing_behind(
+    image: FoundImage, target: Path, machine: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At each program that is run for it."""
     real, count = shell.run, iter(range(100))
 
@@ -145,7 +149,9 @@ def test_ctrl_c_leaves_nothing_behind(image: FoundImage, target: Path, machine: 
     assert machine.read_text() == ""
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_nothing_behind(
+    image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (target / "x.sif").write_bytes(b"from before")
     real = shutil.copyfile
 
@@ -163,12 +169,16 @@ def test_a_disk_that_is_full_leaves_nothing_behind(image: FoundImage, target: Pa
     assert (target / "x.sif").read_bytes() == b"from before"
 
 
-def test_an_image_at_the_target_is_whole_at_every_moment(image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_at_the_target_is_whole_at_every_moment(
+    image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between any two steps a reader finds the old image or the new one with its manifest."""
     old = bytearray(WHOLE)
     old[48:64] = bytes(16)
     (target / "x.sif").write_bytes(bytes(old))
-    (target / "x.json").write_text(to_json(msgspec.structs.replace(MANIFEST, name="x", sif_id="0" * 32, size=len(old))))
+    (target / "x.json").write_text(
+        to_json(msgspec.structs.replace(MANIFEST, name="x", sif_id="0" * 32, size=len(old)))
+    )
     seen: list[str] = []
     real = Path.replace
 

@@ -45,7 +45,8 @@ Give = Callable[[Path], None]
         (READER, [ROOT, MINE, PROJECT_FILE._replace(mode=LINK, uid=OTHER), PROJECT_FILE], "owner"),
         (AS_ROOT, [ROOT, MINE._replace(uid=0), PROJECT_FILE._replace(uid=0)], None),
         (AS_ROOT, [ROOT, MINE, PROJECT_FILE], "owner"),
-        # Modes: of files and of directories; a sticky directory keeps others from replacing what is in it.
+        # Modes: of files and of directories; a sticky directory keeps others from replacing what is
+        # in it.
         (READER, [ROOT, MINE, PROJECT_FILE._replace(mode=FILE | 0o002)], "others"),
         (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o002), PROJECT_FILE], "others"),
         (
@@ -73,7 +74,8 @@ Give = Callable[[Path], None]
             "group",
         ),
         (READER, [ROOT, MINE._replace(mode=DIRECTORY | 0o3020, gid=PROJECT), PROJECT_FILE], None),
-        # A user namespace hides who owns the way; the file itself must still be the user's, and nothing may lie where all write.
+        # A user namespace hides who owns the way; the file itself must still be the user's, and
+        # nothing may lie where all write.
         (IN_NAMESPACE, [ROOT._replace(uid=NOBODY), MINE, PROJECT_FILE], None),
         (
             IN_NAMESPACE,
@@ -111,7 +113,9 @@ def test_what_the_user_trusts_is_obeyed_and_nothing_beside_it() -> None:
     assert find_distrust([ROOT, home, course, file], READER) is not None
     assert find_distrust([ROOT, home, course, file], reader) is None
     assert find_distrust([ROOT, home, beside], reader) is not None
-    assert find_distrust([ROOT, home, course._replace(path="/home/prof/course2")], reader) is not None
+    assert (
+        find_distrust([ROOT, home, course._replace(path="/home/prof/course2")], reader) is not None
+    )
 
 
 def test_a_directory_of_a_cluster_must_be_the_users_own() -> None:
@@ -168,7 +172,9 @@ def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> 
     link.symlink_to(target)
     assert read_text(link) == "nodes = 2\n"
     give(
-        {"file": target, "directory": target.parent, "link": link, "target": tmp_path / "project"}[which],
+        {"file": target, "directory": target.parent, "link": link, "target": tmp_path / "project"}[
+            which
+        ],
     )
     with pytest.raises(UntrustedError, match="belongs to user") as caught:
         read_text(link)
@@ -302,7 +308,9 @@ def test_files_of_the_configuration_are_held_to_it(
     with pytest.raises(UntrustedError, match="can write to it"):
         read()
     if "sites" in kind:
-        assert sites.from_file(file).name == "ours", "a file that the user names is the user's decision"
+        assert sites.from_file(file).name == "ours", (
+            "a file that the user names is the user's decision"
+        )
 
 
 def test_a_job_that_the_user_names_may_be_another_users(tmp_path: Path, give: Give) -> None:
@@ -343,7 +351,9 @@ def test_the_key_of_a_signature_is_not_taken_from_another_user(
     assert signature(job, "/image.sif", here, folder, "--signature-key") == []
     (folder / "key.pub").touch()
     give(folder / "key.pub")
-    assert signature(job, "/image.sif", here, folder, "job.toml") == [], "the user named the folder that names its key"
+    assert signature(job, "/image.sif", here, folder, "job.toml") == [], (
+        "the user named the folder that names its key"
+    )
     (found,) = signature(job, "/image.sif", here, folder, "site strict")
     assert isinstance(found, UntrustedError)
     assert verified == [str(above), str(above), str(folder / "key.pub")]

@@ -15,7 +15,12 @@ JOB = (
     "Dependency={dependency} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 "
     "StartTime=Unknown Partition=main NumNodes={nodes} NumCPUs=8 Features=v100"
 )
-BUSY = {"nid001": ("allocated", "none"), "nid002": ("allocated", "none"), "nid003": ("idle", "none"), "nid004": ("drained*", "bad fan")}
+BUSY = {
+    "nid001": ("allocated", "none"),
+    "nid002": ("allocated", "none"),
+    "nid003": ("idle", "none"),
+    "nid004": ("drained*", "bad fan"),
+}
 
 
 def job(reason: str, dependency: str = "(null)", nodes: str = "2") -> dict[str, str]:
@@ -30,49 +35,100 @@ def said(facts: Facts) -> dict[str, list[str]]:
 
 
 def test_who_holds_the_nodes_is_named_and_until_when() -> None:
-    holders = [Holder("3", "ann", "nid001", "2026-11-22T10:40:00"), Holder("5", "bob", "nid002", "N/A")]
+    holders = [
+        Holder("3", "ann", "nid001", "2026-11-22T10:40:00"),
+        Holder("5", "bob", "nid002", "N/A"),
+    ]
     lines = said(Facts(job("Resources"), holders, 2, BUSY, start="2026-11-22T10:40:00"))
-    assert lines["waits"] == ["it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"]
+    assert lines["waits"] == [
+        "it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"
+    ]
     assert lines["held by"] == ["job 3 of ann on nid001, until 2026-11-22T10:40:00 at the latest"]
     assert lines[""] == ["job 5 of bob on nid002"]
     assert lines["before it"] == ["2 waiting jobs with a higher priority"]
     assert lines["expected"] == ["Slurm expects it to start at 2026-11-22T10:40:00"]
-    many = said(Facts(job("Resources"), [Holder(str(number), "ann", "n1", "") for number in range(300)]))
+    many = said(
+        Facts(job("Resources"), [Holder(str(number), "ann", "n1", "") for number in range(300)])
+    )
     assert many[""][-1] == "and 294 more jobs"
 
 
 @pytest.mark.parametrize(
     ("reason", "why", "change"),
     [
-        ("Dependency", "it waits for job 12 to end with 0 and job 13 to end", "scontrol update job=7 dependency="),
-        ("DependencyNeverSatisfied", "did not end as it had to: afterok:12(failed)", "toolkit cancel train-0004"),
+        (
+            "Dependency",
+            "it waits for job 12 to end with 0 and job 13 to end",
+            "scontrol update job=7 dependency=",
+        ),
+        (
+            "DependencyNeverSatisfied",
+            "did not end as it had to: afterok:12(failed)",
+            "toolkit cancel train-0004",
+        ),
         ("JobHeldUser", "you, or your script, hold it back", "scontrol release 7"),
         ("JobHeldAdmin", "an administrator holds it back", "ask the administrator"),
         ("BeginTime", "not to start before 2026-11-22T08:00:00", "without --begin"),
-        ("PartitionTimeLimit", "time limit of 02:00:00 is longer than partition main allows", "a shorter --time"),
+        (
+            "PartitionTimeLimit",
+            "time limit of 02:00:00 is longer than partition main allows",
+            "a shorter --time",
+        ),
         ("PartitionNodeLimit", "its 2 nodes are more than partition main allows", "other --nodes"),
-        ("QOSMaxGRESPerUser", "what QOS normal allows (QOSMaxGRESPerUser)", "when some of yours end"),
-        ("QOSMaxJobsPerUserLimit", "QOS normal allows you no more jobs at a time", "when one of yours ends"),
+        (
+            "QOSMaxGRESPerUser",
+            "what QOS normal allows (QOSMaxGRESPerUser)",
+            "when some of yours end",
+        ),
+        (
+            "QOSMaxJobsPerUserLimit",
+            "QOS normal allows you no more jobs at a time",
+            "when one of yours ends",
+        ),
         ("QOSGrpGRES", "all jobs of QOS normal together", "when some of them end"),
         ("AssocGrpCpuLimit", "account ml has reached its limit (AssocGrpCpuLimit)", "ask for less"),
-        ("AssocMaxJobsLimit", "account ml allows you no more jobs at a time", "when one of yours ends"),
+        (
+            "AssocMaxJobsLimit",
+            "account ml allows you no more jobs at a time",
+            "when one of yours ends",
+        ),
         ("Licenses", "all licenses", "given back"),
         ("None", "Slurm has not looked at it yet", "some seconds"),
         ("FluxCapacitor", "Slurm's reason is FluxCapacitor", "man squeue"),
     ],
 )
 def test_every_reason_says_why_and_what_would_change_it(reason: str, why: str, change: str) -> None:
-    dependency = "afterok:12(failed)" if "Never" in reason else "afterok:12(unfulfilled),afterany:13(unfulfilled)"
+    dependency = (
+        "afterok:12(failed)"
+        if "Never" in reason
+        else "afterok:12(unfulfilled),afterany:13(unfulfilled)"
+    )
     lines = said(Facts(job(reason, dependency)))
     assert why in lines["waits"][0]
     assert change in lines["change"][0]
 
 
 def test_maintenance_and_nodes_that_are_down_are_named() -> None:
-    maintenance = {"fix": {"StartTime": "2026-11-22T09:00:00", "EndTime": "2026-11-22T12:00:00", "Nodes": "nid[001-004]", "Flags": "MAINT"}}
-    lines = said(Facts(job("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]"), nodes=BUSY, reservations=maintenance))
+    maintenance = {
+        "fix": {
+            "StartTime": "2026-11-22T09:00:00",
+            "EndTime": "2026-11-22T12:00:00",
+            "Nodes": "nid[001-004]",
+            "Flags": "MAINT",
+        }
+    }
+    lines = said(
+        Facts(
+            job("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]"),
+            nodes=BUSY,
+            reservations=maintenance,
+        )
+    )
     assert "nodes that it needs are not available: nid[002-003]" in lines["waits"][0]
-    assert "maintenance fix of nid[001-004] from 2026-11-22T09:00:00 to 2026-11-22T12:00:00" in lines["waits"][0]
+    assert (
+        "maintenance fix of nid[001-004] from 2026-11-22T09:00:00 to 2026-11-22T12:00:00"
+        in lines["waits"][0]
+    )
     assert "nid004 is drained* (bad fan)" in lines["waits"][0]
 
 
@@ -86,9 +142,17 @@ class Answers:
 
     def ask(self, *argv: str) -> Result:
         if argv[0] == "scontrol":
-            text = JOB.format(reason="Priority", dependency="(null)", nodes="1-1") if "job" in argv else "No reservations in the system\n"
+            text = (
+                JOB.format(reason="Priority", dependency="(null)", nodes="1-1")
+                if "job" in argv
+                else "No reservations in the system\n"
+            )
         else:
-            text = "3|ann|nid001|2026-11-22T10:40:00\n" if "--states=RUNNING,COMPLETING" in argv else "7|100\n8|300\n9|50\n"
+            text = (
+                "3|ann|nid001|2026-11-22T10:40:00\n"
+                if "--states=RUNNING,COMPLETING" in argv
+                else "7|100\n8|300\n9|50\n"
+            )
         return Result(argv, 0, text, "")
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
@@ -102,5 +166,10 @@ class Answers:
 
 def test_what_slurm_tells_is_gathered() -> None:
     facts = gather(Answers(), 7)  # type: ignore[arg-type]
-    assert (facts.holders, facts.ahead) == ([Holder("3", "ann", "nid001", "2026-11-22T10:40:00")], 1)
-    assert said(facts)["waits"] == ["it needs 1 node; 1 of the 4 nodes of main is idle, 1 is down or drained"]
+    assert (facts.holders, facts.ahead) == (
+        [Holder("3", "ann", "nid001", "2026-11-22T10:40:00")],
+        1,
+    )
+    assert said(facts)["waits"] == [
+        "it needs 1 node; 1 of the 4 nodes of main is idle, 1 is down or drained"
+    ]

@@ -60,7 +60,9 @@ def parsed(name: str) -> store.Log:
     assert match
     element = int(match["element"]) if match["element"] else None
     task = int(match["task"]) if match["task"] else None
-    return store.Log(Path(name), 7, task, match["host"] or "", element, int(match["restart"] or 0) + 1)
+    return store.Log(
+        Path(name), 7, task, match["host"] or "", element, int(match["restart"] or 0) + 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,9 @@ def parsed(name: str) -> store.Log:
         ({"requeue": True, "signal": "B:SIGUSR1@10"}, "B:USR1@10", 5),
     ],
 )
-def test_a_job_that_goes_back_is_told_to_stop_in_time(job: dict[str, Any], signal: str, wait: int) -> None:
+def test_a_job_that_goes_back_is_told_to_stop_in_time(
+    job: dict[str, Any], signal: str, wait: int
+) -> None:
     decided = plan(inputs(job))
     directives = dict(decided.directives)
     assert directives["signal"] == signal
@@ -97,7 +101,10 @@ def test_what_could_not_go_back_is_refused(job: dict[str, Any], words: str) -> N
 
 def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
     found = requeue.stints(lines_of(BATCH, "7.log"))
-    assert [(stint.number, stint.nodes, stint.ended - stint.began if stint.ended else 0) for stint in found] == [
+    assert [
+        (stint.number, stint.nodes, stint.ended - stint.began if stint.ended else 0)
+        for stint in found
+    ] == [
         (1, "nid[001-002]", 100),
         (2, "nid001", 0),
         (3, "nid003", 20),
@@ -111,7 +118,11 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
 
 def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
     decided = plan(inputs({"requeue": True, "launcher": "srun"}))
-    files = {"7.log": BATCH, "7-0-nid001.log": '{"accuracy": 0.1}', "7.2-1-nid003.log": '{"accuracy": 0.9}'}
+    files = {
+        "7.log": BATCH,
+        "7-0-nid001.log": '{"accuracy": 0.1}',
+        "7.2-1-nid003.log": '{"accuracy": 0.9}',
+    }
     lines = excerpt.of_run(run_with(tmp_path, files), decided, 7).lines
     assert not any("nid001" in line.text for line in lines)
     came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
@@ -125,7 +136,10 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
     decided = plan(inputs({"requeue": True, "launcher": "srun"}))
     noise = "noise " * 1000 + "\n"
     first, *others = BATCH.splitlines(keepends=True)
-    paths = run_with(tmp_path, {"7.log": first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000})
+    paths = run_with(
+        tmp_path,
+        {"7.log": first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000},
+    )
     past = excerpt.history(paths, decided, 7)
     assert [stint.number for stint in past.stints] == [1, 2, 3]
     taken = excerpt.of_run(paths, decided, 7)
@@ -138,7 +152,9 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
     forged = lines_of(BATCH, "7-0-nid001.log")
     assert requeue.stints(forged) == ()
     assert not any(requeue.begins(line) for line in forged)
-    found = requeue.stints([*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")])
+    found = requeue.stints(
+        [*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")]
+    )
     assert [(stint.element, stint.number) for stint in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
     assert requeue.told(found)[0].startswith("0.1  nid[001-002]")
 
@@ -174,7 +190,15 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
         ({"sweep": ("gpus=1,2,4",)}, "the same nodes, GPUs and time"),
         ({"sweep": ("lr=1,2",), "array": "0,2"}, "no 2"),
         ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "fixed number of nodes"),
-        ({"sweep": ("a=" + ",".join(map(str, range(200))), "b=" + ",".join(map(str, range(200))))}, "40000 points"),
+        (
+            {
+                "sweep": (
+                    "a=" + ",".join(map(str, range(200))),
+                    "b=" + ",".join(map(str, range(200))),
+                )
+            },
+            "40000 points",
+        ),
         ({"sweep": ("lr=1,2",), "interactive": True}, "one job"),
     ],
 )
@@ -182,8 +206,13 @@ def test_what_is_no_sweep_is_refused(job: dict[str, Any], words: str) -> None:
     assert words in refusal(job)
 
 
-def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_typing_errors_are_seen() -> None:
-    source = Source(python=True, options=(Option(flag="--gpus", takes_value=True), Option(flag="--lr", takes_value=True)))
+def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_typing_errors_are_seen() -> (
+    None
+):
+    source = Source(
+        python=True,
+        options=(Option(flag="--gpus", takes_value=True), Option(flag="--lr", takes_value=True)),
+    )
     assert plan(inputs({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
     (warning,) = plan(inputs({"sweep": ("lrr=1,2",)}, source=source)).warnings
     assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
@@ -195,14 +224,27 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
         "7_1.log": "srun: error: nid002: task 1: Exited with exit code 3\n",
     }
-    states = {0: JobState(job_id=8, state="COMPLETED"), 1: JobState(job_id=9, state="FAILED", exit_code=3)}
-    found = points.read(run_with(tmp_path, files), decided, 7, states, excerpt.History(), ended=False)
-    assert [(point.state, point.exit_code) for point in found] == [("COMPLETED", 0), ("FAILED", 3), ("PENDING", None)]
+    states = {
+        0: JobState(job_id=8, state="COMPLETED"),
+        1: JobState(job_id=9, state="FAILED", exit_code=3),
+    }
+    found = points.read(
+        run_with(tmp_path, files), decided, 7, states, excerpt.History(), ended=False
+    )
+    assert [(point.state, point.exit_code) for point in found] == [
+        ("COMPLETED", 0),
+        ("FAILED", 3),
+        ("PENDING", None),
+    ]
     assert sweep.failed(found) == [1]
     assert sweep.told(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
     header, rows = sweep.rows(decided.points, found)
     assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
-    assert rows == [[0, "1", "COMPLETED", 0, "0.5"], [1, "2", "FAILED", 3, "-"], [2, "3", "PENDING", "-", "-"]]
+    assert rows == [
+        [0, "1", "COMPLETED", 0, "0.5"],
+        [1, "2", "FAILED", 3, "-"],
+        [2, "3", "PENDING", "-", "-"],
+    ]
 
 
 def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
@@ -211,14 +253,19 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
     states = {0: JobState(job_id=8, state="COMPLETED")}
     found = points.read(paths, decided, 7, states, excerpt.History(), ended=True)
-    assert [(point.state, point.exit_code) for point in found] == [("COMPLETED", 0), ("UNKNOWN", None), ("CANCELLED", 130)]
+    assert [(point.state, point.exit_code) for point in found] == [
+        ("COMPLETED", 0),
+        ("UNKNOWN", None),
+        ("CANCELLED", 130),
+    ]
     assert found[1].results == {"loss": 0.5}
     assert sweep.failed(found) == [2]
     assert sweep.told(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("0-3", [0, 1, 2, 3]), ("1,5-7%2", [1, 5, 6, 7]), ("0-8:4", [0, 4, 8]), (3, [3]), (None, [])]
+    ("text", "expected"),
+    [("0-3", [0, 1, 2, 3]), ("1,5-7%2", [1, 5, 6, 7]), ("0-8:4", [0, 4, 8]), (3, [3]), (None, [])],
 )
 def test_the_numbers_of_an_array(text: Any, expected: list[int]) -> None:
     assert sweep.numbers(text) == expected
@@ -250,13 +297,25 @@ def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
 
 
 def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
-    decided = dict(plan(inputs({"after": ("train-0001",), "dependency": "singleton"}, after=("afterok:7", "afterany:8"))).directives)
+    decided = dict(
+        plan(
+            inputs(
+                {"after": ("train-0001",), "dependency": "singleton"},
+                after=("afterok:7", "afterany:8"),
+            )
+        ).directives
+    )
     assert decided["dependency"] == "singleton,afterok:7,afterany:8"
     assert decided["kill-on-invalid-dep"] == "yes"
     assert "kill-on-invalid-dep" not in dict(plan(inputs({"dependency": "afterok:7"})).directives)
     ended_already = dict(plan(inputs({"after": ("train-0001",)})).directives)
     assert not {"dependency", "kill-on-invalid-dep"} & set(ended_already)
-    came_out = outcome(plan(inputs()), JobState(job_id=7, state="CANCELLED", reason="DependencyNeverSatisfied"), [], {})
+    came_out = outcome(
+        plan(inputs()),
+        JobState(job_id=7, state="CANCELLED", reason="DependencyNeverSatisfied"),
+        [],
+        {},
+    )
     assert "never started" in came_out.message
 
 
@@ -269,7 +328,9 @@ def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
         ("x", True, "no run"),
     ],
 )
-def test_what_a_job_can_never_run_after_is_refused(text: str, well: bool, words: str, tmp_path: Path) -> None:
+def test_what_a_job_can_never_run_after_is_refused(
+    text: str, well: bool, words: str, tmp_path: Path
+) -> None:
     ended_run(tmp_path, well=well)
     found, findings = after.dependencies([text], tmp_path, None)
     assert found == ()
@@ -277,8 +338,13 @@ def test_what_a_job_can_never_run_after_is_refused(text: str, well: bool, words:
     assert findings[0].place == "--after"
 
 
-@pytest.mark.parametrize(("text", "word"), [("afterany:train-0001", ()), ("afternotok:train-0001", ()), ("4711", ("afterok:4711",))])
-def test_what_has_ended_is_waited_for_no_more(text: str, word: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("afterany:train-0001", ()), ("afternotok:train-0001", ()), ("4711", ("afterok:4711",))],
+)
+def test_what_has_ended_is_waited_for_no_more(
+    text: str, word: tuple[str, ...], tmp_path: Path
+) -> None:
     ended_run(tmp_path, well=False)
     assert after.dependencies([text, text], tmp_path, None) == (word, [])
 
@@ -287,7 +353,11 @@ def ended_run(runs: Path, *, well: bool) -> None:
     store.create(runs / "train-0001")
     decided = plan(inputs())
     paths = store.write(runs / "train-0001", decided, inputs().job, scripts.script(decided))
-    paths.outcome.write_text(to_json(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")))
+    paths.outcome.write_text(
+        to_json(
+            Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")
+        )
+    )
 
 
 def test_what_the_processes_of_a_job_use_is_read() -> None:
@@ -302,7 +372,9 @@ def test_what_the_processes_of_a_job_use_is_read() -> None:
         "srun: something else",
     ]
     found, gpus = processes.parse(printed, task_is_rank=False)
-    assert [(one.host, one.rank, one.pid, one.cpu, one.memory, one.gpu_memory) for one in found] == [
+    assert [
+        (one.host, one.rank, one.pid, one.cpu, one.memory, one.gpu_memory) for one in found
+    ] == [
         ("nid001", None, 41, 0, 3072000, 0),
         ("nid001", None, 43, 7, 512000, 0),
         ("nid002", None, 40, 0, 1024000, 0),
@@ -310,18 +382,41 @@ def test_what_the_processes_of_a_job_use_is_read() -> None:
     ]
     assert [one.pid for one in processes.working(found)] == [41, 43, 42]
     assert gpus == [processes.Gpu("nid002", 1, 0, 2 << 30, 16 << 30)]
-    assert {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]} == {40: 1, 41: 0, 42: 3, 43: None}
+    assert {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]} == {
+        40: 1,
+        41: 0,
+        42: 3,
+        43: None,
+    }
 
 
-@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell")])
-def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(launcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell")]
+)
+def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
+    launcher: str, tmp_path: Path
+) -> None:
     """The scripts as bash reads them, with stand-ins for the programs that they call."""
     work = tmp_path / "it's here"
     work.mkdir()
-    places = {"directory": str(work), "folder": str(work), "run_directory": str(work / "runs/x-0001")}
-    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,$(touch pwned)",), "arguments": ("--epochs", "3")}
+    places = {
+        "directory": str(work),
+        "folder": str(work),
+        "run_directory": str(work / "runs/x-0001"),
+    }
+    job = {
+        "launcher": launcher,
+        "requeue": True,
+        "sweep": ("lr=0.1,$(touch pwned)",),
+        "arguments": ("--epochs", "3"),
+    }
     arguments, inside = captured(
-        plan(inputs(job, manifest=None, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"), **places)), tmp_path
+        plan(
+            inputs(
+                job, manifest=None, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"), **places
+            )
+        ),
+        tmp_path,
     )
     assert arguments[-4:] == ["--epochs", "3", "--lr", "$(touch pwned)"]
     assert 'trap "" USR1; exec "$@"' in arguments

@@ -60,7 +60,9 @@ def test_the_login_of_an_index_stays_with_it(servers: tuple[StandIn, StandIn], c
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "me:hunter22@127.0.0.1"])
-def test_another_name_of_a_host_is_another_host(servers: tuple[StandIn, StandIn], host: str) -> None:
+def test_another_name_of_a_host_is_another_host(
+    servers: tuple[StandIn, StandIn], host: str
+) -> None:
     one, _ = servers
     port = one.name.partition(":")[2]
     one.answers["/simple/a/"] = to(f"http://{host}:{port}/b/")  # type: ignore[assignment]
@@ -88,7 +90,9 @@ def test_a_login_that_was_left_behind_does_not_come_back(servers: tuple[StandIn,
     assert logins(other) == [""]
 
 
-def test_files_are_fetched_in_the_same_way(servers: tuple[StandIn, StandIn], tmp_path: Path) -> None:
+def test_files_are_fetched_in_the_same_way(
+    servers: tuple[StandIn, StandIn], tmp_path: Path
+) -> None:
     one, other = servers
     one.answers["/a-1.tar.gz"] = to(f"http://{other.name}/x")  # type: ignore[assignment]
     other.answers["/x"] = lambda _: (200, {}, b"data")
@@ -118,7 +122,9 @@ def test_nothing_but_http_is_followed(servers: tuple[StandIn, StandIn], place: s
 
 
 @pytest.mark.parametrize("login", [LOGIN, Credentials(user="", token="t0ken")])
-def test_the_login_of_a_registry_is_not_for_a_host_that_it_leads_to(servers: tuple[StandIn, StandIn], login: Credentials) -> None:
+def test_the_login_of_a_registry_is_not_for_a_host_that_it_leads_to(
+    servers: tuple[StandIn, StandIn], login: Credentials
+) -> None:
     """The other host asks for the login, and names a service of its own to send it to."""
     one, other = servers
     one.answers["/v2/a/b/manifests/1"] = to(f"http://{other.name}/x")  # type: ignore[assignment]
@@ -128,7 +134,9 @@ def test_the_login_of_a_registry_is_not_for_a_host_that_it_leads_to(servers: tup
     with pytest.raises(ForbiddenError):
         registry.digest_of(parse(f"{one.name}/a/b:1"), login)
     assert [path.partition("?")[0] for path, _, _ in other.asked] == ["/x"]
-    assert not any("hunter22" in str(asked) or "t0ken" in str(asked) or asked[1] for asked in other.asked)
+    assert not any(
+        "hunter22" in str(asked) or "t0ken" in str(asked) or asked[1] for asked in other.asked
+    )
 
 
 def test_a_service_of_tokens_that_leads_elsewhere_takes_no_login_along(
@@ -151,14 +159,18 @@ def test_a_registry_elsewhere_cannot_send_a_login_to_this_machine(
 ) -> None:
     """Whoever listens on a loopback port here would get it."""
     one, _ = servers
-    session = registry._Session(Reference(registry="registry.example.org", path="a/b", tag="1"), LOGIN)
+    session = registry._Session(
+        Reference(registry="registry.example.org", path="a/b", tag="1"), LOGIN
+    )
     assert session._authorize(f'Bearer realm="http://{one.name}/token"') == ""
     assert session._authorize('Bearer realm="http://registry.example.org/token"') == ""
     assert one.asked == []
 
 
 @pytest.mark.parametrize("token", ["a b", "a\\r\\nX-Evil: 1", "\\u00e9", "x" * 70_000])
-def test_a_token_that_no_header_can_hold_is_refused(servers: tuple[StandIn, StandIn], token: str) -> None:
+def test_a_token_that_no_header_can_hold_is_refused(
+    servers: tuple[StandIn, StandIn], token: str
+) -> None:
     one, _ = servers
     one.answers["/v2/a/b/manifests/1"] = lambda _: (
         401,
@@ -182,7 +194,9 @@ def test_tags_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body
     assert raised.value.place == f"http://{one.name}/v2/a/b/tags/list"
 
 
-@pytest.mark.parametrize("body", [b'{"files": 1}', b'{"files": [{}]}', b"[]", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b'{"files": 1}', b'{"files": [{}]}', b"[]", b"[" * 100_000, b"\xff"]
+)
 def test_pages_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body: bytes) -> None:
     one, _ = servers
     one.answers["/simple/a/"] = lambda _: (
@@ -253,7 +267,9 @@ def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         web.body(Endless(0.01), 1 << 40)
 
 
-def test_servers_without_an_end_are_left(servers: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_servers_without_an_end_are_left(
+    servers: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     one, _ = servers
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_PAGE", 1000)
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
@@ -276,7 +292,9 @@ def test_servers_without_an_end_are_left(servers: tuple[StandIn, StandIn], monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_breaks_off_leaves_nothing(servers: tuple[StandIn, StandIn], tmp_path: Path) -> None:
+def test_a_file_that_breaks_off_leaves_nothing(
+    servers: tuple[StandIn, StandIn], tmp_path: Path
+) -> None:
     one, _ = servers
     one.answers["/a-1.tar.gz"] = lambda _: (200, {"Content-Length": "1000"}, b"short")
     file = File(name="a-1.tar.gz", url=f"http://{one.name}/a-1.tar.gz")

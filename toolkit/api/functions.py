@@ -1,8 +1,8 @@
 """``toolkit.submit``: call a Python function on the nodes of a cluster, in an image, and get what it returns.
 
-On submitit, which carries functions, results and exceptions as files; the job itself is an ordinary run, with a plan, a script and a
-directory of its own below ``runs/``, so that what cannot work is refused before anything queues, and `toolkit ps`, `logs`, `cancel` and
-`explain` know it.
+On submitit, which carries functions, results and exceptions as files; the job itself is an ordinary
+run, with a plan, a script and a directory of its own below ``runs/``, so that what cannot work is
+refused before anything queues, and `toolkit ps`, `logs`, `cancel` and `explain` know it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.errors import LauncherMismatchError, NeedsInstallError, PlanError, ToolkitError, UsageError
+from toolkit.errors import (
+    LauncherMismatchError,
+    NeedsInstallError,
+    PlanError,
+    ToolkitError,
+    UsageError,
+)
 from toolkit.launchers.submitit import FOLDER, TARGET
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import field_names
@@ -31,8 +37,20 @@ from toolkit.slurm.patience import asked, patiently
 if TYPE_CHECKING:
     from toolkit.api.jobs import Job
 
-# Not those that are a script's, or another launcher's; going back into the queue is submitit's own work here.
-_NOT_OPTIONS = {"summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue", "max_requeues", "snapshot"}
+# Not those that are a script's, or another launcher's; going back into the queue is submitit's own
+# work here.
+_NOT_OPTIONS = {
+    "summary",
+    "script",
+    "arguments",
+    "launcher",
+    "init",
+    "max_restarts",
+    "array",
+    "requeue",
+    "max_requeues",
+    "snapshot",
+}
 _OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
 _DAY = 24 * 60
 _LOG = logging.getLogger("toolkit")
@@ -66,7 +84,9 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
         raise
 
 
-def _submit(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Job:
+def _submit(
+    function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Job:
     submitit = _submitit()
     here, wait = Path.cwd(), asked(_LOG.warning)
     layer = _layer(function, options, here)
@@ -85,7 +105,9 @@ def _submit(function: Callable[..., Any], arguments: tuple[Any, ...], options: d
         shutil.rmtree(paths.directory)
         if isinstance(error, OSError):
             raise
-        raise UsageError(f"{_name(function)} cannot be carried to the job: {error}", place="toolkit.submit") from error
+        raise UsageError(
+            f"{_name(function)} cannot be carried to the job: {error}", place="toolkit.submit"
+        ) from error
     cluster = default_name() if inputs.site.access == "local-cluster" else None
     number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
@@ -123,12 +145,23 @@ def _submitit() -> Any:
 def _layer(function: Callable[..., Any], options: dict[str, Any], here: Path) -> Layer:
     unknown = next((name for name in options if name not in _OPTIONS), None)
     if unknown is not None:
-        raise UsageError(f"toolkit.submit has no option {unknown!r}", choices=_OPTIONS, value=unknown, place="toolkit.submit")
+        raise UsageError(
+            f"toolkit.submit has no option {unknown!r}",
+            choices=_OPTIONS,
+            value=unknown,
+            place="toolkit.submit",
+        )
     said = {name: value for name, value in options.items() if value is not None}
-    said["env"] = {"PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(here)), str(here)))), **said.get("env", {})}
+    said["env"] = {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(here)), str(here)))),
+        **said.get("env", {}),
+    }
     if isinstance(said.get("bind"), str):
         said["bind"] = (said["bind"],)
-    return Layer("toolkit.submit", {"job_name": _name(function), **said, "launcher": "submitit", "snapshot": False})
+    return Layer(
+        "toolkit.submit",
+        {"job_name": _name(function), **said, "launcher": "submitit", "snapshot": False},
+    )
 
 
 def _with_folder(inputs: Inputs, here: Path) -> Inputs:
@@ -150,7 +183,10 @@ def _name(function: Callable[..., Any]) -> str:
 def _mismatch(function: Callable[..., Any], manifest: Manifest | None) -> ToolkitError | None:
     """A finding where the function's code goes along and the image's Python is another: byte code differs between 3.x and 3.y."""
     version = manifest.packages.apt.get("python3", "") if manifest else ""
-    inside, here = ".".join(version.split(".")[:2]), f"{sys.version_info.major}.{sys.version_info.minor}"
+    inside, here = (
+        ".".join(version.split(".")[:2]),
+        f"{sys.version_info.major}.{sys.version_info.minor}",
+    )
     if not inside or inside == here or _by_name(function):
         return None
     return LauncherMismatchError(
@@ -164,4 +200,8 @@ def _by_name(function: Callable[..., Any]) -> bool:
     """Whether a function is carried as the name of something in a module, which the job imports."""
     owner = function if hasattr(function, "__qualname__") else type(function)
     module = sys.modules.get(getattr(owner, "__module__", ""))
-    return module is not None and module.__name__ != "__main__" and getattr(module, owner.__qualname__, None) is owner
+    return (
+        module is not None
+        and module.__name__ != "__main__"
+        and getattr(module, owner.__qualname__, None) is owner
+    )

@@ -60,7 +60,9 @@ class Paths(utils.JobPaths):
 
     @property
     def stdout(self) -> Path:
-        logs = [log.path for log in self._run.logs_of(int(self.job_id or 0)) if log.task == self.task_id]
+        logs = [
+            log.path for log in self._run.logs_of(int(self.job_id or 0)) if log.task == self.task_id
+        ]
         return logs[-1] if logs else self._run.logs / f"{self.job_id}-{self.task_id}.log"
 
     @property
@@ -75,7 +77,8 @@ class Job(core.Job[Any]):
         run: the run's directory; its name is what `toolkit logs`, `explain` and `cancel` take.
     """
 
-    # Set by ``job``, for a class of its own for each cluster: submitit makes jobs of tasks by calling the class.
+    # Set by ``job``, for a class of its own for each cluster: submitit makes jobs of tasks by
+    # calling the class.
     client: Client
     run_paths: store.Paths
 
@@ -96,7 +99,9 @@ class Job(core.Job[Any]):
         """Tell the job to save itself and go back into the queue, as Slurm does before it takes the nodes for another job."""
         said = self.client.ask("scancel", "--batch", f"--signal={SIGNAL}", self.job_id)
         if not said.ok:
-            raise SubmissionError(f"job {self.job_id} could not be told", place="scancel", details=said.tail())
+            raise SubmissionError(
+                f"job {self.job_id} could not be told", place="scancel", details=said.tail()
+            )
 
     def __repr__(self) -> str:
         return f"Job(run={self.run.name!r}, job_id={self.job_id}, state={self.state!r})"
@@ -104,5 +109,7 @@ class Job(core.Job[Any]):
 
 def job(client: Client, paths: store.Paths, number: int, tasks: int) -> Job:
     """The job with this number, of a cluster that is reached by ``client``."""
-    kind: type[Job] = type("Job", (Job,), {"client": client, "run_paths": paths, "watcher": Watcher(client)})
+    kind: type[Job] = type(
+        "Job", (Job,), {"client": client, "run_paths": paths, "watcher": Watcher(client)}
+    )
     return kind(paths.directory / FOLDER, str(number), tuple(range(tasks)))

@@ -39,7 +39,9 @@ BACKENDS: dict[str, Backend] = {
     "nccl": Backend("torchrun", "torch.distributed over NCCL, on GPUs", gpus=True),
     "horovod": Backend("horovod", "Horovod, over what it was built with"),
     "mpi": Backend("mpi", "the image's MPI, by mpi4py"),
-    "nccl-tests": Backend("mpi", "NVIDIA's all_reduce_perf, on GPUs", "nccl-tests.sh", "nccl-tests", gpus=True),
+    "nccl-tests": Backend(
+        "mpi", "NVIDIA's all_reduce_perf, on GPUs", "nccl-tests.sh", "nccl-tests", gpus=True
+    ),
 }
 
 
@@ -80,7 +82,13 @@ class Measured(Model, frozen=True, kw_only=True):
     run: str = ""
 
 
-def settings(backend: str, said: Mapping[str, Any], sizes: tuple[int, int, int], *, show_buffers: bool = False) -> Layer:
+def settings(
+    backend: str,
+    said: Mapping[str, Any],
+    sizes: tuple[int, int, int],
+    *,
+    show_buffers: bool = False,
+) -> Layer:
     """The layer of settings for a backend's job; what the user said has the last word.
 
     Args:
@@ -94,7 +102,10 @@ def settings(backend: str, said: Mapping[str, Any], sizes: tuple[int, int, int],
         values["image"] = entry.image
     if show_buffers and "gpus" not in said:
         values["ntasks_per_node"] = DEVICES
-    return Layer("bench allreduce", {**values, **said, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)})
+    return Layer(
+        "bench allreduce",
+        {**values, **said, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)},
+    )
 
 
 def refusing(backend: str) -> Callable[[Inputs], Inputs]:
@@ -104,7 +115,9 @@ def refusing(backend: str) -> Callable[[Inputs], Inputs]:
         if not BACKENDS[backend].gpus or given.job.most_gpus:
             return given
         error = UsageError(
-            f"{backend} adds up on GPUs, and none were asked for", place="--backend", next_step="--gpus N, or --backend gloo"
+            f"{backend} adds up on GPUs, and none were asked for",
+            place="--backend",
+            next_step="--gpus N, or --backend gloo",
         )
         return given._replace(findings=[*given.findings, error])
 
@@ -114,9 +127,30 @@ def refusing(backend: str) -> Callable[[Inputs], Inputs]:
 def _arguments(backend: str, sizes: tuple[int, int, int], *, show_buffers: bool) -> tuple[str, ...]:
     least, most, factor = map(str, sizes)
     if backend == "nccl-tests":
-        return ("--minbytes", least, "--maxbytes", most, "--stepfactor", factor, "--ngpus", "1", "--check", "1")
+        return (
+            "--minbytes",
+            least,
+            "--maxbytes",
+            most,
+            "--stepfactor",
+            factor,
+            "--ngpus",
+            "1",
+            "--check",
+            "1",
+        )
     shown = ("--show-buffers",) if show_buffers else ()
-    return ("--backend", backend, "--min-size", least, "--max-size", most, "--factor", factor, *shown)
+    return (
+        "--backend",
+        backend,
+        "--min-size",
+        least,
+        "--max-size",
+        most,
+        "--factor",
+        factor,
+        *shown,
+    )
 
 
 def bus(size: int, seconds: float, ranks: int) -> float:
@@ -124,7 +158,9 @@ def bus(size: int, seconds: float, ranks: int) -> float:
     return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
 
 
-def measured(backend: str, shape: str, ranks: int, results: Mapping[str, Any], lines: Iterable[str], run: str) -> Measured | None:
+def measured(
+    backend: str, shape: str, ranks: int, results: Mapping[str, Any], lines: Iterable[str], run: str
+) -> Measured | None:
     """What a job told; None where it told nothing that counts.
 
     Args:
@@ -134,14 +170,32 @@ def measured(backend: str, shape: str, ranks: int, results: Mapping[str, Any], l
     if backend == "nccl-tests":
         rows = nccl_tests(lines, ranks)
         wrong = sum(row.wrong for row in rows)
-        return Measured(backend=backend, shape=shape, ranks=ranks, rows=rows, wrong=wrong, device="cuda", run=run) if rows else None
+        return (
+            Measured(
+                backend=backend,
+                shape=shape,
+                ranks=ranks,
+                rows=rows,
+                wrong=wrong,
+                device="cuda",
+                run=run,
+            )
+            if rows
+            else None
+        )
     if "rows" not in results:
         return None
-    told = {"backend": results["backend"], "device": results["device"], "ranks": results["world_size"], "wrong": results["wrong"]}
+    told = {
+        "backend": results["backend"],
+        "device": results["device"],
+        "ranks": results["world_size"],
+        "wrong": results["wrong"],
+    }
     return convert({**told, "shape": shape, "rows": results["rows"], "run": run}, Measured)
 
 
-# Size, count, type, operation, root; then out of place and in place: time, algorithm's and bus bandwidth, wrong elements.
+# Size, count, type, operation, root; then out of place and in place: time, algorithm's and bus
+# bandwidth, wrong elements.
 _NCCL_TESTS = re.compile(
     r"\s*(?P<bytes>\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+(?P<time>[\d.]+)\s+[\d.]+\s+[\d.]+\s+(?P<out>\d+|N/A)"
     r"(?:\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<in>\d+|N/A))?\s*$"
@@ -177,7 +231,9 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def table(all_measured: Sequence[Measured], *, width: int = 24) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def table(
+    all_measured: Sequence[Measured], *, width: int = 24
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Header and rows, with a bar for the bus bandwidth that is as long as it is large, over all backends."""
     header = ("backend", "size", "time", "algorithm", "bus", "wrong", "bus GB/s")
     most = max((row.bus_gb_per_s for one in all_measured for row in one.rows), default=0.0) or 1.0

@@ -1,14 +1,16 @@
 """How long it takes to build an image again after a change of its last step: ours, ``apptainer build``, and BuildKit, in turns.
 
-The base is the contents of an image that was built before, with copies of its large libraries until there are at least 2 GB. A copy has
-each byte replaced by another, so that it packs as well as the original and is equal to nothing that is there already. Each side has the
-base in its own store before anything is timed, and has built all steps once, also the first two, which install two small packages each.
-What is timed is the whole process that builds after a change of the last step:
+The base is the contents of an image that was built before, with copies of its large libraries until
+there are at least 2 GB. A copy has each byte replaced by another, so that it packs as well as the
+original and is equal to nothing that is there already. Each side has the base in its own store
+before anything is timed, and has built all steps once, also the first two, which install two small
+packages each. What is timed is the whole process that builds after a change of the last step:
 
 - ``install``: pip installs pandas from wheels that lie in the base, so that no network is timed.
 - ``line``: one line of shell. Nothing is done, so this is what each side costs by itself.
 
-Then the images that came out are started, the one in layers beside the one that Apptainer packed flat.
+Then the images that came out are started, the one in layers beside the one that Apptainer packed
+flat.
 """
 
 from __future__ import annotations
@@ -60,7 +62,11 @@ class Setting:
     def changed(self, last: str) -> tuple[str, ...]:
         """The steps, the last of which nobody has built before."""
         self.changes += 1
-        return ("mkdir /opt/first", "mkdir /opt/second", f"{last} && echo {os.getpid()}.{self.changes} > /opt/changed")
+        return (
+            "mkdir /opt/first",
+            "mkdir /opt/second",
+            f"{last} && echo {os.getpid()}.{self.changes} > /opt/changed",
+        )
 
 
 def run(runs: int, progress: Progress) -> list[measure.Outcome]:
@@ -73,12 +79,20 @@ def run(runs: int, progress: Progress) -> list[measure.Outcome]:
     cache = peers.cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tk-bench-", dir=_large(cache))))
+        place = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tk-bench-", dir=_large(cache)))
+        )
         progress.begin("base", f"contents of {BASE}, and copies up to {SIZE / 1e9:.1f} GB")
         base = _base(place)
         progress.end()
         running = stack.enter_context(engine.running(_made(place / "engine")))
-        setting = Setting(place, base, running, environment(os.environ, cache / "byte-code") | {"TOOLKIT_IMAGES": str(place / "images")})
+        setting = Setting(
+            place,
+            base,
+            running,
+            environment(os.environ, cache / "byte-code")
+            | {"TOOLKIT_IMAGES": str(place / "images")},
+        )
         _prepare(setting, progress)
         return [*_builds(setting, runs, progress), *_starts(setting, runs, progress)]
 
@@ -101,7 +115,9 @@ def _base(place: Path) -> Path:
     found = store.find(BASE)
     offset, _ = system_of(found.path)
     root = place / "base"
-    shell.run(["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), found.path])
+    shell.run(
+        ["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), found.path]
+    )
     wheels = _made(root / "opt/bench-wheels")
     shell.run(
         [
@@ -120,9 +136,12 @@ def _base(place: Path) -> Path:
         ]
     )
     libraries = sorted(
-        (path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink()), key=lambda path: -path.stat().st_size
+        (path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink()),
+        key=lambda path: -path.stat().st_size,
     )
-    missing = SIZE - sum(path.lstat().st_size for path in root.rglob("*") if not path.is_symlink() and path.is_file())
+    missing = SIZE - sum(
+        path.lstat().st_size for path in root.rglob("*") if not path.is_symlink() and path.is_file()
+    )
     if not libraries:
         raise ImageMissingError(f"the image {BASE} has no libraries", place=found.path)
     copies = _made(root / "opt/bench-copies")
@@ -151,7 +170,11 @@ def _prepare(setting: Setting, progress: Progress) -> None:
     taken = shell.start(client, stdin=tar.stdout.fileno(), env=setting.engine.environment)
     said = taken.communicate()[1]
     if tar.wait() != 0 or taken.returncode != 0:
-        raise CommandFailedError("the engine did not take the base", place="docker import", details=said.splitlines()[-5:])
+        raise CommandFailedError(
+            "the engine did not take the base",
+            place="docker import",
+            details=said.splitlines()[-5:],
+        )
     _buildkit(setting, "true")
     progress.begin("ours", "the base is packed, once")
     _ours(setting, "true")
@@ -172,7 +195,12 @@ def _recipe(setting: Setting, last: str) -> Path:
 
 def _ours(setting: Setting, last: str) -> float:
     recipe = _recipe(setting, last)
-    return measure.seconds([*ourselves(), "image", "build", str(recipe)], cwd=setting.place, env=setting.env, timeout=1800)
+    return measure.seconds(
+        [*ourselves(), "image", "build", str(recipe)],
+        cwd=setting.place,
+        env=setting.env,
+        timeout=1800,
+    )
 
 
 def _flat(setting: Setting, last: str) -> float:
@@ -180,26 +208,57 @@ def _flat(setting: Setting, last: str) -> float:
     chosen = way()
     definition = setting.place / "flat.def"
     definition.write_text(library.rendered(library.load(str(_recipe(setting, last)))))
-    argv = [*chosen.prefix, chosen.program, "build", "--force", *chosen.options, "--mksquashfs-args", " ".join(COMPRESSION)]
+    argv = [
+        *chosen.prefix,
+        chosen.program,
+        "build",
+        "--force",
+        *chosen.options,
+        "--mksquashfs-args",
+        " ".join(COMPRESSION),
+    ]
     scratch = setting.place / "scratch"
     scratch.mkdir(exist_ok=True)
     env = {**setting.env, "APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch)}
-    return measure.seconds([*argv, str(setting.place / "flat.sif"), str(definition)], cwd=setting.place, env=env, timeout=1800)
+    return measure.seconds(
+        [*argv, str(setting.place / "flat.sif"), str(definition)],
+        cwd=setting.place,
+        env=env,
+        timeout=1800,
+    )
 
 
 def _buildkit(setting: Setting, last: str) -> float:
     context = setting.place / "context"
     context.mkdir(exist_ok=True)
-    steps = "".join(f"RUN export PATH={_PYTHON}:$PATH && {command}\n" for command in setting.changed(last))
+    steps = "".join(
+        f"RUN export PATH={_PYTHON}:$PATH && {command}\n" for command in setting.changed(last)
+    )
     (context / "Dockerfile").write_text(f"FROM bench:base\n{steps}")
-    argv = [setting.engine.client, "build", "--quiet", "--network=host", "--tag", "bench:built", str(context)]
+    argv = [
+        setting.engine.client,
+        "build",
+        "--quiet",
+        "--network=host",
+        "--tag",
+        "bench:built",
+        str(context),
+    ]
     return measure.seconds(argv, cwd=setting.place, env=setting.engine.environment, timeout=1800)
 
 
 def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     last = {"install": f"PATH={_PYTHON}:$PATH {_INSTALL}", "line": "true"}
-    flat = measure.Side(name=f"apptainer build ({version(way())})", argv=(), shown="apptainer build flat.sif flat.def")
-    kit = measure.Side(name=f"BuildKit (docker {setting.engine.version})", argv=(), shown="DOCKER_BUILDKIT=1 docker build")
+    flat = measure.Side(
+        name=f"apptainer build ({version(way())})",
+        argv=(),
+        shown="apptainer build flat.sif flat.def",
+    )
+    kit = measure.Side(
+        name=f"BuildKit (docker {setting.engine.version})",
+        argv=(),
+        shown="DOCKER_BUILDKIT=1 docker build",
+    )
     ours = measure.Side(name="toolkit", argv=(), shown="toolkit image build bench.toml")
     compared: tuple[tuple[str, measure.Side, Callable[[Setting, str], float], float], ...] = (
         ("install", kit, _buildkit, BUILDKIT_BAR),
@@ -210,21 +269,45 @@ def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
         progress.begin(what, f"{runs} runs and {runs} by {side.name}")
         # Ours and BuildKit's are warmed up once; Apptainer has nothing that a warm-up could fill.
         step, warm_ups = last[what], 0 if timed is _flat else 1
-        pairs = measure.alternate(partial(_ours, setting, step), partial(timed, setting, step), runs=runs, warm_ups=warm_ups)
+        pairs = measure.alternate(
+            partial(_ours, setting, step),
+            partial(timed, setting, step),
+            runs=runs,
+            warm_ups=warm_ups,
+        )
         progress.end()
-        yield measure.judge(measure.Comparison(what=f"last step: {what}", ours=ours, peer=side, bar=bar), pairs)
+        yield measure.judge(
+            measure.Comparison(what=f"last step: {what}", ours=ours, peer=side, bar=bar), pairs
+        )
 
 
 def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     """``true`` shows the start alone; ``import torch`` is what a training does first, and reads 500 MB of the image."""
     program = way().program
-    commands: dict[str, Sequence[str]] = {"true": ("true",), "import torch": (f"{_PYTHON}/python3", "-c", "import torch")}
+    commands: dict[str, Sequence[str]] = {
+        "true": ("true",),
+        "import torch": (f"{_PYTHON}/python3", "-c", "import torch"),
+    }
     for name, command in commands.items():
         sides = [
-            measure.Side(name=kind, argv=(program, "exec", str(path), *command), shown=f"apptainer exec {path.name} {name}")
-            for kind, path in (("in layers", setting.place / "images/bench.sif"), ("flat", setting.place / "flat.sif"))
+            measure.Side(
+                name=kind,
+                argv=(program, "exec", str(path), *command),
+                shown=f"apptainer exec {path.name} {name}",
+            )
+            for kind, path in (
+                ("in layers", setting.place / "images/bench.sif"),
+                ("flat", setting.place / "flat.sif"),
+            )
         ]
-        comparison = measure.Comparison(what=f"start: {name}", ours=sides[0], peer=sides[1], bar=START_BAR)
+        comparison = measure.Comparison(
+            what=f"start: {name}", ours=sides[0], peer=sides[1], bar=START_BAR
+        )
         progress.begin("start", name)
-        yield measure.measure(comparison, runs=runs * 5 if name == "true" else runs, cwd=setting.place, env=setting.env)
+        yield measure.measure(
+            comparison,
+            runs=runs * 5 if name == "true" else runs,
+            cwd=setting.place,
+            env=setting.env,
+        )
         progress.end()

@@ -40,7 +40,9 @@ def running(progress: Progress, *, cwd: Path) -> Iterator[tuple[str, ...]]:
 def busy(prefix: Sequence[str]) -> Iterator[None]:
     """All nodes are taken by a job that sleeps: what is submitted meanwhile waits, and takes no CPU from what is measured."""
     nodes = set(shell.run([*prefix, "sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split())
-    shell.run([*prefix, "scancel", f"--name={JOB_NAME}"], check=False)  # of a benchmark that was killed
+    shell.run(
+        [*prefix, "scancel", f"--name={JOB_NAME}"], check=False
+    )  # of a benchmark that was killed
     wide = (f"--nodes={len(nodes)}", "--exclusive", f"--job-name={JOB_NAME}", "--output=/dev/null")
     job = shell.run([*prefix, "sbatch", "--parsable", *wide, "--wrap=sleep 3600"]).stdout.strip()
     try:
@@ -53,9 +55,15 @@ def busy(prefix: Sequence[str]) -> Iterator[None]:
 def _wait_until_running(prefix: Sequence[str], job: str, patience: float = 20) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        if shell.run([*prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"]).stdout.strip() == "RUNNING":
+        if (
+            shell.run(
+                [*prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"]
+            ).stdout.strip()
+            == "RUNNING"
+        ):
             return
         time.sleep(0.2)
     raise ClusterError(
-        f"the nodes of the cluster {NAME} did not become free within {patience:g} s", next_step=f"toolkit cluster down --name {NAME}"
+        f"the nodes of the cluster {NAME} did not become free within {patience:g} s",
+        next_step=f"toolkit cluster down --name {NAME}",
     )

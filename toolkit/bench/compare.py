@@ -1,7 +1,8 @@
 """`toolkit bench compare`: trainings side by side: samples by second, memory, accuracy.
 
-Speed and accuracy are what the scripts say in their last line of JSON. Memory is measured from outside of them: every Python of the job
-imports ``inside/sitecustomize.py``, which asks the kernel at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
+Speed and accuracy are what the scripts say in their last line of JSON. Memory is measured from
+outside of them: every Python of the job imports ``inside/sitecustomize.py``, which asks the kernel
+at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def settings(said: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
     """The layer for all jobs: what the user said, and what measures memory."""
     binds = (*said.get("bind", ()), f"{INSIDE}:{INSIDE}:ro")
     words = {"arguments": tuple(arguments)} if arguments else {}
-    return Layer("bench compare", {**said, **words, "bind": binds, "env": {**said.get("env", {}), "PYTHONPATH": str(INSIDE)}})
+    return Layer(
+        "bench compare",
+        {**said, **words, "bind": binds, "env": {**said.get("env", {}), "PYTHONPATH": str(INSIDE)}},
+    )
 
 
 def _remembering(given: Inputs) -> Inputs:
@@ -79,7 +83,9 @@ def _remembering(given: Inputs) -> Inputs:
     return given._replace(job=replace(given.job, env=told))
 
 
-def run(targets: Sequence[str], layer: Layer, rounds: int, here: Path, say: jobs.Inform) -> list[Row]:
+def run(
+    targets: Sequence[str], layer: Layer, rounds: int, here: Path, say: jobs.Inform
+) -> list[Row]:
     """Run each job ``rounds`` times, in turns, and put them side by side. A directory of a run that has ended is taken as it is.
 
     Raises:
@@ -109,7 +115,9 @@ def _ended(directory: Path) -> Measured | None:
     outcome, plan = paths.read_outcome(), read_json(paths.plan, Plan)
     if outcome is None or outcome.kind != "ok":
         raise UnknownRunError(
-            f"the run {paths.name} has not ended, or not well", place=str(directory), next_step=f"toolkit logs {paths.name}"
+            f"the run {paths.name} has not ended, or not well",
+            place=str(directory),
+            next_step=f"toolkit logs {paths.name}",
         )
     return Measured(plan, outcome, memory(plan, directory), paths.name)
 
@@ -124,9 +132,14 @@ def _measured(target: str, layer: Layer, here: Path, say: Callable[[str, str], N
 def memory(plan: Plan, directory: Path) -> tuple[float, float]:
     """The most that a process of the run's script needed, on the host and on a GPU, in MB; agents and the like are others' scripts."""
     scripts = {PurePosixPath(word).name for word in plan.launch.program if word.endswith(".py")}
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((directory / _MEMORY).glob("*.json"))]
+    told = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((directory / _MEMORY).glob("*.json"))
+    ]
     own = [one for one in told if PurePosixPath(one["script"]).name in scripts]
-    return max((one["host_mb"] for one in own), default=0.0), max((one["gpu_mb"] for one in own), default=0.0)
+    return max((one["host_mb"] for one in own), default=0.0), max(
+        (one["gpu_mb"] for one in own), default=0.0
+    )
 
 
 def row(target: str, runs: Sequence[Measured]) -> Row:
@@ -153,7 +166,17 @@ def _median(values: Iterable[object]) -> float | None:
 
 def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows; the speed also as a multiple of the first job's."""
-    header = ("job", "launcher", "shape", "samples/s", "speed", "MB per rank", "MB per GPU", "accuracy", "equal")
+    header = (
+        "job",
+        "launcher",
+        "shape",
+        "samples/s",
+        "speed",
+        "MB per rank",
+        "MB per GPU",
+        "accuracy",
+        "equal",
+    )
     first = rows[0].samples_per_second if rows else None
     return header, [
         (
@@ -161,7 +184,9 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             one.launcher,
             one.shape,
             _text(one.samples_per_second, ".0f"),
-            _text(one.samples_per_second / first if first and one.samples_per_second else None, ".2f"),
+            _text(
+                one.samples_per_second / first if first and one.samples_per_second else None, ".2f"
+            ),
             _text(one.host_mb, ".0f"),
             _text(one.gpu_mb, ".0f"),
             _text(one.accuracy, ".3f"),

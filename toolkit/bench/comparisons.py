@@ -16,7 +16,8 @@ from toolkit.quoting import shell_words
 RECIPE = "pytorch_cpu"
 _STAND_IN = "stand-in.sif"
 
-# What the recipe pytorch_cpu says, in hpccm's words: a Debian base, packages of apt, Open MPI, packages of pip.
+# What the recipe pytorch_cpu says, in hpccm's words: a Debian base, packages of apt, Open MPI,
+# packages of pip.
 _HPCCM_RECIPE = """
 Stage0 += baseimage(image='debian:bookworm')
 Stage0 += packages(ospackages=['ca-certificates', 'g++', 'make', 'cmake', 'openssh-client', 'python3-dev', 'python3-venv'])
@@ -75,13 +76,28 @@ def image(directory: Path) -> str:
 
 def _ours(setting: Setting, words: Sequence[str], *, on_cluster: bool = True) -> Side:
     prefix = setting.prefix if on_cluster else ()
-    return Side(name=f"toolkit {__version__}", argv=(*prefix, *setting.toolkit, *words), shown=shell_words(("toolkit", *words)))
+    return Side(
+        name=f"toolkit {__version__}",
+        argv=(*prefix, *setting.toolkit, *words),
+        shown=shell_words(("toolkit", *words)),
+    )
 
 
-def _peer(peer: str, setting: Setting, words: Sequence[str], *, program: str | None = None, on_cluster: bool = True) -> Side:
+def _peer(
+    peer: str,
+    setting: Setting,
+    words: Sequence[str],
+    *,
+    program: str | None = None,
+    on_cluster: bool = True,
+) -> Side:
     prefix = setting.prefix if on_cluster else ()
     called = program or peer
-    return Side(name=peers.name(peer), argv=(*prefix, peers.program(called), *words), shown=shell_words((called, *words)))
+    return Side(
+        name=peers.name(peer),
+        argv=(*prefix, peers.program(called), *words),
+        shown=shell_words((called, *words)),
+    )
 
 
 def plan(setting: Setting) -> Comparison:
@@ -89,8 +105,15 @@ def plan(setting: Setting) -> Comparison:
     shape = ("--nodes", "2", "--ntasks-per-node", "2")
     return Comparison(
         what="plan",
-        ours=_ours(setting, ("run", "--dry-run", "--site", "generic", "--image", setting.image, *shape, "train.py")),
-        peer=_peer("torchx", setting, ("run", "-s", "slurm", "--dryrun", "dist.ddp", "-j", "2x2", "--script", "train.py")),
+        ours=_ours(
+            setting,
+            ("run", "--dry-run", "--site", "generic", "--image", setting.image, *shape, "train.py"),
+        ),
+        peer=_peer(
+            "torchx",
+            setting,
+            ("run", "-s", "slurm", "--dryrun", "dist.ddp", "-j", "2x2", "--script", "train.py"),
+        ),
         bar=0.6,
     )
 
@@ -100,7 +123,9 @@ def render(setting: Setting) -> Comparison:
     return Comparison(
         what="render",
         ours=_ours(setting, ("image", "render", RECIPE), on_cluster=False),
-        peer=_peer("hpccm", setting, ("--recipe", "recipe.py", "--format", "singularity"), on_cluster=False),
+        peer=_peer(
+            "hpccm", setting, ("--recipe", "recipe.py", "--format", "singularity"), on_cluster=False
+        ),
         bar=1.0,
     )
 
@@ -110,11 +135,18 @@ def submit(setting: Setting) -> Comparison:
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--job-name", JOB_NAME)
     return Comparison(
         what="submit",
-        ours=_ours(setting, ("run", "--detach", "--site", "generic", "--image", setting.image, *shape, "train.py")),
+        ours=_ours(
+            setting,
+            ("run", "--detach", "--site", "generic", "--image", setting.image, *shape, "train.py"),
+        ),
         peer=_peer("submitit", setting, ("submit.py",), program="python"),
         bar=1.5,
     )
 
 
-COMPARISONS: Mapping[str, Callable[[Setting], Comparison]] = {"plan": plan, "render": render, "submit": submit}
+COMPARISONS: Mapping[str, Callable[[Setting], Comparison]] = {
+    "plan": plan,
+    "render": render,
+    "submit": submit,
+}
 NEED_CLUSTER = frozenset({"plan", "submit"})

@@ -1,6 +1,7 @@
 """The steps that guides ask people to do by hand, the command that does each here, and how that went when it was last run. Pure.
 
-The rows are in ``jobs/coverage.toml``, what was measured in ``jobs/measured.json``; the README's table is made of both.
+The rows are in ``jobs/coverage.toml``, what was measured in ``jobs/measured.json``; the README's
+table is made of both.
 """
 
 from __future__ import annotations
@@ -83,7 +84,11 @@ def judged(row: Row, code: int, output: str) -> tuple[dict[str, str], str]:
     found = re.search(row.expect, output, re.MULTILINE | re.DOTALL)
     if found is None:
         return {}, f"its output does not match {row.expect}"
-    return {name.replace("_", " "): value for name, value in found.groupdict().items() if value is not None}, ""
+    return {
+        name.replace("_", " "): value
+        for name, value in found.groupdict().items()
+        if value is not None
+    }, ""
 
 
 def table(coverage: Coverage, measured: Mapping[str, Measured]) -> str:
@@ -96,7 +101,14 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
         for row in guide.rows:
             known = measured.get(row.command)
             time = f"{known.seconds:.0f} s" if known else "its test" if row.own_test else "not yet"
-            said = ", ".join(f"{name} {value}" if name != "said" else value for name, value in known.result.items()) if known else ""
+            said = (
+                ", ".join(
+                    f"{name} {value}" if name != "said" else value
+                    for name, value in known.result.items()
+                )
+                if known
+                else ""
+            )
             said = _LONG.sub(r"\1", said)
             yield (
                 f"`{row.program} {row.command}`".replace("|", r"\|"),

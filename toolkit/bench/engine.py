@@ -47,13 +47,18 @@ def running(directory: Path) -> Iterator[Engine]:
     """
     client = shutil.which("docker", path=_PATH) or shell.which("docker")
     if client is None:
-        raise NeedsInstallError("Docker is not installed here", next_step="apt-get install docker.io, or set DOCKER_HOST")
+        raise NeedsInstallError(
+            "Docker is not installed here",
+            next_step="apt-get install docker.io, or set DOCKER_HOST",
+        )
     named = os.environ.get("DOCKER_HOST")
     if named:
         yield _asked(client, named)
         return
     if os.geteuid() != 0:
-        raise ForbiddenError("only root can start a Docker engine", next_step="set DOCKER_HOST to one that runs")
+        raise ForbiddenError(
+            "only root can start a Docker engine", next_step="set DOCKER_HOST to one that runs"
+        )
     process = _start(directory)
     try:
         yield _wait(client, directory, process)
@@ -68,13 +73,36 @@ def running(directory: Path) -> Iterator[Engine]:
 
 def _start(directory: Path) -> subprocess.Popen[str]:
     """With mounts of its own, which end with it, and without networks: what it runs sees the machine's."""
-    options: list[str | Path] = ["--data-root", directory / "data", "--exec-root", directory / "exec", "--pidfile", directory / "pid"]
-    options += ["--host", f"unix://{directory}/socket", "--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level", "error"]
+    options: list[str | Path] = [
+        "--data-root",
+        directory / "data",
+        "--exec-root",
+        directory / "exec",
+        "--pidfile",
+        directory / "pid",
+    ]
+    options += [
+        "--host",
+        f"unix://{directory}/socket",
+        "--exec-opt",
+        "native.cgroupdriver=cgroupfs",
+        "--log-level",
+        "error",
+    ]
     options += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
     with (directory / "log").open("w") as log:
-        argv: list[str | Path] = ["unshare", "--mount", "--propagation", "private", "dockerd", *options]
+        argv: list[str | Path] = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "dockerd",
+            *options,
+        ]
         environment = {**os.environ, "PATH": f"{_PATH}:{os.environ.get('PATH', '')}"}
-        return shell.start(argv, env=environment, stdout=log.fileno(), stderr=log.fileno(), new_session=True)
+        return shell.start(
+            argv, env=environment, stdout=log.fileno(), stderr=log.fileno(), new_session=True
+        )
 
 
 def _wait(client: str, directory: Path, process: subprocess.Popen[str]) -> Engine:
@@ -90,5 +118,7 @@ def _wait(client: str, directory: Path, process: subprocess.Popen[str]) -> Engin
 
 def _asked(client: str, address: str) -> Engine:
     environment = {**os.environ, "DOCKER_HOST": address, "DOCKER_BUILDKIT": "1"}
-    version = shell.run([client, "version", "--format", "{{.Server.Version}}"], env=environment, timeout=30).stdout.strip()
+    version = shell.run(
+        [client, "version", "--format", "{{.Server.Version}}"], env=environment, timeout=30
+    ).stdout.strip()
     return Engine(client, environment, version)

@@ -14,7 +14,8 @@ from toolkit.explain.model import Evidence, Explanation, Rule
 from toolkit.explain.rulebook import rules
 from toolkit.model.base import Model
 
-# Which part of a set must come out right; of logs that no rule was made from, and none may be wrong with certainty.
+# Which part of a set must come out right; of logs that no rule was made from, and none may be wrong
+# with certainty.
 BARS = {"known": 1.0, "later": 0.9, "healthy": 1.0}
 
 
@@ -65,7 +66,11 @@ def count(directory: Path) -> tuple[Count, ...]:
         ConfigError: it is not there.
     """
     if not directory.is_dir():
-        raise ConfigError("the captured logs are not here", place=str(directory), next_step="run it in a checkout, or name their directory")
+        raise ConfigError(
+            "the captured logs are not here",
+            place=str(directory),
+            next_step="run it in a checkout, or name their directory",
+        )
     known = rules()
     return (
         _counted("known", [*_captured(directory / "captured"), *_examples(known)], known),
@@ -82,13 +87,19 @@ def _captured(directory: Path) -> Iterator[_Log]:
 def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
     for name, rule in known.items():
         for number, one in enumerate(rule.examples):
-            yield _Log(f"{name} {number + 1}", Evidence(pasted(one.log), one.state, one.exit_code, one.launcher, one.nodes_down), name)
+            yield _Log(
+                f"{name} {number + 1}",
+                Evidence(pasted(one.log), one.state, one.exit_code, one.launcher, one.nodes_down),
+                name,
+            )
 
 
 def _later(directory: Path) -> Iterator[_Log]:
     """Yield logs as users paste them; ``expected.json`` tells which words the cause of each must have."""
     index = directory / "expected.json"
-    expected: dict[str, str] = json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
+    expected: dict[str, str] = (
+        json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
+    )
     for name, words in sorted(expected.items()):
         yield _Log(name, of_file(directory / name), words=words)
 

@@ -66,12 +66,19 @@ def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt =
     prepared = prepare(target, settings, here)
     prepared = Prepared(adapt(prepared.inputs), prepared.client)
     paths, decided = write(prepared.inputs)
-    say("plan", f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, site {decided.site}")
+    say(
+        "plan",
+        f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, site {decided.site}",
+    )
     local = prepared.inputs.site.access == "local-cluster"
     job_id = submit(paths, decided, prepared.client, default_name() if local else None).job_id
     try:
         for event in follow.follow(prepared.client, paths, decided, job_id):
-            if isinstance(event, logs.Line) and not logs.is_noise(event.text) and not event.text.startswith("{"):
+            if (
+                isinstance(event, logs.Line)
+                and not logs.is_noise(event.text)
+                and not event.text.startswith("{")
+            ):
                 say(event.label or "batch", event.text)
             elif isinstance(event, follow.Changed):
                 say(event.state.state.lower(), f"job {job_id} {event.state.nodes}".rstrip())

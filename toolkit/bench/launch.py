@@ -1,8 +1,10 @@
 """From ``sbatch`` to the first all-reduce that is done: a script that `toolkit run` wrote, beside one that people write by hand.
 
-Both start the same ranks of the same script in the same image on the same nodes, in turns, one job at a time. What is timed begins before
-sbatch is called and ends when the first rank has the sum, by the node's clock; nodes and login node need the same time. Planning is not in
-it: `toolkit bench cli` measures that. ``throughput`` compares what the ranks then do, in the container and without one.
+Both start the same ranks of the same script in the same image on the same nodes, in turns, one job
+at a time. What is timed begins before sbatch is called and ends when the first rank has the sum, by
+the node's clock; nodes and login node need the same time. Planning is not in it: `toolkit bench
+cli` measures that. ``throughput`` compares what the ranks then do, in the container and without
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from toolkit.progress import Progress
 LAUNCHERS = ("srun", "torchrun")
 LAUNCH_BAR, THROUGHPUT_BAR = 1.05, 0.99
 SCRIPTS = Path(__file__).with_name("handwritten")
-_PATIENCE = 180.0  # seconds until a job has done what is measured, on a machine that is busy otherwise
+_PATIENCE = (
+    180.0  # seconds until a job has done what is measured, on a machine that is busy otherwise
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,14 @@ class Setting:
     env: Mapping[str, str]
 
 
-def run(image: str, launchers: tuple[str, ...], runs: int, progress: Progress, *, throughput: bool = False) -> list[measure.Outcome]:
+def run(
+    image: str,
+    launchers: tuple[str, ...],
+    runs: int,
+    progress: Progress,
+    *,
+    throughput: bool = False,
+) -> list[measure.Outcome]:
     """Measure the launchers ``runs`` times each; with ``throughput`` also the training, in place of none.
 
     Raises:
@@ -68,7 +79,8 @@ def run(image: str, launchers: tuple[str, ...], runs: int, progress: Progress, *
                 shutil.copy(script, place)
         prefix = stack.enter_context(cluster.running(progress, cwd=place))
         ours = environment(os.environ, cache / "byte-code") | {"TOOLKIT_CLUSTER": cluster.NAME}
-        # A place for byte code, told to a container by hand, would be read by its Python in place of what is in the image.
+        # A place for byte code, told to a container by hand, would be read by its Python in place
+        # of what is in the image.
         env = {name: value for name, value in ours.items() if not name.startswith("PYTHON")}
         setting = Setting(place, prefix, found.path, ours, env)
         measured = [_launch(setting, name, runs, progress) for name in launchers]
@@ -78,7 +90,18 @@ def run(image: str, launchers: tuple[str, ...], runs: int, progress: Progress, *
 def _side(setting: Setting, name: str, words: tuple[str, ...], script: str, result: str) -> Path:
     """The script that `toolkit run` writes for one side; its directory is there, as a run's would be."""
     directory = setting.place / "runs" / f"{name}-0001"
-    argv = [*ourselves(), "run", "--dry-run", "--image", setting.image, "--job-name", name, *words, script, result]
+    argv = [
+        *ourselves(),
+        "run",
+        "--dry-run",
+        "--image",
+        setting.image,
+        "--job-name",
+        name,
+        *words,
+        script,
+        result,
+    ]
     text = shell.run(argv, cwd=setting.place, env=setting.ours, timeout=60).stdout
     (directory / "logs").mkdir(parents=True)
     (directory / "job.sbatch").write_text(text, encoding="utf-8")
@@ -86,13 +109,30 @@ def _side(setting: Setting, name: str, words: tuple[str, ...], script: str, resu
 
 
 def _launch(setting: Setting, launcher: str, runs: int, progress: Progress) -> measure.Outcome:
-    words = ("--nodes", "2", "--ntasks-per-node", "1", "--cpus-per-task", "1", "--time", "10", "--launcher", launcher)
+    words = (
+        "--nodes",
+        "2",
+        "--ntasks-per-node",
+        "1",
+        "--cpus-per-task",
+        "1",
+        "--time",
+        "10",
+        "--launcher",
+        launcher,
+    )
     mine = _side(setting, f"first-{launcher}", words, "first.py", "ours.stamp")
     by_hand = (f"{launcher}.sbatch", setting.image, "first.py", "peer.stamp")
     comparison = measure.Comparison(
         what=f"launch by {launcher}",
-        ours=measure.Side(name=f"toolkit {__version__}", argv=(str(mine),), shown=f"sbatch job.sbatch  # --launcher {launcher}"),
-        peer=measure.Side(name="by hand", argv=by_hand, shown=f"sbatch {launcher}.sbatch IMAGE first.py"),
+        ours=measure.Side(
+            name=f"toolkit {__version__}",
+            argv=(str(mine),),
+            shown=f"sbatch job.sbatch  # --launcher {launcher}",
+        ),
+        peer=measure.Side(
+            name="by hand", argv=by_hand, shown=f"sbatch {launcher}.sbatch IMAGE first.py"
+        ),
         bar=LAUNCH_BAR,
     )
     progress.begin(comparison.what, f"{runs} jobs and {runs} by hand")
@@ -107,13 +147,32 @@ def _launch(setting: Setting, launcher: str, runs: int, progress: Progress) -> m
 
 def _throughput(setting: Setting, host: Path, runs: int, progress: Progress) -> measure.Outcome:
     """Seconds for one sample, so that less is better here as well; the bar is that of samples by second, turned round."""
-    words = ("--nodes", "1", "--ntasks-per-node", "2", "--cpus-per-task", "1", "--time", "10", "--launcher", "torchrun")
+    words = (
+        "--nodes",
+        "1",
+        "--ntasks-per-node",
+        "2",
+        "--cpus-per-task",
+        "1",
+        "--time",
+        "10",
+        "--launcher",
+        "torchrun",
+    )
     mine = _side(setting, "throughput", words, "throughput.py", "ours.result")
     on_host = ("host.sbatch", str(host / "bin/torchrun"), "throughput.py", "peer.result")
     comparison = measure.Comparison(
         what="training",
-        ours=measure.Side(name="in the container", argv=(str(mine),), shown="sbatch job.sbatch  # --launcher torchrun"),
-        peer=measure.Side(name="on the host", argv=on_host, shown="sbatch host.sbatch VENV/bin/torchrun throughput.py"),
+        ours=measure.Side(
+            name="in the container",
+            argv=(str(mine),),
+            shown="sbatch job.sbatch  # --launcher torchrun",
+        ),
+        peer=measure.Side(
+            name="on the host",
+            argv=on_host,
+            shown="sbatch host.sbatch VENV/bin/torchrun throughput.py",
+        ),
         bar=1 / THROUGHPUT_BAR,
     )
     progress.begin(comparison.what, f"{runs} jobs in the container and {runs} on the host")
@@ -136,7 +195,9 @@ def _per_sample(text: str, began: float) -> float:
     return 1 / float(json.loads(text)["samples_per_second"])
 
 
-def seconds_to(setting: Setting, words: tuple[str, ...], result: str, read: Callable[[str, float], float]) -> float:
+def seconds_to(
+    setting: Setting, words: tuple[str, ...], result: str, read: Callable[[str, float], float]
+) -> float:
     """Submit a script, wait until its job has written ``result`` and has ended, and read what it says.
 
     Raises:
@@ -145,25 +206,43 @@ def seconds_to(setting: Setting, words: tuple[str, ...], result: str, read: Call
     path = setting.place / result
     path.unlink(missing_ok=True)
     began = time.time()
-    submitted = shell.run([*setting.prefix, "sbatch", "--parsable", *words], cwd=setting.place, env=setting.env, timeout=60)
+    submitted = shell.run(
+        [*setting.prefix, "sbatch", "--parsable", *words],
+        cwd=setting.place,
+        env=setting.env,
+        timeout=60,
+    )
     job = submitted.stdout.strip().split(";")[0]
     waiting = time.monotonic() + _PATIENCE
     while _queued(setting, job):
         if time.monotonic() > waiting:
             shell.run([*setting.prefix, "scancel", job], env=setting.env, check=False)
-            raise CommandFailedError(f"job {job} took longer than {_PATIENCE:g} s", place=words[0], details=list(_log(setting, job)))
+            raise CommandFailedError(
+                f"job {job} took longer than {_PATIENCE:g} s",
+                place=words[0],
+                details=list(_log(setting, job)),
+            )
         time.sleep(0.3)
     if not path.is_file():
-        raise CommandFailedError(f"job {job} ended without a result", place=words[0], details=list(_log(setting, job)))
+        raise CommandFailedError(
+            f"job {job} ended without a result", place=words[0], details=list(_log(setting, job))
+        )
     return read(path.read_text(encoding="utf-8"), began)
 
 
 def _queued(setting: Setting, job: str) -> bool:
     """Whether a job has not ended; the nodes must be free again before the next one is timed."""
-    said = shell.run([*setting.prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"], env=setting.env, check=False)
+    said = shell.run(
+        [*setting.prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"],
+        env=setting.env,
+        check=False,
+    )
     return bool(said.stdout.strip())
 
 
 def _log(setting: Setting, job: str) -> Iterator[str]:
-    for path in (*setting.place.glob(f"*-{job}.log"), *setting.place.glob(f"runs/*/logs/{job}*.log")):
+    for path in (
+        *setting.place.glob(f"*-{job}.log"),
+        *setting.place.glob(f"runs/*/logs/{job}*.log"),
+    ):
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]

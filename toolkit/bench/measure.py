@@ -64,7 +64,9 @@ def times(values: Sequence[float]) -> Times:
     return Times(median=statistics.median(values), smallest=min(values), largest=max(values))
 
 
-def seconds(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 120) -> float:
+def seconds(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 120
+) -> float:
     """Wall time of a whole process.
 
     Raises:
@@ -75,7 +77,9 @@ def seconds(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: 
     return time.perf_counter() - started
 
 
-def alternate(ours: Callable[[], float], peer: Callable[[], float], *, runs: int, warm_ups: int = 1) -> list[tuple[float, float]]:
+def alternate(
+    ours: Callable[[], float], peer: Callable[[], float], *, runs: int, warm_ups: int = 1
+) -> list[tuple[float, float]]:
     """Take turns, ours first; what the first turns cost (caches, byte code) is thrown away."""
     pairs = [(ours(), peer()) for _ in range(warm_ups + runs)]
     return pairs[warm_ups:]
@@ -102,7 +106,8 @@ def judge(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Outco
 def of_medians(outcome: Outcome) -> Outcome:
     """The same, judged by the ratio of both medians; smallest and largest stay those of the pairs.
 
-    For what starts on machines that are busy by themselves: one pair in which the other side waited for something says little.
+    For what starts on machines that are busy by themselves: one pair in which the other side waited
+    for something says little.
     """
     ratio = outcome.ours.median / outcome.peer.median
     return msgspec.structs.replace(

@@ -11,7 +11,8 @@ from toolkit import shell
 from toolkit.files import write_atomically
 from toolkit.progress import Progress
 
-# Pinned, so that a bar means the same next year. torchx plans and renders without torch, which is not installed.
+# Pinned, so that a bar means the same next year. torchx plans and renders without torch, which is
+# not installed.
 PINS = {"torchx": "0.7.0", "hpccm": "26.5.0", "submitit": "1.5.4"}
 
 
@@ -46,6 +47,9 @@ def install(progress: Progress) -> None:
     progress.begin("peers", ", ".join(name(peer) for peer in PINS), expected=20)
     shutil.rmtree(directory, ignore_errors=True)
     shell.run([sys.executable, "-m", "venv", directory], timeout=120)
-    shell.run([directory / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], timeout=900)
+    shell.run(
+        [directory / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
+        timeout=900,
+    )
     write_atomically(listed, "\n".join(wanted) + "\n")
     progress.end()

@@ -14,7 +14,13 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("", "8 3", "2 3", "8 3 2 3", "4 2", "12 4")
 
 
-def svg(title: str, x_label: str, y_label: str, series: Mapping[str, Points], tick: Callable[[float], str]) -> str:
+def svg(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Mapping[str, Points],
+    tick: Callable[[float], str],
+) -> str:
     """Lines with a point for each value; both axes are logarithmic, because both span several powers of ten.
 
     Args:
@@ -33,15 +39,23 @@ def svg(title: str, x_label: str, y_label: str, series: Mapping[str, Points], ti
         f'<g transform="rotate(-90 16 {_HEIGHT / 2:g})">{_text(16, _HEIGHT / 2, y_label)}</g>',
     ]
     for y in _decades([y for _, y in everything]):
-        parts += [_line(_LEFT, y_place(y), _WIDTH - _RIGHT, y_place(y)), _text(_LEFT - 6, y_place(y) + 4, f"{y:g}", anchor="end")]
+        parts += [
+            _line(_LEFT, y_place(y), _WIDTH - _RIGHT, y_place(y)),
+            _text(_LEFT - 6, y_place(y) + 4, f"{y:g}", anchor="end"),
+        ]
     for x in sorted({x for x, _ in everything}):
-        parts += [_line(x_place(x), _TOP, x_place(x), _HEIGHT - _BOTTOM), _text(x_place(x), _HEIGHT - _BOTTOM + 18, tick(x), size=10)]
+        parts += [
+            _line(x_place(x), _TOP, x_place(x), _HEIGHT - _BOTTOM),
+            _text(x_place(x), _HEIGHT - _BOTTOM + 18, tick(x), size=10),
+        ]
     for number, (name, points) in enumerate(kept.items()):
         parts += _series(name, [(x_place(x), y_place(y)) for x, y in points], number)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _scale(values: Sequence[float], base: int, start: float, end: float) -> Callable[[float], float]:
+def _scale(
+    values: Sequence[float], base: int, start: float, end: float
+) -> Callable[[float], float]:
     """From a value to its place between ``start`` and ``end``, the ends being powers of ``base`` around all values."""
     low, high = (math.floor(math.log(min(values), base)), math.ceil(math.log(max(values), base)))
     span = max(high - low, 1)

@@ -24,10 +24,15 @@ def ourselves() -> tuple[str, ...]:
 def environment(given: Mapping[str, str], byte_code: Path) -> dict[str, str]:
     """What both sides run in: no settings of Python's, and a place for byte code, which the warm-up fills.
 
-    Without it an editable checkout, or a shell with PYTHONDONTWRITEBYTECODE, would compile our code in every run and the peer's in none.
+    Without it an editable checkout, or a shell with PYTHONDONTWRITEBYTECODE, would compile our code
+    in every run and the peer's in none.
     """
-    kept = {name: value for name, value in given.items() if not name.startswith(("PYTHON", "TOOLKIT_"))}
-    images = {name: given[name] for name in ("TOOLKIT_IMAGES", "TOOLKIT_CLUSTER_DIR") if name in given}
+    kept = {
+        name: value for name, value in given.items() if not name.startswith(("PYTHON", "TOOLKIT_"))
+    }
+    images = {
+        name: given[name] for name in ("TOOLKIT_IMAGES", "TOOLKIT_CLUSTER_DIR") if name in given
+    }
     return {**kept, **images, "PYTHONPYCACHEPREFIX": str(byte_code)}
 
 
@@ -51,11 +56,18 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
         return [_measure(name, setting, runs, progress, here) for name in names]
 
 
-def _measure(name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path) -> measure.Outcome:
+def _measure(
+    name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path
+) -> measure.Outcome:
     comparison = comparisons.COMPARISONS[name](setting)
     progress.begin(name, f"{runs} runs and {runs} of {comparison.peer.name}")
     try:
-        outcome = measure.measure(comparison, runs=runs, cwd=cwd, env=environment(os.environ, peers.cache_directory() / "byte-code"))
+        outcome = measure.measure(
+            comparison,
+            runs=runs,
+            cwd=cwd,
+            env=environment(os.environ, peers.cache_directory() / "byte-code"),
+        )
     except BaseException:
         progress.end("stopped")
         raise

@@ -23,7 +23,10 @@ def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
         CommandFailedError: pip could not install it; its last lines are in the details.
     """
     if image.manifest is None or "torch" not in image.manifest.packages.pip:
-        raise NeedsInstallError("nobody knows what this image holds, so that it cannot be installed beside it", place=image.path)
+        raise NeedsInstallError(
+            "nobody knows what this image holds, so that it cannot be installed beside it",
+            place=image.path,
+        )
     held = image.manifest.packages
     minor = ".".join(held.apt.get("python3", "").split(".")[:2])
     wanted = [f"{name}=={held.pip[name]}" for name in _PACKAGES if name in held.pip]
@@ -36,8 +39,17 @@ def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     _empty(directory, minor)
     constraints = directory / "constraints.txt"
-    constraints.write_text("".join(f"{name}=={version}\n" for name, version in held.pip.items()), encoding="utf-8")
-    pip: list[str | Path] = [directory / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", constraints]
+    constraints.write_text(
+        "".join(f"{name}=={version}\n" for name, version in held.pip.items()), encoding="utf-8"
+    )
+    pip: list[str | Path] = [
+        directory / "bin/pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        constraints,
+    ]
     if not shell.run([*pip, *wanted], timeout=900, check=False).ok:
         shell.run([*pip, "--extra-index-url", _INDEX, *wanted], timeout=900)
     write_atomically(listed, "\n".join([minor, *wanted]) + "\n")
@@ -47,10 +59,22 @@ def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
 
 def _empty(directory: Path, minor: str) -> None:
     """An environment of Python ``minor``, which the distribution's own is rather than one that was built elsewhere."""
-    candidates = [path for path in (f"/usr/bin/python{minor}", shutil.which(f"python{minor}"), shutil.which("python3")) if path]
+    candidates = [
+        path
+        for path in (
+            f"/usr/bin/python{minor}",
+            shutil.which(f"python{minor}"),
+            shutil.which("python3"),
+        )
+        if path
+    ]
     for python in dict.fromkeys(candidates):
         version = (
-            shell.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=False) if Path(python).exists() else None
+            shell.run(
+                [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=False
+            )
+            if Path(python).exists()
+            else None
         )
         if version is None or version.stdout.strip() != minor:
             continue

@@ -13,8 +13,16 @@ from toolkit.runs.store import find
 
 
 @click.command("cancel")
-@click.argument("run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.argument(
+    "run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(run_names: tuple[str, ...], runs: Path) -> None:
     """Cancel runs, by name or job id; their logs are kept.
 
@@ -27,7 +35,10 @@ def command(run_names: tuple[str, ...], runs: Path) -> None:
         state, outcome = status.current(paths)
         if outcome is not None or state is None:
             console.note(
-                console.subject("ended", f"{paths.name} has ended already: {outcome.state if outcome else 'Slurm has forgotten it'}")
+                console.subject(
+                    "ended",
+                    f"{paths.name} has ended already: {outcome.state if outcome else 'Slurm has forgotten it'}",
+                )
             )
             continue
         submission = status.submission_of(paths)

@@ -24,7 +24,15 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 def _named(function: AnyFunction) -> AnyFunction:
     help_text = "Which cluster (default: $TOOLKIT_CLUSTER, else local)."
-    return click.option("--name", "--cluster", "name", metavar="NAME", default=default_name, show_default=False, help=help_text)(function)
+    return click.option(
+        "--name",
+        "--cluster",
+        "name",
+        metavar="NAME",
+        default=default_name,
+        show_default=False,
+        help=help_text,
+    )(function)
 
 
 def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -32,7 +40,11 @@ def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     del param
     from toolkit.localcluster.status import status
 
-    return [node.name for node in status(ctx.params.get("name") or default_name()).nodes if node.name.startswith(incomplete)]
+    return [
+        node.name
+        for node in status(ctx.params.get("name") or default_name()).nodes
+        if node.name.startswith(incomplete)
+    ]
 
 
 @click.group("cluster", invoke_without_command=True)
@@ -63,20 +75,65 @@ command.add_command(cluster_show.command)
 
 @command.command("up")
 @_named
-@click.option("--nodes", type=click.IntRange(1, 200), default=2, show_default=True, help="How many, called nid001, nid002, ...")
-@click.option("--cpus-per-node", type=click.IntRange(1), default=4, show_default=True, help="May be more than this machine has.")
-@click.option("--mem-per-node", metavar="SIZE", default="4000", show_default=True, help="In MB, or with a unit: 16G. May be more, too.")
-@click.option("--gpus-per-node", metavar="N[,N...]", default="0", show_default=True, help="Simulated; one number, or one for each node.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 200),
+    default=2,
+    show_default=True,
+    help="How many, called nid001, nid002, ...",
+)
+@click.option(
+    "--cpus-per-node",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="May be more than this machine has.",
+)
+@click.option(
+    "--mem-per-node",
+    metavar="SIZE",
+    default="4000",
+    show_default=True,
+    help="In MB, or with a unit: 16G. May be more, too.",
+)
+@click.option(
+    "--gpus-per-node",
+    metavar="N[,N...]",
+    default="0",
+    show_default=True,
+    help="Simulated; one number, or one for each node.",
+)
 @click.option("--gpu-type", metavar="TYPE", help="Such as v100, for --gres=gpu:v100:2.")
 @click.option(
-    "--partition", "partitions", metavar="SPEC", multiple=True, help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above."
+    "--partition",
+    "partitions",
+    metavar="SPEC",
+    multiple=True,
+    help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above.",
 )
-@click.option("--shape", "shape_file", type=click.Path(path_type=Path), metavar="FILE", help="Nodes and partitions from a TOML file.")
 @click.option(
-    "--like", metavar="SITE", shell_complete=complete_sites, help="A site's partitions and rules; --nodes of each, --partition: only these."
+    "--shape",
+    "shape_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Nodes and partitions from a TOML file.",
 )
-@click.option("--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers.")
-@click.option("--share", type=click.Path(), metavar="DIR", multiple=True, help="A directory below /tmp that all nodes see; repeatable.")
+@click.option(
+    "--like",
+    metavar="SITE",
+    shell_complete=complete_sites,
+    help="A site's partitions and rules; --nodes of each, --partition: only these.",
+)
+@click.option(
+    "--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers."
+)
+@click.option(
+    "--share",
+    type=click.Path(),
+    metavar="DIR",
+    multiple=True,
+    help="A directory below /tmp that all nodes see; repeatable.",
+)
 @click.pass_context
 def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
     """Bring the cluster up. If it is up already, nothing happens.
@@ -109,15 +166,27 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
     gpus = sum(group.gpus for group in shape.nodes)
     with console.Steps() as steps:
         if gpus:
-            steps.say("gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there")
+            steps.say(
+                "gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there"
+            )
         for text in like.said if like else ():
             steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
     console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
     if named:
-        console.out(console.subject("use it", f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}"))
-    console.out(console.subject("next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"))
+        console.out(
+            console.subject(
+                "use it",
+                f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}",
+            )
+        )
+    console.out(
+        console.subject(
+            "next",
+            f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}",
+        )
+    )
 
 
 @command.command("down")
@@ -180,13 +249,23 @@ def _show(found: Status, others: tuple[str, ...]) -> None:
     console.out(console.table(header, rows))
     console.out()
     limits = [
-        (part.name + "*" * part.default, part.nodes, part.max_nodes or "no limit", part.max_time or "no limit") for part in found.partitions
+        (
+            part.name + "*" * part.default,
+            part.nodes,
+            part.max_nodes or "no limit",
+            part.max_time or "no limit",
+        )
+        for part in found.partitions
     ]
     console.out(console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits))
     console.out()
     facts = {
-        "controller": "answers" if found.controller else "does not answer; next: toolkit cluster down, then up",
-        "accounting": "on: sacct answers" if found.accounting else "off: finished jobs are in squeue --states=all",
+        "controller": "answers"
+        if found.controller
+        else "does not answer; next: toolkit cluster down, then up",
+        "accounting": "on: sacct answers"
+        if found.accounting
+        else "off: finished jobs are in squeue --states=all",
         "gpus": "simulated; no GPU is there" if any(node.gpus for node in found.nodes) else "none",
         "logs": found.logs,
         "slurm.conf": found.slurm_conf,
@@ -195,9 +274,16 @@ def _show(found: Status, others: tuple[str, ...]) -> None:
     console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
 
 
-@command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@command.command(
+    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @_named
-@click.option("--node", metavar="NODE", shell_complete=_node_names, help="On this node; without it, on the login side.")
+@click.option(
+    "--node",
+    metavar="NODE",
+    shell_complete=_node_names,
+    help="On this node; without it, on the login side.",
+)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
     """Run a command in the cluster: Slurm's own, or any other. Its exit code is this one's.
@@ -215,7 +301,12 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
 
 @command.command("shell")
 @_named
-@click.option("--node", metavar="NODE", shell_complete=_node_names, help="On this node; without it, on the login side.")
+@click.option(
+    "--node",
+    metavar="NODE",
+    shell_complete=_node_names,
+    help="On this node; without it, on the login side.",
+)
 def shell(name: str, node: str | None) -> None:
     """Open a shell on the login side of the cluster, where sbatch, srun and the others are at hand.
 
@@ -232,7 +323,9 @@ def shell(name: str, node: str | None) -> None:
 def _switch(verb: Verb, help_text: str, *, wait: bool) -> None:
     @command.command(verb, help=help_text)
     @_named
-    @click.option("--wait/--no-wait", default=wait, show_default=True, help="Wait until Slurm has noticed.")
+    @click.option(
+        "--wait/--no-wait", default=wait, show_default=True, help="Wait until Slurm has noticed."
+    )
     @click.argument("node", shell_complete=_node_names)
     def switch(name: str, wait: bool, node: str) -> None:
         from toolkit.localcluster.nodes import switch as act
@@ -242,7 +335,12 @@ def _switch(verb: Verb, help_text: str, *, wait: bool) -> None:
         console.out(console.subject(node, state.state if state else _DONE[verb]))
 
 
-_DONE: dict[Verb, str] = {"cut": "is cut off", "join": "is joined", "kill": "is switched off", "start": "is switched on"}
+_DONE: dict[Verb, str] = {
+    "cut": "is cut off",
+    "join": "is joined",
+    "kill": "is switched off",
+    "start": "is switched on",
+}
 
 _switch(
     "cut",

@@ -33,13 +33,24 @@ def shape_of(ctx: click.Context, *, shape_file: Path | None, nodes: int, **optio
             partitions=options["partitions"],
             accounting=options["accounting"],
         )
-    _alone(ctx, "--shape", str(shape_file), ("nodes", "cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "partitions"))
+    _alone(
+        ctx,
+        "--shape",
+        str(shape_file),
+        ("nodes", "cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "partitions"),
+    )
     shape = shapes.from_file(shape_file)
     return replace(shape, accounting=True) if options["accounting"] else shape
 
 
 def likeness(
-    ctx: click.Context, *, like: str | None, nodes: int, partitions: tuple[str, ...], accounting: bool, **_: Any
+    ctx: click.Context,
+    *,
+    like: str | None,
+    nodes: int,
+    partitions: tuple[str, ...],
+    accounting: bool,
+    **_: Any,
 ) -> Likeness | None:
     """The imitation of a site; None: nobody asked for one.
 
@@ -53,7 +64,9 @@ def likeness(
 
     others = ("cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "shape_file")
     _alone(ctx, "--like", f"a site of yours that extends {like}", others)
-    found = imitate(sites.load(like), most=nodes, chosen=partitions, accounting=accounting, there=directory_here)
+    found = imitate(
+        sites.load(like), most=nodes, chosen=partitions, accounting=accounting, there=directory_here
+    )
     if packages.imitates():
         return found
     missing = "rules are not Slurm's own here: it lacks the plugin job_submit/lua"
@@ -72,4 +85,8 @@ def _alone(ctx: click.Context, one: str, where: str, others: tuple[str, ...]) ->
     for option in others:
         if ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
             flag = flags.get(option, "--" + option.replace("_", "-"))
-            raise UsageError(f"{flag} and {one} both describe the cluster", place=flag, next_step=f"write it in {where}")
+            raise UsageError(
+                f"{flag} and {one} both describe the cluster",
+                place=flag,
+                next_step=f"write it in {where}",
+            )

@@ -18,18 +18,47 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.option("--nodes", "-N", metavar="N", type=NODES, help="Say where a job of so many nodes would start soonest.")
-@click.option("--gpus-per-node", "--gpus", "gpus", type=click.IntRange(0), help="... with so many GPUs on each.")
+@click.option(
+    "--nodes",
+    "-N",
+    metavar="N",
+    type=NODES,
+    help="Say where a job of so many nodes would start soonest.",
+)
+@click.option(
+    "--gpus-per-node",
+    "--gpus",
+    "gpus",
+    type=click.IntRange(0),
+    help="... with so many GPUs on each.",
+)
 @click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
-@click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank.")
+@click.option(
+    "--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank."
+)
 @click.option("--time", "-t", metavar="TIME", help="... for so long.")
 @click.option("--account", "-A", metavar="NAME", help="... charged to this account.")
 @click.option("--qos", "-q", metavar="NAME", help="... of this quality of service.")
 @click.option("--constraint", "-C", metavar="LIST", help="... on nodes with these features.")
-@click.option("--comment", metavar="TEXT", help="... with this comment (default: the site's own example, where it wants one).")
-@click.option("--site", metavar="NAME", shell_complete=complete_sites, help="Which cluster (default auto, as of `toolkit run`).")
+@click.option(
+    "--comment",
+    metavar="TEXT",
+    help="... with this comment (default: the site's own example, where it wants one).",
+)
+@click.option(
+    "--site",
+    metavar="NAME",
+    shell_complete=complete_sites,
+    help="Which cluster (default auto, as of `toolkit run`).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(nodes: int | str | None, gpus: int | None, site: str | None, as_json: bool, **more: int | str | None) -> None:
+def command(
+    nodes: int | str | None,
+    gpus: int | None,
+    site: str | None,
+    as_json: bool,
+    **more: int | str | None,
+) -> None:
     """Show partitions, free GPUs, limits, and what of them is yours; on any cluster, also the one of `toolkit cluster up`.
 
     With a shape, Slurm is asked where a job of it would start soonest (sbatch --test-only; nothing is submitted).
@@ -44,8 +73,13 @@ def command(nodes: int | str | None, gpus: int | None, site: str | None, as_json
     from toolkit.slurm import inventory
     from toolkit.slurm.client import Client
 
-    asked = {"nodes": str(nodes).replace(":", "-") if nodes else None, "gres": f"gpu:{gpus}" if gpus else None}
-    asked |= {name.replace("_", "-"): str(value) for name, value in more.items() if value is not None}
+    asked = {
+        "nodes": str(nodes).replace(":", "-") if nodes else None,
+        "gres": f"gpu:{gpus}" if gpus else None,
+    }
+    asked |= {
+        name.replace("_", "-"): str(value) for name, value in more.items() if value is not None
+    }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_place(site or chosen_site(Path.cwd()))
     found = inventory.ask(Client(place.access), place.site, shape or None)
@@ -60,11 +94,27 @@ def _whole(value: Any) -> Any:
     """A model with all of its keys, also those that have their usual value."""
     from msgspec.structs import asdict
 
-    return {name: _whole(part) for name, part in asdict(value).items()} if isinstance(value, Model) else value
+    return (
+        {name: _whole(part) for name, part in asdict(value).items()}
+        if isinstance(value, Model)
+        else value
+    )
 
 
 def _lines(found: Sequence[Standing], shape: str) -> Iterator[str]:
-    header = ("PARTITION", "GPUS PER NODE", "IDLE", "MIXED", "FULL", "DOWN", "FREE GPUS", "TIME", "YOUR JOBS", "RUNNING", "YOUR GPUS")
+    header = (
+        "PARTITION",
+        "GPUS PER NODE",
+        "IDLE",
+        "MIXED",
+        "FULL",
+        "DOWN",
+        "FREE GPUS",
+        "TIME",
+        "YOUR JOBS",
+        "RUNNING",
+        "YOUR GPUS",
+    )
     rows = [
         (
             one.queue.name + "*" * one.queue.default + ("" if one.queue.up else " (off)"),
@@ -106,7 +156,11 @@ def _starts(found: Sequence[Standing], shape: str) -> Iterator[str]:
 
     able = soonest(found)
     rows = [(one.queue.name, _when(one.start.at), one.start.nodes) for one in able if one.start]
-    rows += [(one.queue.name, "never", one.start.refused) for one in found if one.start and not one.start.at]
+    rows += [
+        (one.queue.name, "never", one.start.refused)
+        for one in found
+        if one.start and not one.start.at
+    ]
     yield f"a job of {shape}, as Slurm guesses now:"
     yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)
     if able:

@@ -64,7 +64,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Format columns as wide as they need to be; the last one is not padded."""
     cells = [[one_line(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def show_error(error: ToolkitError) -> None:
@@ -103,14 +106,30 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
         except ToolkitError as error:
             if options.get("as_json"):
                 findings = error.findings if isinstance(error, PlanError) else (error,)
-                out_json({"error": error.cause, "exit_code": error.exit_code, "findings": [_finding(one) for one in findings]})
+                out_json(
+                    {
+                        "error": error.cause,
+                        "exit_code": error.exit_code,
+                        "findings": [_finding(one) for one in findings],
+                    }
+                )
             raise
 
     return call
 
 
 def _finding(error: ToolkitError) -> dict[str, Any]:
-    keys = ("place", "cause", "source", "next_step", "close", "choices", "details", "kind", "exit_code")
+    keys = (
+        "place",
+        "cause",
+        "source",
+        "next_step",
+        "close",
+        "choices",
+        "details",
+        "kind",
+        "exit_code",
+    )
     return {key: getattr(error, key) for key in keys}
 
 
@@ -157,7 +176,13 @@ class Steps:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
-        self.end("done" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "failed")
+        self.end(
+            "done"
+            if kind is None
+            else "stopped"
+            if issubclass(kind, KeyboardInterrupt)
+            else "failed"
+        )
 
     def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
         self.end()
@@ -183,15 +208,27 @@ class Steps:
             with self._lock:
                 if self._current and self._live:
                     _count(self._current, self._width)
-                elif self._current and not self._current.announced and time.monotonic() - self._current.started > _LONG:
+                elif (
+                    self._current
+                    and not self._current.announced
+                    and time.monotonic() - self._current.started > _LONG
+                ):
                     self._current = self._current._replace(announced=True)
-                    note(subject(self._current.name, f"{self._current.detail} ...{_about(self._current.expected)}"))
+                    note(
+                        subject(
+                            self._current.name,
+                            f"{self._current.detail} ...{_about(self._current.expected)}",
+                        )
+                    )
 
 
 def _count(step: _Step, width: int) -> None:
     """Draw the line of a step that is under way over itself."""
     passed = time.monotonic() - step.started
-    line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}")
+    line = subject(
+        step.name,
+        f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}",
+    )
     print(f"{_ERASE}{one_line(line)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
 
 

@@ -17,7 +17,9 @@ _DOWN = ("cluster", "down", "--name", CLUSTER)
 
 
 @click.command("demo")
-@click.option("--image", default="pytorch_cpu", show_default=True, help="Recipe to build and to train in.")
+@click.option(
+    "--image", default="pytorch_cpu", show_default=True, help="Recipe to build and to train in."
+)
 @click.option("--keep", is_flag=True, help="Leave the cluster up.")
 def command(image: str, keep: bool) -> int:
     """Build an image, bring two nodes up, train on 2 nodes x 2 ranks, show the result, take the cluster down.
@@ -29,7 +31,9 @@ def command(image: str, keep: bool) -> int:
       toolkit demo
       toolkit demo --keep     and then: TOOLKIT_CLUSTER=demo toolkit run jobs/digits-horovod
     """
-    os.environ["TOOLKIT_CLUSTER"] = CLUSTER  # the runs of this process go there, whatever else is up
+    os.environ["TOOLKIT_CLUSTER"] = (
+        CLUSTER  # the runs of this process go there, whatever else is up
+    )
     _type(("image", "build", image))
     try:
         _type(_UP)
@@ -59,8 +63,17 @@ def _summary() -> None:
     if outcome is None:
         return
     console.out("")
-    console.out(console.subject("accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"))
+    console.out(
+        console.subject(
+            "accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"
+        )
+    )
     for host, ranks in outcome.ranks.items():
         console.out(console.subject("ranks", f"{','.join(map(str, ranks))} on {host}"))
     console.out(console.subject("run", os.path.relpath(paths.directory)))
-    console.out(console.subject("next", "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py"))
+    console.out(
+        console.subject(
+            "next",
+            "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py",
+        )
+    )

@@ -19,9 +19,25 @@ _OUTCOME = len("not checked")
 
 
 @click.command("doctor")
-@click.option("--site", default="auto", shell_complete=complete_sites, metavar="NAME", help="The cluster; default: as toolkit run has it.")
-@click.option("--image", shell_complete=_images, metavar="NAME|PATH", help="That your jobs use; what runs on nodes runs in it.")
-@click.option("--nodes", "-N", type=click.IntRange(min=1), help="Look at so many nodes, too: up to four short jobs, through Slurm.")
+@click.option(
+    "--site",
+    default="auto",
+    shell_complete=complete_sites,
+    metavar="NAME",
+    help="The cluster; default: as toolkit run has it.",
+)
+@click.option(
+    "--image",
+    shell_complete=_images,
+    metavar="NAME|PATH",
+    help="That your jobs use; what runs on nodes runs in it.",
+)
+@click.option(
+    "--nodes",
+    "-N",
+    type=click.IntRange(min=1),
+    help="Look at so many nodes, too: up to four short jobs, through Slurm.",
+)
 @click.option(
     "--gpus-per-node",
     "--gpus",
@@ -33,7 +49,9 @@ _OUTCOME = len("not checked")
 @click.option("--time", "limit", default="5", show_default=True, help="Time limit of these jobs.")
 @click.option("--comment", help="Slurm's comment, where the site wants one.")
 @click.option("--account", "-A", help="Account that is charged.")
-@click.option("--dry-run", is_flag=True, help="Show the job that would look at the nodes, and stop.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the job that would look at the nodes, and stop."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
     site: str,
@@ -77,7 +95,11 @@ def command(
         _dry_run(wanted, case)
         return
     if nodes:
-        console.note(console.subject("looking", f"at this machine, and by jobs at {nodes} node{'s' if nodes > 1 else ''}"))
+        console.note(
+            console.subject(
+                "looking", f"at this machine, and by jobs at {nodes} node{'s' if nodes > 1 else ''}"
+            )
+        )
     width = max(map(len, CHECKS))
     found: list[Finding] = []
     for finding in findings(case):
@@ -87,12 +109,17 @@ def command(
     if as_json:
         import msgspec
 
-        console.out_json({"site": case.site.name if case.site else None, "findings": msgspec.to_builtins(found)})
+        console.out_json(
+            {"site": case.site.name if case.site else None, "findings": msgspec.to_builtins(found)}
+        )
     else:
         _print_unchecked(found)
     wrong = [one.name for one in found if one.outcome == "FAIL"]
     if wrong:
-        raise PreflightError(f"{len(wrong)} of {len(found)} items would keep jobs from running", place=", ".join(wrong))
+        raise PreflightError(
+            f"{len(wrong)} of {len(found)} items would keep jobs from running",
+            place=", ".join(wrong),
+        )
 
 
 def _dry_run(wanted: Wanted, case: Case) -> None:
@@ -104,7 +131,9 @@ def _dry_run(wanted: Wanted, case: Case) -> None:
         console.note("no job would be run: it takes --nodes and --image")
         return
     console.out(shell_words(("toolkit", "run", *probe_words(wanted, case.image), str(PROBE))))
-    console.note("then, where the image has what it takes, a job each for an all-reduce by Gloo, MPI and NCCL")
+    console.note(
+        "then, where the image has what it takes, a job each for an all-reduce by Gloo, MPI and NCCL"
+    )
 
 
 def _print(one: Finding, width: int) -> None:
@@ -124,4 +153,6 @@ def _print_unchecked(found: Sequence[Finding]) -> None:
         if one.outcome == "not checked":
             together.setdefault((one.detail, one.next_step), []).append(one.name)
     for (detail, step), names in together.items():
-        console.out(f"{'not checked':<{_OUTCOME}}  {', '.join(names)}: {detail}{f' ({step})' if step else ''}")
+        console.out(
+            f"{'not checked':<{_OUTCOME}}  {', '.join(names)}: {detail}{f' ({step})' if step else ''}"
+        )

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.option("--rules", "list_rules", is_flag=True, help="List what it knows, and stop.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
     """Say what happened first in a failed run, why, and what to do about it; or why a run waits.
 
@@ -40,7 +46,12 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
     if list_rules:
         from toolkit.cli import console
 
-        console.out(console.table(("RULE", "KNOWS", "SOURCE"), [(name, rule.summary, rule.source) for name, rule in known.items()]))
+        console.out(
+            console.table(
+                ("RULE", "KNOWS", "SOURCE"),
+                [(name, rule.summary, rule.source) for name, rule in known.items()],
+            )
+        )
         return
     evidence, outcome, paths = _evidence(what, runs)
     if paths is not None and outcome is None and _shows_wait(paths, as_json):
@@ -58,7 +69,10 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
         from toolkit.cli import console
 
-        console.out_json(msgspec.to_builtins(found) | ({"forced": list(evidence.forced)} if evidence.forced else {}))
+        console.out_json(
+            msgspec.to_builtins(found)
+            | ({"forced": list(evidence.forced)} if evidence.forced else {})
+        )
     else:
         from toolkit.cli import console
 
@@ -90,7 +104,13 @@ def _shows_wait(paths: Paths, as_json: bool) -> bool:
     except SlurmUnreachableError:
         return False
     if as_json:
-        console.out_json({"state": "PENDING", "reason": state.reason, "lines": [line._asdict() for line in lines]})
+        console.out_json(
+            {
+                "state": "PENDING",
+                "reason": state.reason,
+                "lines": [line._asdict() for line in lines],
+            }
+        )
     else:
         console.out("\n".join(console.subject(*line) for line in lines))
     return True
@@ -123,7 +143,12 @@ def lines_of(found: Explanation) -> list[str]:
     if found.first == NO_FAILURE:
         lines = [subject("result", found.first)]
     elif found.match is None:
-        lines.append(subject("cause", "not known: none of the rules fits. The earliest lines that look like errors:"))
+        lines.append(
+            subject(
+                "cause",
+                "not known: none of the rules fits. The earliest lines that look like errors:",
+            )
+        )
         lines += [subject("", line) for line in found.suspicious] or [subject("", "there are none")]
         if found.every_line:
             lines.append(subject("next", f"{found.every_line} shows everything"))
@@ -132,13 +157,25 @@ def lines_of(found: Explanation) -> list[str]:
         lines += [subject("code", found.source)] if found.source else []
         lines.append(subject("cause", match.cause))
         if match.line and match.line not in found.first and match.line not in match.cause:
-            lines.append(subject("line", f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}"))
+            lines.append(
+                subject(
+                    "line",
+                    f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}",
+                )
+            )
         lines += [subject("last", found.last)] if found.last else []
         if len(match.ranks) > 1:
-            lines.append(subject("ranks", f"{len(match.ranks)} printed the like: {_some(match.ranks)}"))
-        lines += [subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)]
+            lines.append(
+                subject("ranks", f"{len(match.ranks)} printed the like: {_some(match.ranks)}")
+            )
+        lines += [
+            subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)
+        ]
         lines.append(subject("confidence", f"{match.sure} (rule {match.rule}; {match.source})"))
-        lines += [subject("or else", f"{other.summary} ({other.rule}: {other.line})") for other in found.others]
+        lines += [
+            subject("or else", f"{other.summary} ({other.rule}: {other.line})")
+            for other in found.others
+        ]
         if found.suspicious:
             lines.append(subject("lines", "the earliest that look like errors:"))
             lines += [subject("", line) for line in found.suspicious]

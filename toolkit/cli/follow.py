@@ -51,14 +51,27 @@ def follow_run(
 
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     console.note("")
-    console.note(console.subject("detached", f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"))
-    console.note(console.subject("", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}"))
+    console.note(
+        console.subject(
+            "detached",
+            f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it",
+        )
+    )
+    console.note(
+        console.subject(
+            "", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}"
+        )
+    )
     try:
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
         client.cancel(job_id)
         console.note("")
-        console.note(console.subject("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}"))
+        console.note(
+            console.subject(
+                "cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}"
+            )
+        )
     return DETACHED
 
 
@@ -81,13 +94,21 @@ def show(
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
             unreachable = False
-            if not queued and event.state.state != "PENDING":  # it started faster than anybody could look
-                console.note(console.subject("queued", f"job {job_id}, partition {event.state.partition}; it has started"))
+            if (
+                not queued and event.state.state != "PENDING"
+            ):  # it started faster than anybody could look
+                console.note(
+                    console.subject(
+                        "queued", f"job {job_id}, partition {event.state.partition}; it has started"
+                    )
+                )
             queued = True
             _show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             if not unreachable:
-                console.note(console.subject("waiting", f"{event.error.cause}; asking again for ten minutes"))
+                console.note(
+                    console.subject("waiting", f"{event.error.cause}; asking again for ten minutes")
+                )
             unreachable = True
         else:
             if plan.points and not as_json:
@@ -98,7 +119,14 @@ def show(
             if event.kind != "ok":
                 show_explanation(paths)
             if as_json:
-                console.out_json({"run": paths.name, "directory": str(paths.directory), "job_id": job_id, **json.loads(to_json(event))})
+                console.out_json(
+                    {
+                        "run": paths.name,
+                        "directory": str(paths.directory),
+                        "job_id": job_id,
+                        **json.loads(to_json(event)),
+                    }
+                )
             return event.exit_code
     raise AssertionError("a run that is followed ends with an outcome")
 
@@ -108,25 +136,37 @@ def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
     if state.state == "PENDING":
         reason = "" if state.reason in ("", "None") else f"; waits: {state.reason}"
         start = f"; expected start {event.expected_start}" if event.expected_start else ""
-        console.note(console.subject("queued", f"job {job_id}, partition {state.partition}{reason}{start}"))
+        console.note(
+            console.subject("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
+        )
     elif state.state == "RUNNING":
-        console.note(console.subject("running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}"))
+        console.note(
+            console.subject(
+                "running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}"
+            )
+        )
 
 
 def show_outcome(outcome: Outcome, paths: Paths) -> None:
     """The last lines of a run: how it ended, where the ranks were, what to do next."""
     word = "done" if outcome.kind == "ok" else outcome.kind
     message = outcome.message or headline(outcome.results)
-    console.note(console.subject(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}"))
+    console.note(
+        console.subject(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
+    )
     if outcome.ranks:
-        places = "   ".join(f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items())
+        places = "   ".join(
+            f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items()
+        )
         console.note(console.subject("", places))
     show_attempts(outcome.stints)
     directory = os.path.relpath(paths.directory)
     if outcome.points and outcome.kind != "ok":
         again = f"failed ones again: toolkit run --failed {directory}"
         console.note(console.subject("", f"results: toolkit results {paths.word}     {again}"))
-    console.note(console.subject("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}"))
+    console.note(
+        console.subject("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
+    )
 
 
 def show_attempts(stints: Sequence[Stint]) -> None:

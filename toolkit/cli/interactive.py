@@ -42,7 +42,12 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
             if decided.pty:
                 came_out = interactive.finish(prepared.client, paths, decided, process.wait())
                 why = came_out.message if came_out.kind not in ("ok", "failed") else ""
-                console.note(console.subject("ended", f"exit {came_out.exit_code}  {why}".rstrip() + "; the nodes are free again"))
+                console.note(
+                    console.subject(
+                        "ended",
+                        f"exit {came_out.exit_code}  {why}".rstrip() + "; the nodes are free again",
+                    )
+                )
                 return came_out.exit_code
             from toolkit.cli.follow import show
 
@@ -63,5 +68,10 @@ def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
             interactive.finish(client, paths, decided, CANCELLED)
         console.note(console.subject("cancelled", f"{paths.name}; the nodes are free again"))
     except SlurmUnreachableError as error:
-        console.note(console.subject("cancelled", f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)"))
+        console.note(
+            console.subject(
+                "cancelled",
+                f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)",
+            )
+        )
     return CANCELLED

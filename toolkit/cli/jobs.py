@@ -45,7 +45,11 @@ def listing(as_json: bool) -> None:
 
         console.out_json(msgspec.to_builtins(found))
         return
-    console.out(console.table(("NAME", "IMAGE", "SHOWS"), [(one.name, one.image or "-", one.summary) for one in found]))
+    console.out(
+        console.table(
+            ("NAME", "IMAGE", "SHOWS"), [(one.name, one.image or "-", one.summary) for one in found]
+        )
+    )
 
 
 @command.command("copy")

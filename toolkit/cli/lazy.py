@@ -13,7 +13,23 @@ import click
 from toolkit.errors import UsageError
 
 # Verbs whose help names --cluster; the others take it, too, so that it can be typed after any.
-_ON_CLUSTERS = frozenset(("run", "shell", "ps", "top", "logs", "results", "cancel", "rm", "prune", "explain", "doctor", "show", "demo"))
+_ON_CLUSTERS = frozenset(
+    (
+        "run",
+        "shell",
+        "ps",
+        "top",
+        "logs",
+        "results",
+        "cancel",
+        "rm",
+        "prune",
+        "explain",
+        "doctor",
+        "show",
+        "demo",
+    )
+)
 
 
 def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -55,7 +71,9 @@ class LazyGroup(click.Group):
         verbs: verb -> (module, what it does).
     """
 
-    def __init__(self, *arguments: Any, verbs: Mapping[str, tuple[str, str]], **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, verbs: Mapping[str, tuple[str, str]], **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self.verbs = verbs
 
@@ -73,9 +91,16 @@ class LazyGroup(click.Group):
         gc.enable()
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.verbs and not args[0].startswith("-"):
-            raise UsageError(f"there is no verb {args[0]!r}", choices=self.verbs, value=args[0], next_step=f"{ctx.command_path} --help")
+            raise UsageError(
+                f"there is no verb {args[0]!r}",
+                choices=self.verbs,
+                value=args[0],
+                next_step=f"{ctx.command_path} --help",
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

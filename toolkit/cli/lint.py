@@ -13,11 +13,21 @@ if TYPE_CHECKING:
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--site", "site_name", help="The cluster that the scripts are for: its partitions, comments and modules are looked at too.")
-@click.option("--fix", is_flag=True, help="Mend what is mechanical, in the file; the original is kept: FILE.orig, FILE.orig.2, ...")
+@click.option(
+    "--site",
+    "site_name",
+    help="The cluster that the scripts are for: its partitions, comments and modules are looked at too.",
+)
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Mend what is mechanical, in the file; the original is kept: FILE.orig, FILE.orig.2, ...",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_context
-def command(context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool) -> None:
+def command(
+    context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool
+) -> None:
     """Find what is wrong with sbatch scripts: which line, what comes of it, and what to write in its place.
 
     Nothing is run. "-" reads a script from standard input. Ends with 1 where an error was found, warnings alone end with 0.
@@ -53,7 +63,9 @@ def command(context: click.Context, files: tuple[Path, ...], site_name: str | No
         if site:
             from toolkit.preflight.model import source_of
 
-            console.note(f"checked against the file of {source_of(site)}; the cluster itself was not asked")
+            console.note(
+                f"checked against the file of {source_of(site)}; the cluster itself was not asked"
+            )
     errors = any(finding.severity == "error" for findings in found.values() for finding in findings)
     context.exit(1 if errors else 0)
 
@@ -78,11 +90,17 @@ def _show(name: str, findings: tuple[Finding, ...]) -> None:
     from toolkit.units import counted
 
     for finding in findings:
-        console.out(f"{name}:{finding.line}: {finding.severity}: {finding.message} [{finding.rule}]")
+        console.out(
+            f"{name}:{finding.line}: {finding.severity}: {finding.message} [{finding.rule}]"
+        )
         console.out(f"    why   {finding.why}")
         if finding.advice:
-            console.out(f"    write {finding.advice}" if finding.fix else f"    next  {finding.advice}")
+            console.out(
+                f"    write {finding.advice}" if finding.fix else f"    next  {finding.advice}"
+            )
     errors = sum(finding.severity == "error" for finding in findings)
     mendable = sum(bool(finding.fix) for finding in findings)
     tail = f"; --fix corrects {mendable}" if mendable else ""
-    console.note(f"{name}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}{tail}")
+    console.note(
+        f"{name}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}{tail}"
+    )

@@ -14,10 +14,22 @@ from toolkit.runs.store import find
 
 @click.command("logs")
 @click.argument("run", required=False, shell_complete=complete_runs)
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the job has ended; ends with its exit code.")
+@click.option(
+    "--follow",
+    "-f",
+    "following",
+    is_flag=True,
+    help="Go on until the job has ended; ends with its exit code.",
+)
 @click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
 @click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
     """Show what the ranks of RUN printed (default: the newest run), each line with its rank or node.
 
@@ -39,7 +51,13 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
     if following and not paths.outcome.is_file():
         from toolkit.cli.follow import follow_run
 
-        return follow_run(status.client_of(submission), paths, follow.read_plan(paths), submission.job_id, wanted=is_wanted)
+        return follow_run(
+            status.client_of(submission),
+            paths,
+            follow.read_plan(paths),
+            submission.job_id,
+            wanted=is_wanted,
+        )
     printed, ranks = False, set[int]()
     for line in follow.all_lines(paths, follow.read_plan(paths), submission.job_id):
         printed = True

@@ -15,7 +15,8 @@ from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
 
-# verb -> (module, what it does). The module has the click command as `command`; it is imported when the verb is used.
+# verb -> (module, what it does). The module has the click command as `command`; it is imported when
+# the verb is used.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
     "shell": ("toolkit.cli.shell", "A shell in an image, on a node of a job of its own."),
@@ -31,7 +32,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
     "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),
     "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),
-    "cluster": ("toolkit.cli.cluster", "What a cluster has free now; a real Slurm on this machine, up and down."),
+    "cluster": (
+        "toolkit.cli.cluster",
+        "What a cluster has free now; a real Slurm on this machine, up and down.",
+    ),
     "site": ("toolkit.cli.site", "What is known of clusters: partitions, limits, rules."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
     "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
@@ -42,7 +46,12 @@ VERBS: dict[str, tuple[str, str]] = {
 @click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="toolkit %(version)s")
 @cluster_option(is_hidden=False)
-@click.option("-v", "--verbose", is_flag=True, help="Show every outside command, as a line that can be pasted.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show every outside command, as a line that can be pasted.",
+)
 def cli(verbose: bool) -> None:
     """From a train.py to a correct run on many GPUs of many nodes, in a container, with one command.
 
@@ -65,7 +74,11 @@ def usage_error(error: click.UsageError) -> UsageError:
     context = error.ctx
     help_line = f"{context.command_path} --help" if context else "toolkit --help"
     if isinstance(error, click.NoSuchOption):
-        names = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        names = (
+            [name for parameter in context.command.params for name in parameter.opts]
+            if context
+            else []
+        )
         from toolkit.meanings import instead_of
 
         instead = instead_of(error.option_name)
@@ -78,9 +91,15 @@ def usage_error(error: click.UsageError) -> UsageError:
     if isinstance(error, click.BadParameter) and error.param is not None:
         parameter_type: Any = error.param.type
         choices = tuple(getattr(parameter_type, "choices", ()))
-        place = error.param.opts[0] if error.param.param_type_name == "option" else error.param.human_readable_name
+        place = (
+            error.param.opts[0]
+            if error.param.param_type_name == "option"
+            else error.param.human_readable_name
+        )
         cause = error.message[:1].lower() + error.message[1:].rstrip(".")
-        return UsageError(cause or "a value is missing", place=place, choices=choices, next_step=help_line)
+        return UsageError(
+            cause or "a value is missing", place=place, choices=choices, next_step=help_line
+        )
     return UsageError(error.format_message().rstrip("."), next_step=help_line)
 
 
@@ -119,7 +138,15 @@ def file_error(error: OSError) -> ToolkitError | None:
 
     place = str(error.filename) if error.filename else None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpaceError(f"nothing more can be written: {error.strerror}", place=place, next_step="make room there, then try again")
+        return NoSpaceError(
+            f"nothing more can be written: {error.strerror}",
+            place=place,
+            next_step="make room there, then try again",
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ForbiddenError(f"a file cannot be used: {error.strerror}", place=place, next_step="see whose it is: ls -ld")
+        return ForbiddenError(
+            f"a file cannot be used: {error.strerror}",
+            place=place,
+            next_step="see whose it is: ls -ld",
+        )
     return None

@@ -29,7 +29,9 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in new
         self.form = form
         self.example = example
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
         text = str(value)
         if not re.fullmatch(self.form, text, re.ASCII):
             self.fail(f"{text!r} is no {self.name}; {self.example} would be", param, ctx)
@@ -83,7 +85,11 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     del param
     from toolkit.runs.store import all_runs
 
-    return [paths.name for paths in all_runs(Path(ctx.params.get("runs") or "runs")) if paths.name.startswith(incomplete)]
+    return [
+        paths.name
+        for paths in all_runs(Path(ctx.params.get("runs") or "runs"))
+        if paths.name.startswith(incomplete)
+    ]
 
 
 def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -106,11 +112,25 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=_runtimes,
         help=f"What ranks run inside (default apptainer): {', '.join(RUNTIMES)}.",
     ),
-    click.option("--module", "modules", metavar="NAME", multiple=True, help="Load a module of the site after its own; repeatable."),
     click.option(
-        "--nodes", "-N", metavar="N|MIN:MAX", type=NODES, help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost."
+        "--module",
+        "modules",
+        metavar="NAME",
+        multiple=True,
+        help="Load a module of the site after its own; repeatable.",
     ),
-    click.option("--ntasks-per-node", type=click.IntRange(1), help="Ranks on each node (default: one per GPU, else 1)."),
+    click.option(
+        "--nodes",
+        "-N",
+        metavar="N|MIN:MAX",
+        type=NODES,
+        help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost.",
+    ),
+    click.option(
+        "--ntasks-per-node",
+        type=click.IntRange(1),
+        help="Ranks on each node (default: one per GPU, else 1).",
+    ),
     click.option(
         "--gpus-per-node",
         metavar="N|N,N",
@@ -123,14 +143,38 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=GPUS,
         help="The same as --gpus-per-node; where a node has fewer, the GPUs of the job, as in Slurm.",
     ),
-    click.option("--cpus-per-task", "-c", type=click.IntRange(1), help="CPUs for each rank (default: the GPUs' share of the node)."),
-    click.option("--time", "-t", metavar="TIME", help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's)."),
+    click.option(
+        "--cpus-per-task",
+        "-c",
+        type=click.IntRange(1),
+        help="CPUs for each rank (default: the GPUs' share of the node).",
+    ),
+    click.option(
+        "--time",
+        "-t",
+        metavar="TIME",
+        help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's).",
+    ),
     click.option("--partition", "-p", metavar="NAME", help="Partition (default: the cluster's)."),
     click.option("--comment", metavar="TEXT", help="Slurm's comment; some sites require one."),
-    click.option("--job-name", "-J", metavar="NAME", help="Name of the job and of its run's directory (default: the script's)."),
-    click.option("--bind", "-B", metavar="SRC:DST[:ro]", multiple=True, help="Show a directory of the host in the container; repeatable."),
     click.option(
-        "--secret", metavar="NAME", multiple=True, help="Give every rank a variable of this shell, and show its value nowhere; repeatable."
+        "--job-name",
+        "-J",
+        metavar="NAME",
+        help="Name of the job and of its run's directory (default: the script's).",
+    ),
+    click.option(
+        "--bind",
+        "-B",
+        metavar="SRC:DST[:ro]",
+        multiple=True,
+        help="Show a directory of the host in the container; repeatable.",
+    ),
+    click.option(
+        "--secret",
+        metavar="NAME",
+        multiple=True,
+        help="Give every rank a variable of this shell, and show its value nowhere; repeatable.",
     ),
     click.option(
         "--env",
@@ -146,15 +190,29 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=_launchers,
         help=f"How ranks are started (default auto, by what the script imports): {', '.join(LAUNCHERS)}.",
     ),
-    click.option("--max-restarts", type=click.IntRange(0), help="How often failed ranks are started again (default 0; elastic: 3)."),
-    click.option("--init", type=click.Choice(("env", "tcp", "file")), help="How ranks of the launcher srun find each other (default env)."),
-    click.option("--mem", metavar="SIZE", help="Memory on each node, as 16G (default: the partition's)."),
+    click.option(
+        "--max-restarts",
+        type=click.IntRange(0),
+        help="How often failed ranks are started again (default 0; elastic: 3).",
+    ),
+    click.option(
+        "--init",
+        type=click.Choice(("env", "tcp", "file")),
+        help="How ranks of the launcher srun find each other (default env).",
+    ),
+    click.option(
+        "--mem", metavar="SIZE", help="Memory on each node, as 16G (default: the partition's)."
+    ),
     click.option("--account", "-A", metavar="NAME", help="Account that is charged."),
     click.option("--qos", "-q", metavar="NAME", help="Quality of service."),
     click.option("--constraint", "-C", metavar="LIST", help="Features that the nodes must have."),
-    click.option("--nodelist", "-w", metavar="HOSTS", help="Nodes that must be among those of the job."),
+    click.option(
+        "--nodelist", "-w", metavar="HOSTS", help="Nodes that must be among those of the job."
+    ),
     click.option("--exclude", "-x", metavar="HOSTS", help="Nodes that must not."),
-    click.option("--exclusive", is_flag=True, default=None, help="Share the nodes with no other job."),
+    click.option(
+        "--exclusive", is_flag=True, default=None, help="Share the nodes with no other job."
+    ),
     click.option("--reservation", metavar="NAME", help="Reservation that the job belongs to."),
     click.option(
         "--after",
@@ -164,8 +222,17 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start when this run has ended well; afterany:RUN: in whatever way. Repeatable.",
     ),
     click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
-    click.option("--signal", metavar="SIGNAL", help="Signal before the time limit: B:USR1@60 (to the batch shell, 60 s before)."),
-    click.option("--array", "-a", metavar="LIST", help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2."),
+    click.option(
+        "--signal",
+        metavar="SIGNAL",
+        help="Signal before the time limit: B:USR1@60 (to the batch shell, 60 s before).",
+    ),
+    click.option(
+        "--array",
+        "-a",
+        metavar="LIST",
+        help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2.",
+    ),
     click.option(
         "--sweep",
         metavar="NAME=V,V",
@@ -179,17 +246,39 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Go back into the queue before the time is over, and go on from what was saved. Ranks get USR1 120 s before the limit, or "
         "what --signal says, perhaps twice. After it, exit code 0 means finished; any other (75 is usual), or none, means go on.",
     ),
-    click.option("--max-requeues", metavar="N", type=click.IntRange(1), help="With --requeue: how often at most (default 20)."),
+    click.option(
+        "--max-requeues",
+        metavar="N",
+        type=click.IntRange(1),
+        help="With --requeue: how often at most (default 20).",
+    ),
     click.option(
         "--snapshot/--no-snapshot",
         default=None,
         help="Run a frozen copy of the git work tree; running the run again runs it, too.",
     ),
-    click.option("--pty", is_flag=True, default=None, help="Give each rank a terminal; with --interactive the first has yours."),
-    click.option("--require-signed", is_flag=True, default=None, help="Run the image only if it is signed by --signature-key."),
-    click.option("--signature-key", metavar="FILE|FINGERPRINT", help="A public key in PEM, or the fingerprint of a PGP key."),
     click.option(
-        "--site", metavar="NAME", shell_complete=complete_sites, help="The cluster (default auto: the local one if it is up, else PATH's)."
+        "--pty",
+        is_flag=True,
+        default=None,
+        help="Give each rank a terminal; with --interactive the first has yours.",
+    ),
+    click.option(
+        "--require-signed",
+        is_flag=True,
+        default=None,
+        help="Run the image only if it is signed by --signature-key.",
+    ),
+    click.option(
+        "--signature-key",
+        metavar="FILE|FINGERPRINT",
+        help="A public key in PEM, or the fingerprint of a PGP key.",
+    ),
+    click.option(
+        "--site",
+        metavar="NAME",
+        shell_complete=complete_sites,
+        help="The cluster (default auto: the local one if it is up, else PATH's).",
     ),
 )
 

@@ -17,12 +17,27 @@ if TYPE_CHECKING:
 
 @click.command("prune")
 @click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 30d, 12h, 8w.")
-@click.option("--keep", metavar="N", type=click.IntRange(0), help="Never the newest N of a directory.")
+@click.option(
+    "--keep", metavar="N", type=click.IntRange(0), help="Never the newest N of a directory."
+)
 @click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(older_than: str | None, keep: int | None, all_directories: bool, yes: bool, runs: Path, as_json: bool) -> None:
+def command(
+    older_than: str | None,
+    keep: int | None,
+    all_directories: bool,
+    yes: bool,
+    runs: Path,
+    as_json: bool,
+) -> None:
     """List old runs, and with --yes remove them. Runs that have not ended always stay.
 
     \b
@@ -40,7 +55,11 @@ def command(older_than: str | None, keep: int | None, all_directories: bool, yes
         raise UsageError("say which runs are old", place="--older-than, --keep", next_step=step)
     age = seconds(older_than, "--older-than") if older_than else None
     places = index.known().directories if all_directories else (runs,)
-    found = [one for place in places for one in removal.candidates(all_runs(place), older_than=age, keep=keep)]
+    found = [
+        one
+        for place in places
+        for one in removal.candidates(all_runs(place), older_than=age, keep=keep)
+    ]
     if yes:
         found = [one if one.kept else _removed(one) for one in found]
     if as_json:
@@ -67,7 +86,15 @@ def _removed(one: Removal) -> Removal:
 
 def _show(found: list[Removal], *, removed: bool) -> None:
     word = "removed" if removed else "would go"
-    rows = [(one.directory, human_size(one.size), human_age(one.age), f"stays: {one.kept}" if one.kept else word) for one in found]
+    rows = [
+        (
+            one.directory,
+            human_size(one.size),
+            human_age(one.age),
+            f"stays: {one.kept}" if one.kept else word,
+        )
+        for one in found
+    ]
     if rows:
         console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
     going = [one for one in found if not one.kept]

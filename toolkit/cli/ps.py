@@ -18,8 +18,16 @@ _MOST = 20
 
 @click.command("ps")
 @click.option("--all", "-a", "show_all", is_flag=True, help="All runs, not only the newest twenty.")
-@click.option("--all-directories", "-A", is_flag=True, help="Runs of all directories, wherever they are.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--all-directories", "-A", is_flag=True, help="Runs of all directories, wherever they are."
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None:
     """List the runs of this directory, the newest first, and their states.
@@ -37,15 +45,30 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
     rows = status.of_all(shown)
     if as_json:
         pairs = zip(rows, shown, strict=True)
-        console.out_json([{**row._asdict(), "directory": str(paths.directory.absolute())} for row, paths in pairs])
+        console.out_json(
+            [
+                {**row._asdict(), "directory": str(paths.directory.absolute())}
+                for row, paths in pairs
+            ]
+        )
     elif not rows:
-        console.note("no runs are known; next: toolkit run --help" if all_directories else _none(runs))
+        console.note(
+            "no runs are known; next: toolkit run --help" if all_directories else _none(runs)
+        )
     else:
         header = (*_HEADER, "DIRECTORY") if all_directories else _HEADER
-        places = [(os.path.relpath(paths.directory.parent),) if all_directories else () for paths in shown]
-        console.out(console.table(header, [(*_cells(row), *place) for row, place in zip(rows, places, strict=True)]))
+        places = [
+            (os.path.relpath(paths.directory.parent),) if all_directories else () for paths in shown
+        ]
+        console.out(
+            console.table(
+                header, [(*_cells(row), *place) for row, place in zip(rows, places, strict=True)]
+            )
+        )
         if len(known) > len(rows):
-            console.note(f"{len(known) - len(rows)} more: toolkit ps --all{' --all-directories' if all_directories else ''}")
+            console.note(
+                f"{len(known) - len(rows)} more: toolkit ps --all{' --all-directories' if all_directories else ''}"
+            )
 
 
 def _everywhere() -> list[Paths]:
@@ -64,4 +87,13 @@ def _none(runs: Path) -> str:
 
 def _cells(row: status.Status) -> tuple[object, ...]:
     code = "-" if row.exit_code is None else row.exit_code
-    return (row.run, row.job_id or "-", row.state, human_time(row.seconds), code, row.shape, row.nodes or "-", row.message)
+    return (
+        row.run,
+        row.job_id or "-",
+        row.state,
+        human_time(row.seconds),
+        code,
+        row.shape,
+        row.nodes or "-",
+        row.message,
+    )

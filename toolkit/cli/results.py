@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 
 @click.command("results")
 @click.argument("run", required=False, shell_complete=complete_runs)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON, with results that are lists or objects as well.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print as JSON, with results that are lists or objects as well.",
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(run: str | None, as_json: bool, runs: Path) -> None:
     """Show the results of RUN (default: the newest run): the last JSON object that its first rank printed.
 
@@ -45,7 +56,10 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
 
         values = {point.number: dict(point.values) for point in plan.points}
         console.out_json(
-            [{"run": name, "values": values.get(point.number, {}), **msgspec.to_builtins(point)} for name, point in found],
+            [
+                {"run": name, "values": values.get(point.number, {}), **msgspec.to_builtins(point)}
+                for name, point in found
+            ],
         )
         return
     console.out(table(plan.points, [point for _, point in found]))

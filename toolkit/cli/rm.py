@@ -14,10 +14,18 @@ from toolkit.units import human_size
 
 
 @click.command("rm")
-@click.argument("run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
+@click.argument(
+    "run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs
+)
 @click.option("--cancel", is_flag=True, help="Cancel runs that have not ended, and wait for it.")
 @click.option("--force", is_flag=True, help="Also if nobody can tell whether a run has ended.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> None:
     """Remove runs: their directories with scripts, logs and whatever else is in them.
 

@@ -24,14 +24,34 @@ from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(
+    "run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
+)
 @job_options
-@click.option("-m", "as_module", is_flag=True, help="SCRIPT is a module in this directory, such as pkg.train: python -m.")
+@click.option(
+    "-m",
+    "as_module",
+    is_flag=True,
+    help="SCRIPT is a module in this directory, such as pkg.train: python -m.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
-@click.option("--force", metavar="REASON", help="Submit although a rule of the site says no; the reason is kept with the run.")
+@click.option(
+    "--force",
+    metavar="REASON",
+    help="Submit although a rule of the site says no; the reason is kept with the run.",
+)
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
-@click.option("--failed", is_flag=True, help="Of the sweep that SCRIPT is a run of, only the points that failed.")
-@click.option("--interactive", is_flag=True, default=None, help="In an allocation of salloc; Ctrl-C ends it, and the job with it.")
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Of the sweep that SCRIPT is a run of, only the points that failed.",
+)
+@click.option(
+    "--interactive",
+    is_flag=True,
+    default=None,
+    help="In an allocation of salloc; Ctrl-C ends it, and the job with it.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option(
     "--wait-for-slurm",
@@ -42,7 +62,12 @@ from toolkit.units import counted
     envvar=VARIABLE,
     help="How long a controller that does not answer is asked again; a dry run does not wait.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; everything else goes to standard error.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the result as JSON; everything else goes to standard error.",
+)
 @click.argument("script", type=click.Path(readable=False))  # a rule says it better
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @console.json_too
@@ -90,7 +115,10 @@ def command(
         options |= _failed_points(script)
     if as_module:
         options["python_module"] = script
-    wait = Wait(0 if dry_run else wait_for_slurm, lambda text: console.note(console.subject("waiting", text)))
+    wait = Wait(
+        0 if dry_run else wait_for_slurm,
+        lambda text: console.note(console.subject("waiting", text)),
+    )
 
     def look() -> Prepared:
         found = prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
@@ -105,12 +133,20 @@ def command(
         return 0
     if prepared.inputs.job.interactive:
         return _interactive(prepared, detach=detach, as_json=as_json)
-    paths, decided, submission = _resumed(prepared, wait) or _submitted(prepared, wait, explain=explain)
+    paths, decided, submission = _resumed(prepared, wait) or _submitted(
+        prepared, wait, explain=explain
+    )
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
-        console.note(console.subject("queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.word}"))
+        console.note(
+            console.subject(
+                "queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.word}"
+            )
+        )
         if as_json:
-            console.out_json({"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)})
+            console.out_json(
+                {"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)}
+            )
         elif not console.on_terminal():
             console.document(paths.name)
         return 0
@@ -170,7 +206,11 @@ def _failed_points(name: str) -> dict[str, Any]:
     paths = find(name, Path("runs"))
     numbers = sweep.failed(elements.of(paths))
     if not numbers:
-        raise UsageError(f"no point of {paths.name} has failed", place="--failed", next_step=f"toolkit results {paths.name}")
+        raise UsageError(
+            f"no point of {paths.name} has failed",
+            place="--failed",
+            next_step=f"toolkit results {paths.name}",
+        )
     return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
@@ -178,13 +218,21 @@ def _interactive(prepared: Prepared, *, detach: bool, as_json: bool) -> int:
     from toolkit.cli.interactive import run_interactively
 
     if detach:
-        raise UsageError("a run that somebody waits for cannot be left alone", place="--detach", next_step="leave out --interactive")
+        raise UsageError(
+            "a run that somebody waits for cannot be left alone",
+            place="--detach",
+            next_step="leave out --interactive",
+        )
     return run_interactively(prepared, as_json=as_json)
 
 
 def _reason(force: str | None) -> str | None:
     if force is not None and not force.strip():
-        raise UsageError("a reason is needed: it is kept with the run", place="--force", next_step='--force "the limit was raised for us"')
+        raise UsageError(
+            "a reason is needed: it is kept with the run",
+            place="--force",
+            next_step='--force "the limit was raised for us"',
+        )
     return force
 
 
@@ -220,7 +268,11 @@ def _show_snapshot(paths: Paths) -> None:
     left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
     more = len(taken.left_out) - 5
     left += f" and {more} more" if more > 0 else ""
-    console.note(console.subject("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}"))
+    console.note(
+        console.subject(
+            "snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}"
+        )
+    )
 
 
 def _warn(decided: Plan) -> None:
@@ -253,9 +305,21 @@ def explanation(decided: Plan) -> str:
         "comment": dict(decided.directives).get("comment", "-"),
     }
     rows = [(name, value, decided.origins.get(name, "unset")) for name, value in values.items()]
-    rows += [("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds]
-    rows += [(f"env {name}", value, decided.origins[f"env {name}"]) for name, value in sorted(decided.environment.items())]
+    rows += [
+        ("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds
+    ]
+    rows += [
+        (f"env {name}", value, decided.origins[f"env {name}"])
+        for name, value in sorted(decided.environment.items())
+    ]
     rows += [(f"env {name}", HIDDEN, decided.origins[f"env {name}"]) for name in decided.secrets]
-    cpus = f"{counted(decided.launch.cpus_per_task, 'CPU')} each" if decided.launch.cpus_per_task else "CPUs by the GPUs of their nodes"
+    cpus = (
+        f"{counted(decided.launch.cpus_per_task, 'CPU')} each"
+        if decided.launch.cpus_per_task
+        else "CPUs by the GPUs of their nodes"
+    )
     tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
-    return console.table(("NAME", "VALUE", "SOURCE"), [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")])
+    return console.table(
+        ("NAME", "VALUE", "SOURCE"),
+        [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")],
+    )

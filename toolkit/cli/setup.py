@@ -14,7 +14,9 @@ from toolkit.hostsetup.model import Action, Facts, Wishes
 
 
 @click.command("setup")
-@click.option("--check", is_flag=True, help="Install nothing; exit code 72 where something is missing.")
+@click.option(
+    "--check", is_flag=True, help="Install nothing; exit code 72 where something is missing."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option(
     "--with",
@@ -23,9 +25,17 @@ from toolkit.hostsetup.model import Action, Facts, Wishes
     type=click.Choice(["accounting", "tests"]),
     help="Also what sacct (slurmdbd, MariaDB), or the test-suite needs.",
 )
-@click.option("--update", is_flag=True, help="Take a newer Apptainer from Debian's unstable, where it came from there.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: the facts, and what is to be done.")
-def command(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool) -> None:
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Take a newer Apptainer from Debian's unstable, where it came from there.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="For programs: the facts, and what is to be done."
+)
+def command(
+    check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool
+) -> None:
     """Install what this machine lacks: Apptainer, Slurm, tools to build images.
 
     \b
@@ -60,7 +70,11 @@ def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     """Facts and actions as plain data."""
     import msgspec
 
-    return {"ready": not actions, "facts": msgspec.to_builtins(facts), "actions": [msgspec.to_builtins(action) for action in actions]}
+    return {
+        "ready": not actions,
+        "facts": msgspec.to_builtins(facts),
+        "actions": [msgspec.to_builtins(action) for action in actions],
+    }
 
 
 def _look_for_newer(facts: Facts, *, always: bool) -> bool:
@@ -75,17 +89,29 @@ def _look_for_newer(facts: Facts, *, always: bool) -> bool:
         return False
     problem = newer.refresh(facts.os.codename, time())
     if problem:
-        console.note(console.subject("warning", f"whether there is a newer Apptainer is not known: {problem.cause}"))
+        console.note(
+            console.subject(
+                "warning", f"whether there is a newer Apptainer is not known: {problem.cause}"
+            )
+        )
     return True
 
 
 def _ready(facts: Facts, as_json: bool) -> None:
     if facts.newer:
         line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
-        console.note(console.subject("newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}"))
+        console.note(
+            console.subject(
+                "newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}"
+            )
+        )
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
-        console.out(console.subject("ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"))
+        console.out(
+            console.subject(
+                "ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
+            )
+        )
 
 
 def _how(facts: Facts, actions: tuple[Action, ...], wishes: Wishes) -> str:
@@ -107,7 +133,11 @@ def _dry_run(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json:
         raise blocked
     _show_missing(actions)
     console.note(console.subject("plan", _estimate(facts, actions)))
-    console.note(console.subject("", f"nothing was done; do it: toolkit setup{' --update' if wishes.update else ''}"))
+    console.note(
+        console.subject(
+            "", f"nothing was done; do it: toolkit setup{' --update' if wishes.update else ''}"
+        )
+    )
 
 
 def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
@@ -118,14 +148,20 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
     if not packages:
         return "adjustments only, no packages"
     if not apt.has_lists():
-        return "apt has no package lists yet, so the size is not known before it has (apt-get update)"
+        return (
+            "apt has no package lists yet, so the size is not known before it has (apt-get update)"
+        )
     if facts.runtime_offered:
         packages.append("apptainer")
     try:
         (line,) = announcement(apt.estimate(packages), None, facts.os.codename)
     except CommandFailedError:
         return "apt's package lists are too old to tell the size (apt-get update)"
-    return line if (facts.runtime and not facts.newer) or facts.runtime_offered else f"{line}; and Debian sid's apptainer"
+    return (
+        line
+        if (facts.runtime and not facts.newer) or facts.runtime_offered
+        else f"{line}; and Debian sid's apptainer"
+    )
 
 
 def _install(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
@@ -141,7 +177,9 @@ def _install(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json:
     if as_json:
         console.out_json(report(after, left))
     if left:
-        error: ToolkitError = needs(after, left, wishes, next_step="toolkit -v setup shows every command")
+        error: ToolkitError = needs(
+            after, left, wishes, next_step="toolkit -v setup shows every command"
+        )
         raise error
     if not as_json:
         _ready(after, as_json)

@@ -14,7 +14,11 @@ from toolkit.errors import UsageError
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
 @job_options
-@click.option("--dry-run", is_flag=True, help="Print the script that would be run, and with which command, and stop.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the script that would be run, and with which command, and stop.",
+)
 @click.argument("program", default="bash", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
@@ -32,9 +36,18 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     from toolkit.cli.interactive import run_interactively
     from toolkit.planning.gather import prepare
 
-    given = {**options, "launcher": options.get("launcher") or "shell", "interactive": True, "pty": True}
+    given = {
+        **options,
+        "launcher": options.get("launcher") or "shell",
+        "interactive": True,
+        "pty": True,
+    }
     if given["launcher"] != "shell":
-        raise UsageError("a shell has no ranks to launch", place="--launcher", next_step="toolkit run --interactive starts ranks")
+        raise UsageError(
+            "a shell has no ranks to launch",
+            place="--launcher",
+            next_step="toolkit run --interactive starts ranks",
+        )
     given["job_name"] = options.get("job_name") or "shell"
     prepared = prepare(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
     if dry_run:

@@ -44,10 +44,21 @@ def list_sites(as_json: bool) -> None:
     found = [sites.load(name) for name in sites.names()]
     if as_json:
         console.out_json(
-            [{"name": site.name, "summary": site.summary, "date": site.date, "file": str(sites.path_of(site.name))} for site in found]
+            [
+                {
+                    "name": site.name,
+                    "summary": site.summary,
+                    "date": site.date,
+                    "file": str(sites.path_of(site.name)),
+                }
+                for site in found
+            ]
         )
         return
-    rows = [(site.name, site.summary, site.date or "-", len(site.partitions) or "asked of Slurm") for site in found]
+    rows = [
+        (site.name, site.summary, site.date or "-", len(site.partitions) or "asked of Slurm")
+        for site in found
+    ]
     console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
 
 
@@ -82,16 +93,29 @@ def _lines(site: Site, file: str) -> Iterator[str]:
         "interface": site.interface or "left to the libraries",
         "images": ", ".join(site.images) or "-",
         "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
-        "scratch": (site.scratch or "-") + (f"   unread files go after {counted(site.purge_days, 'day')}" if site.purge_days else ""),
+        "scratch": (site.scratch or "-")
+        + (
+            f"   unread files go after {counted(site.purge_days, 'day')}" if site.purge_days else ""
+        ),
         "driver": site.driver or "not known",
         "ports": f"{site.ports[0]} to {site.ports[1]}" if site.ports else "any",
         "jobs from": site.submit_directory or "anywhere",
-        "time": f"{counted(site.max_minutes // 60, 'hour')} at most" if site.max_minutes else "asked of Slurm",
+        "time": f"{counted(site.max_minutes // 60, 'hour')} at most"
+        if site.max_minutes
+        else "asked of Slurm",
     }
     if site.comment:
-        rows["--comment"] = f"{form(site.comment)}   such as {site.comment.example} ({site.comment.source}, {site.comment.date})"
-    rows |= {f"--{option}": f"needed: {rule.why} ({rule.source})" for option, rule in site.required.items()}
-    rows |= {f"--{option}": f"not to be used: {rule.why} ({rule.source})" for option, rule in site.forbidden.items()}
+        rows["--comment"] = (
+            f"{form(site.comment)}   such as {site.comment.example} ({site.comment.source}, {site.comment.date})"
+        )
+    rows |= {
+        f"--{option}": f"needed: {rule.why} ({rule.source})"
+        for option, rule in site.required.items()
+    }
+    rows |= {
+        f"--{option}": f"not to be used: {rule.why} ({rule.source})"
+        for option, rule in site.forbidden.items()
+    }
     yield console.mapping(rows)
     if site.partitions:
         yield ""
@@ -105,7 +129,9 @@ def _lines(site: Site, file: str) -> Iterator[str]:
                     one.gpus,
                     one.gpu or "-",
                     one.arch,
-                    f"{one.jobs_submitted or '?'}/{one.jobs_running or '?'}" if one.batch else "no batch jobs",
+                    f"{one.jobs_submitted or '?'}/{one.jobs_running or '?'}"
+                    if one.batch
+                    else "no batch jobs",
                     one.gpus_per_user or "-",
                 )
                 for partition, one in site.partitions.items()

@@ -23,13 +23,31 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 @click.command("init")
 @click.argument("name")
-@click.option("--probe", is_flag=True, help="Also start a job of some seconds on a node of each partition with GPUs: driver, interface.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Also start a job of some seconds on a node of each partition with GPUs: driver, interface.",
+)
 @click.option("--comment", metavar="TEXT", help="Slurm's comment of these jobs.")
 @click.option("--account", "-A", metavar="NAME", help="Account of these jobs.")
-@click.option("--site", metavar="NAME", shell_complete=complete_sites, default="auto", help="The cluster to ask (default auto).")
+@click.option(
+    "--site",
+    metavar="NAME",
+    shell_complete=complete_sites,
+    default="auto",
+    help="The cluster to ask (default auto).",
+)
 @click.option("--replace", is_flag=True, help="Write over a site of yours that is called so.")
 @click.option("--dry-run", is_flag=True, help="Print the file, and write nothing.")
-def init(name: str, probe: bool, comment: str | None, account: str | None, site: str, replace: bool, dry_run: bool) -> None:
+def init(
+    name: str,
+    probe: bool,
+    comment: str | None,
+    account: str | None,
+    site: str,
+    replace: bool,
+    dry_run: bool,
+) -> None:
     """Make the file of a site from the live cluster. What nobody could find out is in it as a comment.
 
     \b
@@ -45,11 +63,23 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
     from toolkit.slurm.client import Client
 
     if not _NAME.match(name) or name == "auto":
-        raise UsageError(f"{name!r} cannot be the name of a site: letters, digits, . _ -", place="NAME", next_step="toolkit site init ours")
+        raise UsageError(
+            f"{name!r} cannot be the name of a site: letters, digits, . _ -",
+            place="NAME",
+            next_step="toolkit site init ours",
+        )
     path = sites.configured() / "sites" / f"{name}.toml"
     if path.exists() and not (replace or dry_run):
-        raise UsageError(f"there is a site {name} already", place=str(path), next_step="--replace, or another name")
-    options = [f"--{key}={value}" for key, value in (("comment", comment), ("account", account)) if value is not None]
+        raise UsageError(
+            f"there is a site {name} already",
+            place=str(path),
+            next_step="--replace, or another name",
+        )
+    options = [
+        f"--{key}={value}"
+        for key, value in (("comment", comment), ("account", account))
+        if value is not None
+    ]
     with console.Steps() as steps:
         found = survey(Client(find_place(site).access), steps, probe=options if probe else None)
     text = draft(name, found, date=date.today().isoformat())
@@ -58,9 +88,19 @@ def init(name: str, probe: bool, comment: str | None, account: str | None, site:
         return
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
-    console.out(console.subject("site", f"{name}: {counted(len(found.queues), 'partition')}, {unknown} things that could not be found out"))
+    console.out(
+        console.subject(
+            "site",
+            f"{name}: {counted(len(found.queues), 'partition')}, {unknown} things that could not be found out",
+        )
+    )
     console.out(console.subject("file", str(path)))
-    console.out(console.subject("next", f"fill in the lines marked `# ?`, then: toolkit site check {name}   toolkit site use {name}"))
+    console.out(
+        console.subject(
+            "next",
+            f"fill in the lines marked `# ?`, then: toolkit site check {name}   toolkit site use {name}",
+        )
+    )
 
 
 @click.command("check")
@@ -77,7 +117,9 @@ def check(site: str, as_json: bool) -> int:
     from toolkit import sites
     from toolkit.sites import compare
 
-    written = sites.from_file(Path(site)) if site.endswith(".toml") or "/" in site else sites.load(site)
+    written = (
+        sites.from_file(Path(site)) if site.endswith(".toml") or "/" in site else sites.load(site)
+    )
     live, where = _live(written)
     found = (*compare.within(written), *live)
     wrong = any(one.wrong for one in found)
@@ -88,7 +130,12 @@ def check(site: str, as_json: bool) -> int:
         if found:
             table = [("wrong" if one.wrong else "note", one.key, one.text) for one in found]
             console.out(console.table(("WHAT", "KEY", "IS"), table))
-        console.out(console.subject("site", f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}"))
+        console.out(
+            console.subject(
+                "site",
+                f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}",
+            )
+        )
     return ConfigError.exit_code if wrong else 0
 
 

@@ -19,10 +19,27 @@ if TYPE_CHECKING:
 
 @click.command("top")
 @click.argument("run", required=False, shell_complete=complete_runs)
-@click.option("--all", "-a", "show_all", is_flag=True, help="Also processes that only start others and wait for them.")
-@click.option("--every", metavar="SECONDS", type=click.IntRange(1), help="Again and again, until Ctrl-C or the job's end.")
+@click.option(
+    "--all",
+    "-a",
+    "show_all",
+    is_flag=True,
+    help="Also processes that only start others and wait for them.",
+)
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.IntRange(1),
+    help="Again and again, until Ctrl-C or the job's end.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Directory of the runs.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
 def command(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
     """Show what the processes of RUN (default: the newest run) use on its nodes: CPU over a second, memory, GPUs.
 
@@ -41,12 +58,21 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
     paths = find(run, runs)
     seen = _look(paths)
     if seen is None:
-        raise JobLostError(f"{paths.name} does not run", place="RUN", next_step=f"toolkit ps; toolkit logs -f {paths.word}")
+        raise JobLostError(
+            f"{paths.name} does not run",
+            place="RUN",
+            next_step=f"toolkit ps; toolkit logs -f {paths.word}",
+        )
     while seen is not None:
         processes, gpus = seen
         shown = processes if show_all else working(processes)
         if as_json:
-            console.out_json({"processes": [one._asdict() for one in shown], "gpus": [gpu._asdict() for gpu in gpus]})
+            console.out_json(
+                {
+                    "processes": [one._asdict() for one in shown],
+                    "gpus": [gpu._asdict() for gpu in gpus],
+                }
+            )
         else:
             _show(shown, gpus)
         if every is None:
@@ -87,6 +113,10 @@ def _show(processes: list[Process], gpus: list[Gpu]) -> None:
         )
         for one in processes
     ]
-    console.out(console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows))
+    console.out(
+        console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows)
+    )
     for gpu in gpus:
-        console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {human_size(gpu.used)} of {human_size(gpu.total)}")
+        console.out(
+            f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {human_size(gpu.used)} of {human_size(gpu.total)}"
+        )

@@ -1,7 +1,7 @@
 """Preflight: can jobs run here? One module for each item of the list, and a line here.
 
-An item is a function ``check(case) -> Answer``. Those of nodes look at what a short job found there, which `toolkit run` starts as it
-starts every job.
+An item is a function ``check(case) -> Answer``. Those of nodes look at what a short job found
+there, which `toolkit run` starts as it starts every job.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def findings(case: Case) -> Iterator[Finding]:
     """Every item of the list, in the order of the registry, each as it is found."""
     for name, entry in CHECKS.items():
         answer = _answer(case, entry)
-        yield Finding(name=name, outcome=answer.outcome, detail=answer.detail, next_step=answer.next_step)
+        yield Finding(
+            name=name, outcome=answer.outcome, detail=answer.detail, next_step=answer.next_step
+        )
 
 
 def _answer(case: Case, entry: Entry) -> Answer:

@@ -47,7 +47,11 @@ def assemble(wanted: Wanted, here: Path) -> Case:
     case = Case(here=here, nodes=wanted.nodes, gpus=wanted.gpus, partition=wanted.partition)
     place = _place(wanted.site, case)
     if place is not None:
-        case.site, case.client, case.simulated = place.site, Client(place.access), place.site.access == "local-cluster"
+        case.site, case.client, case.simulated = (
+            place.site,
+            Client(place.access),
+            place.site.access == "local-cluster",
+        )
     case.directories = directories(case.site, here)
     found = _image(wanted.image, case)
     if found is not None:
@@ -67,22 +71,42 @@ def _place(name: str, case: Case) -> Place | None:
 
 def directories(site: Site | None, here: Path) -> dict[str, Path]:
     """Where images, runs and caches go."""
-    scratch = site.scratch if site and site.scratch else "$SCRATCH" if "SCRATCH" in os.environ else str(Path.home() / ".cache")
-    return {"images": store.images_directory(), "runs": here, "caches": Path(os.path.expandvars(scratch)) / "toolkit"}
+    scratch = (
+        site.scratch
+        if site and site.scratch
+        else "$SCRATCH"
+        if "SCRATCH" in os.environ
+        else str(Path.home() / ".cache")
+    )
+    return {
+        "images": store.images_directory(),
+        "runs": here,
+        "caches": Path(os.path.expandvars(scratch)) / "toolkit",
+    }
 
 
 def _image(name: str | None, case: Case) -> FoundImage | None:
     if not name:
         return None
     try:
-        return store.find(name, [Path(os.path.expandvars(directory)) for directory in (case.site.images if case.site else ())])
+        return store.find(
+            name,
+            [
+                Path(os.path.expandvars(directory))
+                for directory in (case.site.images if case.site else ())
+            ],
+        )
     except ToolkitError as error:
         case.no_image = f"{error.cause}{f': {error.next_step}' if error.next_step else ''}"
         return None
 
 
 def _common(wanted: Wanted) -> tuple[str, ...]:
-    return ("--partition", wanted.partition, *wanted.options) if wanted.partition else tuple(wanted.options)
+    return (
+        ("--partition", wanted.partition, *wanted.options)
+        if wanted.partition
+        else tuple(wanted.options)
+    )
 
 
 PROBE = package_directory("doctor/scripts") / "probe.py"
@@ -90,14 +114,36 @@ PROBE = package_directory("doctor/scripts") / "probe.py"
 
 def probe_words(wanted: Wanted, image: FoundImage) -> tuple[str, ...]:
     """Options of the `toolkit run` that looks at nodes: a task on each."""
-    shape = ("--nodes", str(wanted.nodes), "--ntasks-per-node", "1", *(("--gpus", str(wanted.gpus)) if wanted.gpus else ()))
-    return ("--image", image.path, "--site", wanted.site, "--launcher", "none", "--job-name", "doctor", *shape, *_common(wanted))
+    shape = (
+        "--nodes",
+        str(wanted.nodes),
+        "--ntasks-per-node",
+        "1",
+        *(("--gpus", str(wanted.gpus)) if wanted.gpus else ()),
+    )
+    return (
+        "--image",
+        image.path,
+        "--site",
+        wanted.site,
+        "--launcher",
+        "none",
+        "--job-name",
+        "doctor",
+        *shape,
+        *_common(wanted),
+    )
 
 
 def _probe(wanted: Wanted, image: FoundImage, case: Case) -> jobs.Ended:
     site = case.site
     interface = (site.interface,) if site and site.interface else ()
-    return jobs.run(PROBE, probe_words(wanted, image), (*map(str, case.ports), *interface), within=jobs.parent(site))
+    return jobs.run(
+        PROBE,
+        probe_words(wanted, image),
+        (*map(str, case.ports), *interface),
+        within=jobs.parent(site),
+    )
 
 
 def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None:
@@ -113,7 +159,12 @@ def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None
     offer = None
     if site is not None and client is not None and wanted.nodes:
         found = next((command for command in site.containers if shell.which(command)), None)
-        offer = Offer(name=site.name, mpi=client.mpi_types() or (), container=found, containers=site.containers)
+        offer = Offer(
+            name=site.name,
+            mpi=client.mpi_types() or (),
+            container=found,
+            containers=site.containers,
+        )
     return ImageCase(
         image=image,
         inside=Inside(program, image.path, gpus=gpus > 0),
@@ -121,5 +172,9 @@ def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None
         site=offer,
         no_site=case.no_site,
         asked=Asked(nodes=wanted.nodes, gpus=wanted.gpus),
-        job=on_nodes(image.path, wanted.site, wanted.nodes, wanted.gpus, options, within=jobs.parent(site)) if wanted.nodes else None,
+        job=on_nodes(
+            image.path, wanted.site, wanted.nodes, wanted.gpus, options, within=jobs.parent(site)
+        )
+        if wanted.nodes
+        else None,
     )

@@ -138,8 +138,13 @@ class Case:
     @property
     def told(self) -> tuple[Told, ...]:
         """What the nodes found, in the order of their tasks; only those that got so far."""
-        files = [(name, found) for name, found in self.ended.files.items() if name.startswith("told-")]
-        return tuple(msgspec.convert(found, Told) for _, found in sorted(files, key=lambda one: int(one[0][5:].split(".")[0])))
+        files = [
+            (name, found) for name, found in self.ended.files.items() if name.startswith("told-")
+        ]
+        return tuple(
+            msgspec.convert(found, Told)
+            for _, found in sorted(files, key=lambda one: int(one[0][5:].split(".")[0]))
+        )
 
     def no_nodes(self, least: int = 1) -> Answer | None:
         """Why nothing can be said of nodes; None: it can.
@@ -149,4 +154,8 @@ class Case:
         """
         if len(self.told) < self.nodes or not self.told:
             return unchecked("not all nodes told anything; see `image-on-nodes`")
-        return unchecked(f"it takes {counted(least, 'node')}: --nodes {least}") if len(self.told) < least else None
+        return (
+            unchecked(f"it takes {counted(least, 'node')}: --nodes {least}")
+            if len(self.told) < least
+            else None
+        )

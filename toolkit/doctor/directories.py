@@ -22,7 +22,10 @@ def check(case: Case) -> Answer:
             memory.append(f"{name} {directory} is in memory ({kind})")
         fine.append(f"{name} {directory} ({kind})")
     if wrong:
-        return failed("; ".join(wrong), "make room, or choose another: TOOLKIT_IMAGES for images; runs go below the directory you stand in")
+        return failed(
+            "; ".join(wrong),
+            "make room, or choose another: TOOLKIT_IMAGES for images; runs go below the directory you stand in",
+        )
     if memory:
         return warned("; ".join(memory), "use a directory on a disk")
     return passed("; ".join(fine))

@@ -16,10 +16,20 @@ def check(case: Case) -> Answer:
         return unchecked("no node has a driver of NVIDIA")
     versions = tuple(dict.fromkeys(found.values()))
     if case.verified is not None:
-        judged = driver.judge(case.verified.looked.cuda, versions, driver.made_for(case.verified), compat=case.verified.looked.compat)
+        judged = driver.judge(
+            case.verified.looked.cuda,
+            versions,
+            driver.made_for(case.verified),
+            compat=case.verified.looked.compat,
+        )
         if judged.outcome == "failed":
-            return failed(judged.detail, "an older image: toolkit image search; or ask for a newer driver")
+            return failed(
+                judged.detail, "an older image: toolkit image search; or ask for a newer driver"
+            )
     if len(versions) > 1 or len(found) < len(case.told):
         each = ", ".join(f"{one.host} {one.driver or 'none'}" for one in case.told)
-        return warned(f"drivers differ: {each}", "tell the operators; --constraint or --exclude keeps a job on equal nodes")
+        return warned(
+            f"drivers differ: {each}",
+            "tell the operators; --constraint or --exclude keeps a job on equal nodes",
+        )
     return passed(f"{versions[0]} on every node")

@@ -14,7 +14,9 @@ def check(case: Case) -> Answer:
         return why
     if case.simulated and not any(one.gpus for one in case.told):
         given = [len([word for word in one.visible.split(",") if word]) for one in case.told]
-        return unchecked(f"this cluster's GPUs are simulated; Slurm gave the nodes {', '.join(map(str, given))}")
+        return unchecked(
+            f"this cluster's GPUs are simulated; Slurm gave the nodes {', '.join(map(str, given))}"
+        )
     few = [f"{one.host} sees {len(one.gpus)}" for one in case.told if len(one.gpus) < case.gpus]
     if few:
         return failed(

@@ -24,5 +24,8 @@ def check(case: Case) -> Answer:
         return passed(counted(case.nodes, "node"))
     text = ", ".join(f"{host} {seconds:.1f} s" for seconds, host in starts)
     if max(starts)[0] > _SLOW:
-        return warned(f"slow to start: {text}", "stripe the image over more servers (lfs setstripe), or copy it to the nodes' own disks")
+        return warned(
+            f"slow to start: {text}",
+            "stripe the image over more servers (lfs setstripe), or copy it to the nodes' own disks",
+        )
     return passed(f"starts everywhere: {text}")

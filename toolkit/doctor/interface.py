@@ -11,16 +11,33 @@ def check(case: Case) -> Answer:
     name = case.site.interface if case.site else None
     if name is None:
         return _used(case.told)
-    lacking = [f"{one.host} has {', '.join(one.addresses)}" for one in case.told if name not in one.addresses]
+    lacking = [
+        f"{one.host} has {', '.join(one.addresses)}"
+        for one in case.told
+        if name not in one.addresses
+    ]
     if lacking:
-        return failed(f"the site's interface {name} is not on every node: {'; '.join(lacking)}", "correct `interface` in the site's file")
+        return failed(
+            f"the site's interface {name} is not on every node: {'; '.join(lacking)}",
+            "correct `interface` in the site's file",
+        )
     if len(case.told) < 2:
         return passed(f"{name} has an address; whether it carries anything takes 2 nodes")
-    wrong = [f"{one.host} -> {other}: {way['error']}" for one in case.told for other, way in one.carries.items() if "error" in way]
+    wrong = [
+        f"{one.host} -> {other}: {way['error']}"
+        for one in case.told
+        for other, way in one.carries.items()
+        if "error" in way
+    ]
     if wrong:
-        return failed(f"{name} carries nothing: {'; '.join(wrong)}", "another `interface` in the site's file; tell the operators")
+        return failed(
+            f"{name} carries nothing: {'; '.join(wrong)}",
+            "another `interface` in the site's file; tell the operators",
+        )
     speeds = [float(way["speed"]) for one in case.told for way in one.carries.values()]
-    return passed(f"{name} carries {min(speeds):.0f} to {max(speeds):.0f} MB/s between nodes, by one connection")
+    return passed(
+        f"{name} carries {min(speeds):.0f} to {max(speeds):.0f} MB/s between nodes, by one connection"
+    )
 
 
 def _used(told: tuple[Told, ...]) -> Answer:

@@ -24,5 +24,8 @@ def judge(facts: Facts) -> Answer:
     if facts.root_exec == "fails":
         wrong.append("root cannot start a container: it lacks capabilities")
     if wrong:
-        return warned("; ".join(wrong), "toolkit setup says what an administrator has to do; images can be built elsewhere and copied")
+        return warned(
+            "; ".join(wrong),
+            "toolkit setup says what an administrator has to do; images can be built elsewhere and copied",
+        )
     return passed("user namespaces, subordinate ids for fakeroot and FUSE are there")

@@ -28,15 +28,21 @@ def judge(states: Mapping[str, tuple[str, str]], wanted: int, partition: str) ->
     away = {node: state for node, state in states.items() if not usable(state[0])}
     by_reason: dict[str, list[str]] = {}
     for node, (state, reason) in away.items():
-        by_reason.setdefault(f"{state}{f': {reason}' if reason not in ('', 'none') else ''}", []).append(node)
+        by_reason.setdefault(
+            f"{state}{f': {reason}' if reason not in ('', 'none') else ''}", []
+        ).append(node)
     named = "; ".join(f"{', '.join(nodes)} {state}" for state, nodes in by_reason.items())
     left = len(states) - len(away)
     if left < max(wanted, 1):
         return failed(
-            f"{left} of {len(states)} nodes of {partition} take jobs, {max(wanted, 1)} are needed: {named}", "sinfo -R; ask the operators"
+            f"{left} of {len(states)} nodes of {partition} take jobs, {max(wanted, 1)} are needed: {named}",
+            "sinfo -R; ask the operators",
         )
     if away:
-        return warned(f"{left} of {len(states)} nodes of {partition} take jobs; {named}", "sinfo -R tells who took them out, and when")
+        return warned(
+            f"{left} of {len(states)} nodes of {partition} take jobs; {named}",
+            "sinfo -R tells who took them out, and when",
+        )
     return passed(f"{left} nodes of {partition} take jobs")
 
 

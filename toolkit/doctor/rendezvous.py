@@ -13,7 +13,10 @@ def check(case: Case) -> Answer:
     port = (case.ended.files.get("here-0.json") or {}).get("meeting")
     low, high = case.ports
     if not port:
-        return failed(f"{first.host} has no free port from {low} to {high}", "look what listens there: ss -ltn")
+        return failed(
+            f"{first.host} has no free port from {low} to {high}",
+            "look what listens there: ss -ltn",
+        )
     if wrong:
         step = f"ports {low} to {high} must be open between nodes, or say which are: ports = [FIRST, LAST] in the site's file"
         return failed(f"{first.host}:{port} cannot be reached from {'; '.join(wrong)}", step)

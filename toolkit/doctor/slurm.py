@@ -17,7 +17,10 @@ def check(case: Case) -> Answer:
         return failed(case.no_site, "log in to a login node of a cluster, or: toolkit cluster up")
     missing = [command for command in COMMANDS if shell.which(command) is None]
     if missing:
-        return failed(f"{', '.join(missing)} cannot be found", "load the module that brings Slurm, or: toolkit setup")
+        return failed(
+            f"{', '.join(missing)} cannot be found",
+            "load the module that brings Slurm, or: toolkit setup",
+        )
     began = time.monotonic()
     partitions = case.client.partitions()
     seconds = time.monotonic() - began

@@ -14,18 +14,27 @@ NONE = 10 * 10**6
 
 
 def check(case: Case) -> Answer:
-    return judge({name: space.look(existing(directory)) for name, directory in case.directories.items()})
+    return judge(
+        {name: space.look(existing(directory)) for name, directory in case.directories.items()}
+    )
 
 
 def judge(rooms: dict[str, Room]) -> Answer:
     """Whether there is room enough in each place."""
-    said = {name: f"{name} {human_size(room.free)} free{_quota(room)}" for name, room in rooms.items()}
+    said = {
+        name: f"{name} {human_size(room.free)} free{_quota(room)}" for name, room in rooms.items()
+    }
     full = [said[name] for name, room in rooms.items() if room.available < NONE]
     low = [said[name] for name, room in rooms.items() if room.available < LITTLE.get(name, NONE)]
     if full:
-        return failed(f"full: {'; '.join(full)}", "toolkit image prune --unused-for 60d; toolkit image cache")
+        return failed(
+            f"full: {'; '.join(full)}", "toolkit image prune --unused-for 60d; toolkit image cache"
+        )
     if low:
-        return warned(f"little room: {'; '.join(low)}", "toolkit image prune --unused-for 60d, or TOOLKIT_IMAGES on scratch")
+        return warned(
+            f"little room: {'; '.join(low)}",
+            "toolkit image prune --unused-for 60d, or TOOLKIT_IMAGES on scratch",
+        )
     return passed("; ".join(said.values()))
 
 

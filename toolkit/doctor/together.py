@@ -12,7 +12,9 @@ MEGABYTES = 16
 _SHARE = 0.7  # of what is expected; less is worth a look
 
 
-def summed(case: Case, verify: Callable[[ImageCase], Verified], backend: str, least: int = 2) -> Answer:
+def summed(
+    case: Case, verify: Callable[[ImageCase], Verified], backend: str, least: int = 2
+) -> Answer:
     """Have ranks on all nodes sum, unless it is known already that they cannot meet: then they would wait for minutes.
 
     Args:
@@ -34,15 +36,21 @@ def judged(case: Case, verified: Verified, backend: str) -> Answer:
     if verified.outcome == "unchecked":
         return unchecked(verified.detail)
     if verified.outcome == "failed":
-        return failed(verified.detail, "toolkit explain of a run that ends so; `connections` and `interface` above")
+        return failed(
+            verified.detail,
+            "toolkit explain of a run that ends so; `connections` and `interface` above",
+        )
     met = case.verified.met.get(backend) if case.verified else None
     speed = met.speed if met else 0.0
     expected = case.site.allreduce.get(backend) if case.site else None
     text = f"{verified.detail}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
     if expected is None:
-        return passed(f"{text} (site {case.site.name if case.site else '?'} does not say what to expect)")
+        return passed(
+            f"{text} (site {case.site.name if case.site else '?'} does not say what to expect)"
+        )
     if speed < _SHARE * expected:
         return warned(
-            f"{text}, {expected:g} are expected", "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket"
+            f"{text}, {expected:g} are expected",
+            "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket",
         )
     return passed(f"{text}, {expected:g} are expected")

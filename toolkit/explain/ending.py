@@ -1,7 +1,8 @@
 """Tell whether a log shows a failure at all, and which of its errors the program survived. Pure.
 
-Healthy programs print errors, too: they retry, take another port or a smaller batch, and go on. An error is survived if its own log goes
-on normally after it. A log whose errors are all survived shows no failure, unless Slurm, a launcher or MPI says in it that there was one.
+Healthy programs print errors, too: they retry, take another port or a smaller batch, and go on. An
+error is survived if its own log goes on normally after it. A log whose errors are all survived
+shows no failure, unless Slurm, a launcher or MPI says in it that there was one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _ERROR = re.compile(
     r"|Fatal Python error|^slurmstepd: error:",
     re.IGNORECASE,
 )
-_WARNING = re.compile(r"^\W{0,3}(?:\w{1,10}\]:)?\W?W\d{4} |^\[W |\bWARN|[Ww]arning|\(ignored\)|NCCL INFO|^Exception ignored in")
+_WARNING = re.compile(
+    r"^\W{0,3}(?:\w{1,10}\]:)?\W?W\d{4} |^\[W |\bWARN|[Ww]arning|\(ignored\)|NCCL INFO|^Exception ignored in"
+)
 # A test that passed, or failed as its author expects, may be named after any failure.
 _EXPECTED = (
     r"\.py::.{1,300} (?:PASSED|XFAIL|XPASS|SKIPPED)\b"
@@ -32,7 +35,8 @@ _EXPECTED = (
 _INFORMATION = re.compile(rf"NCCL INFO|\(ignored\)|{_EXPECTED}")
 _NORMAL = re.compile(r"^\S.*\w")
 _ALARMING = re.compile(
-    r"error|exception|traceback|fatal|abort|kill|cannot|can't|could not|fail|denied|refused|signal|-----|=====", re.IGNORECASE
+    r"error|exception|traceback|fatal|abort|kill|cannot|can't|could not|fail|denied|refused|signal|-----|=====",
+    re.IGNORECASE,
 )
 
 
@@ -54,7 +58,12 @@ def _is_normal(text: str) -> bool:
     return bool(_NORMAL.match(text)) and not _ALARMING.search(text)
 
 
-def shows_failure(entries: Sequence[Entry], causes: Iterable[int], consequences: Iterable[int], past: Collection[int]) -> bool:
+def shows_failure(
+    entries: Sequence[Entry],
+    causes: Iterable[int],
+    consequences: Iterable[int],
+    past: Collection[int],
+) -> bool:
     """Return whether a log shows a failure.
 
     Args:
@@ -63,9 +72,14 @@ def shows_failure(entries: Sequence[Entry], causes: Iterable[int], consequences:
         consequences: positions of the lines that a rule knows as a consequence; healthy runs warn of such at their end.
         past: positions of the lines that were survived.
     """
-    if any(_ENDED.search(entry.text) for position, entry in enumerate(entries) if position not in past):
+    if any(
+        _ENDED.search(entry.text) for position, entry in enumerate(entries) if position not in past
+    ):
         return True
     if any(position not in past for position in causes):
         return True
     errors = (position for position, entry in enumerate(entries) if _ERROR.search(entry.text))
-    return any(position not in past and not _WARNING.search(entries[position].text) for position in chain(consequences, errors))
+    return any(
+        position not in past and not _WARNING.search(entries[position].text)
+        for position in chain(consequences, errors)
+    )

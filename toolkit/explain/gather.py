@@ -27,10 +27,17 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     submission = status.submission_of(paths)
     plan = follow.read_plan(paths)
     printed = excerpt.of_run(paths, plan, submission.job_id).lines
-    entries = entries_of((line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text))
+    entries = entries_of(
+        (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
+    )
     outcome = paths.read_outcome()
     if outcome is None:
-        return Evidence(entries, launcher=plan.launch.launcher, forced=_forced(plan), names=_names(paths, plan, submission.job_id)), None
+        return Evidence(
+            entries,
+            launcher=plan.launch.launcher,
+            forced=_forced(plan),
+            names=_names(paths, plan, submission.job_id),
+        ), None
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
     return (
@@ -81,7 +88,11 @@ def of_file(path: Path) -> Evidence:
     try:
         return Evidence(labelled(ends(path, excerpt.MOST)))
     except OSError as error:
-        raise ConfigError(f"the log cannot be read: {error.strerror}", place=str(path), next_step="toolkit explain RUN|LOGFILE") from None
+        raise ConfigError(
+            f"the log cannot be read: {error.strerror}",
+            place=str(path),
+            next_step="toolkit explain RUN|LOGFILE",
+        ) from None
 
 
 def of_stream(stream: BinaryIO) -> Evidence:

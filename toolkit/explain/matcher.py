@@ -25,10 +25,14 @@ _SUSPICIOUS = re.compile(
     r"no such|not found|panic",
     re.IGNORECASE,
 )
-_HARMLESS = re.compile(r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE
+)
 _RUNTIME = re.compile(r"INFO: {1,4}|WARNING: |slurmstepd|srun: ")  # printed around a program
 _OF_FIRST_RANK = 5  # how much a line of the rank that failed first counts more than another's
-_GENERAL = 40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
+_GENERAL = (
+    40  # rules of less weight than this know any exception, also those of ranks whose peer has gone
+)
 _SURVIVED = 100  # how much less a line counts after which its log goes on normally
 _MOST_RANKS, _LINES_EACH, _FRAMES_BACK = 8, 2, 200
 # Characters of a longer line that are searched and shown: its first and its last. A cause stands at
@@ -50,10 +54,18 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
         evidence = evidence._replace(entries=entries)
     if _is_healthy(evidence, rules):
-        return Explanation(first=NO_FAILURE, match=None, looked_at=_looked_at(evidence, len(rules), long))
-    matches = _of_first_rank(evidence, rules) or sorted(_matches(evidence, rules), key=lambda match: _rank_of(match, evidence))
+        return Explanation(
+            first=NO_FAILURE, match=None, looked_at=_looked_at(evidence, len(rules), long)
+        )
+    matches = _of_first_rank(evidence, rules) or sorted(
+        _matches(evidence, rules), key=lambda match: _rank_of(match, evidence)
+    )
     best = matches[0] if matches else None
-    others = tuple(match for match in matches[1:] if match.role == "cause" and best and match.line not in ("", best.line))[:3]
+    others = tuple(
+        match
+        for match in matches[1:]
+        if match.role == "cause" and best and match.line not in ("", best.line)
+    )[:3]
     return Explanation(
         first=_first(evidence, best),
         match=best,
@@ -70,19 +82,33 @@ def _is_healthy(evidence: Evidence, rules: Mapping[str, Rule]) -> bool:
     """Return whether a log of which only the lines are known shows no failure."""
     if evidence.state or evidence.nodes_down or evidence.failure:
         return False
-    causes, consequences = (_recognized(evidence.entries, rules, role) for role in ("cause", "consequence"))
-    return not ending.shows_failure(evidence.entries, causes, consequences, ending.survived(evidence.entries))
+    causes, consequences = (
+        _recognized(evidence.entries, rules, role) for role in ("cause", "consequence")
+    )
+    return not ending.shows_failure(
+        evidence.entries, causes, consequences, ending.survived(evidence.entries)
+    )
 
 
 def _recognized(entries: Sequence[Entry], rules: Mapping[str, Rule], role: str) -> Iterator[int]:
-    patterns = [compiled(pattern) for rule in rules.values() if rule.role == role for pattern in rule.signatures]
-    return (position for position, entry in enumerate(entries) if any(pattern.search(entry.text) for pattern in patterns))
+    patterns = [
+        compiled(pattern)
+        for rule in rules.values()
+        if rule.role == role
+        for pattern in rule.signatures
+    ]
+    return (
+        position
+        for position, entry in enumerate(entries)
+        if any(pattern.search(entry.text) for pattern in patterns)
+    )
 
 
 def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:
     """Return what the first failing rank's own words show, the best first; empty if its words are not known.
 
-    Lines of other ranks are consequences then, and earlier lines of its own are what it went on after.
+    Lines of other ranks are consequences then, and earlier lines of its own are what it went on
+    after.
     """
     failure = evidence.failure
     if failure is None or not (failure.words or failure.certainty):
@@ -92,12 +118,18 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     found = sorted(_matches(own, causes), key=lambda match: -match.weight)
     if not failure.words:
         return found or [own_words.silent(failure, _names(evidence))]
-    special = [match for match in found if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")]
+    special = [
+        match
+        for match in found
+        if match.weight >= _GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")
+    ]
     if not special and failure.kind != "argparse":
         early = {name: rule for name, rule in causes.items() if rule.early}
         special = list(_matches(evidence._replace(entries=own_words.printed(evidence)), early))
     certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
-    special = [replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special]
+    special = [
+        replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special
+    ]
     return [*special, own_words.match(failure, _names(evidence), evidence)]
 
 
@@ -197,12 +229,24 @@ def _names(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
     rank = evidence.first_rank if entry is None or entry.rank is None else entry.rank
     host = (entry.host if entry else "") or evidence.first_host
     known = {"rank": "N" if rank is None else str(rank), "host": host or "NODE"}
-    return {"run": "RUN", "run_path": "RUN", "image": "IMAGE", "job": "JOB", **known, **evidence.names}
+    return {
+        "run": "RUN",
+        "run_path": "RUN",
+        "image": "IMAGE",
+        "job": "JOB",
+        **known,
+        **evidence.names,
+    }
 
 
 def _echoes(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
     """Lines that only say that another rank has gone."""
-    patterns = [compiled(pattern) for rule in rules.values() if rule.role == "consequence" for pattern in rule.signatures]
+    patterns = [
+        compiled(pattern)
+        for rule in rules.values()
+        if rule.role == "consequence"
+        for pattern in rule.signatures
+    ]
     return {entry for entry in entries if any(pattern.search(entry.text) for pattern in patterns)}
 
 
@@ -211,12 +255,18 @@ def _applies(rule: Rule, evidence: Evidence) -> bool:
     for wanted, given in ((rule.states, evidence.state), (rule.launchers, evidence.launcher)):
         if wanted and given not in wanted and (given or not rule.signatures):
             return False
-    if rule.exit_codes and evidence.exit_code not in rule.exit_codes and (evidence.exit_code is not None or not rule.signatures):
+    if (
+        rule.exit_codes
+        and evidence.exit_code not in rule.exit_codes
+        and (evidence.exit_code is not None or not rule.signatures)
+    ):
         return False
     if rule.nodes_down and not evidence.nodes_down and not rule.signatures:
         return False
     texts = [entry.text for entry in evidence.entries]
-    return all(_anywhere(pattern, texts) for pattern in rule.also) and not any(_anywhere(pattern, texts) for pattern in rule.without)
+    return all(_anywhere(pattern, texts) for pattern in rule.also) and not any(
+        _anywhere(pattern, texts) for pattern in rule.without
+    )
 
 
 def _anywhere(pattern: str, texts: Sequence[str]) -> bool:
@@ -257,7 +307,12 @@ def _best_line(found: Sequence[_Line], first_rank: int | None) -> _Line:
 
 def _known_where(entry: Entry, evidence: Evidence) -> dict[str, str]:
     """Return the rank of which Slurm or an agent speaks, if it is known."""
-    if entry.rank is None and evidence.failure and evidence.failure.certainty and evidence.first_rank is not None:
+    if (
+        entry.rank is None
+        and evidence.failure
+        and evidence.failure.certainty
+        and evidence.first_rank is not None
+    ):
         return {"where": f"rank {evidence.first_rank} on {evidence.first_host}"}
     return {}
 
@@ -266,7 +321,13 @@ def _where(entry: Entry) -> str:
     daemon = _DAEMON.match(entry.text)
     if daemon:
         return f"the step on {daemon['host']}"
-    who = f"rank {entry.rank}" if entry.rank is not None else "the batch script" if not entry.host else "a task"
+    who = (
+        f"rank {entry.rank}"
+        if entry.rank is not None
+        else "the batch script"
+        if not entry.host
+        else "a task"
+    )
     return f"{who} on {entry.host}" if entry.host else who
 
 
@@ -284,7 +345,10 @@ def _place(entries: Sequence[Entry], position: int) -> str:
             break
     else:
         return ""
-    own = next(((file, line) for file, line in frames if not _FOREIGN.search(file)), frames[0] if frames else None)
+    own = next(
+        ((file, line) for file, line in frames if not _FOREIGN.search(file)),
+        frames[0] if frames else None,
+    )
     return f"{own[0]}, line {own[1]}" if own else ""
 
 
@@ -296,9 +360,15 @@ def _filled(text: str, groups: Mapping[str, str]) -> str:
 
     def optional(match: re.Match[str]) -> str:
         names = _GROUP.findall(match[1])
-        return match[1] if names and all(groups.get(name) for name in names) else ("" if names else match[0])
+        return (
+            match[1]
+            if names and all(groups.get(name) for name in names)
+            else ("" if names else match[0])
+        )
 
-    return _GROUP.sub(lambda match: groups.get(match[1], "?"), re.sub(r"\[([^\[\]]*)\]", optional, text))
+    return _GROUP.sub(
+        lambda match: groups.get(match[1], "?"), re.sub(r"\[([^\[\]]*)\]", optional, text)
+    )
 
 
 def _first(evidence: Evidence, best: Match | None) -> str:
@@ -306,12 +376,20 @@ def _first(evidence: Evidence, best: Match | None) -> str:
     if evidence.first_text:
         return evidence.first_text
     if evidence.nodes_down:
-        return "; ".join(f"node {name} is {text}" for name, text in sorted(evidence.nodes_down.items()))
+        return "; ".join(
+            f"node {name} is {text}" for name, text in sorted(evidence.nodes_down.items())
+        )
     if best and best.line:
         if _is_plain(evidence):
             return best.line
         where = f" on {best.host}" if best.host else ""
-        who = f"rank {best.rank}" if best.rank is not None else "the batch script" if not best.host else "a task"
+        who = (
+            f"rank {best.rank}"
+            if best.rank is not None
+            else "the batch script"
+            if not best.host
+            else "a task"
+        )
         return f"{who}{where}: {best.line}"
     return f"Slurm says {evidence.state}" if evidence.state else "not known"
 
@@ -332,7 +410,15 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
             if len(kept) < _LINES_EACH:
                 kept.append(redacted(entry.text.rstrip()))
     first = str(evidence.first_rank)
-    labels = sorted(streams, key=lambda label: (label != first, not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    labels = sorted(
+        streams,
+        key=lambda label: (
+            label != first,
+            not label.isdigit(),
+            int(label) if label.isdigit() else 0,
+            label,
+        ),
+    )
     is_plain = _is_plain(evidence)
     for label in labels[:_MOST_RANKS]:
         yield from (text if is_plain else f"{label}| {text}" for text in streams[label])
@@ -345,9 +431,14 @@ def _looked_at(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
     count, logs = len(evidence.entries), len(streams)
     seen = [f"{counted(count, 'line')} in {counted(logs, 'log')}", f"{rules} rules"]
     if evidence.state:
-        seen.append(f"Slurm's state {evidence.state}" + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else ""))
+        seen.append(
+            f"Slurm's state {evidence.state}"
+            + (f", exit code {evidence.exit_code}" if evidence.exit_code is not None else "")
+        )
     if long:
-        seen.append(f"of {counted(long, 'line')} only the first {_BEGIN:,} and the last {_END:,} characters")
+        seen.append(
+            f"of {counted(long, 'line')} only the first {_BEGIN:,} and the last {_END:,} characters"
+        )
     if evidence.nodes_down:
         seen.append(f"nodes that are not well: {', '.join(sorted(evidence.nodes_down))}")
     return tuple(seen)

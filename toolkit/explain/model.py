@@ -85,7 +85,9 @@ class Rule(Model, frozen=True, kw_only=True):
             try:
                 compiled(pattern)
             except re.error as error:
-                raise BadDataError(f"{pattern!r} is no regular expression: {error}", "signatures") from None
+                raise BadDataError(
+                    f"{pattern!r} is no regular expression: {error}", "signatures"
+                ) from None
         if not (self.signatures or self.states or self.nodes_down or self.exit_codes):
             raise ValueError("a rule needs a signature or a condition")
 

@@ -9,9 +9,14 @@ from typing import cast
 from toolkit.explain.model import Certainty, Entry, Evidence, Match
 from toolkit.model.run import Failure
 
-_LAST_LINES = 20  # of a rank that wrote no record: what it printed before belongs to what it survived
-# Slurm's own words, also about a process of a rank: a worker of a data loader that takes too much ends its rank.
-_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE)
+_LAST_LINES = (
+    20  # of a rank that wrote no record: what it printed before belongs to what it survived
+)
+# Slurm's own words, also about a process of a rank: a worker of a data loader that takes too much
+# ends its rank.
+_OVER_MEMORY = re.compile(
+    r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE
+)
 _RULES = {"exit": "exit-code", "argparse": "arguments"}
 
 
@@ -23,18 +28,35 @@ def entries(evidence: Evidence) -> tuple[Entry, ...]:
     over_memory = tuple(entry for entry in evidence.entries if _OVER_MEMORY.search(entry.text))
     if failure.words and failure.kind not in ("exit", "argparse"):
         lines = ("Traceback (most recent call last):", *failure.details)
-        return (*over_memory, *(Entry(text, failure.host or "", failure.rank, number) for number, text in enumerate(lines)))
+        return (
+            *over_memory,
+            *(
+                Entry(text, failure.host or "", failure.rank, number)
+                for number, text in enumerate(lines)
+            ),
+        )
     if failure.words:
         return over_memory
     own = [entry for entry in printed(evidence) if entry.rank is not None]
-    about = [entry for entry in evidence.entries if entry.rank is None and entry.host in ("", failure.host)]
-    crash = next((number for number, entry in enumerate(own) if entry.text.startswith("Fatal Python error")), len(own))
+    about = [
+        entry
+        for entry in evidence.entries
+        if entry.rank is None and entry.host in ("", failure.host)
+    ]
+    crash = next(
+        (number for number, entry in enumerate(own) if entry.text.startswith("Fatal Python error")),
+        len(own),
+    )
     return (*over_memory, *own[max(0, crash - _LAST_LINES) :], *about)
 
 
 def printed(evidence: Evidence) -> tuple[Entry, ...]:
     """Return the lines of the first failing rank; without numbers, those of its node."""
-    own = tuple(entry for entry in evidence.entries if entry.rank is not None and entry.rank == evidence.first_rank)
+    own = tuple(
+        entry
+        for entry in evidence.entries
+        if entry.rank is not None and entry.rank == evidence.first_rank
+    )
     host = evidence.first_host
     without = (entry for entry in evidence.entries if entry.rank is None and entry.host == host)
     return own or (tuple(without) if host else ())
@@ -49,16 +71,23 @@ def match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Mat
     rank = "" if failure.rank is None else f"--rank {failure.rank} "
     logs = f"toolkit logs {rank}{names['run']} shows "
     fixes = {
-        "argparse": ("give the script only options that it has; everything after its name is its own",),
+        "argparse": (
+            "give the script only options that it has; everything after its name is its own",
+        ),
         "exit": (f"{logs}what it printed before",),
     }
     hangs = evidence.state == "TIMEOUT" and evidence.launcher in ("mpi", "mpirun")
     place = f" ({failure.place})" if failure.place else ""
     return Match(
         rule=_RULES.get(failure.kind, "python-exception"),
-        summary="the script raised an exception" if failure.kind not in _RULES else "the script ended itself",
+        summary="the script raised an exception"
+        if failure.kind not in _RULES
+        else "the script ended itself",
         cause=f"{failure.words}{place}",
-        fix=(*((_HANGS,) if hangs else ()), *fixes.get(failure.kind, (f"{logs}the whole traceback",))),
+        fix=(
+            *((_HANGS,) if hangs else ()),
+            *fixes.get(failure.kind, (f"{logs}the whole traceback",)),
+        ),
         source="a record that the rank has written",
         sure=cast(Certainty, failure.certainty or "likely"),
         role="cause",

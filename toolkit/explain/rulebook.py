@@ -22,5 +22,7 @@ def rules() -> dict[str, Rule]:
     Raises:
         ConfigError: a file is broken.
     """
-    found = {path.stem: path for directory in directories() for path in sorted(directory.glob("*.toml"))}
+    found = {
+        path.stem: path for directory in directories() for path in sorted(directory.glob("*.toml"))
+    }
     return {name: read_toml(path, Rule) for name, path in sorted(found.items())}

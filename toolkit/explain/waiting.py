@@ -47,11 +47,18 @@ class Line(NamedTuple):
     text: str
 
 
-# Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's documentation; names that end in * begin so.
+# Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's
+# documentation; names that end in * begin so.
 _REASONS: dict[str, tuple[str, str]] = {
     "JobHeldUser": ("you, or your script, hold it back", "scontrol release {job} lets it go"),
-    "JobHeldAdmin": ("an administrator holds it back", "ask the administrator; only they can release it"),
-    "BeginTime": ("it is not to start before {eligible}", "nothing: it starts then; or submit it without --begin"),
+    "JobHeldAdmin": (
+        "an administrator holds it back",
+        "ask the administrator; only they can release it",
+    ),
+    "BeginTime": (
+        "it is not to start before {eligible}",
+        "nothing: it starts then; or submit it without --begin",
+    ),
     "DependencyNeverSatisfied": (
         "it waits for a job that did not end as it had to: {dependency}",
         "it will never start: toolkit cancel {run}, and submit it again when that job is right",
@@ -60,36 +67,93 @@ _REASONS: dict[str, tuple[str, str]] = {
         "its time limit of {time} is longer than partition {partition} allows",
         "a shorter --time, or another --partition",
     ),
-    "PartitionNodeLimit": ("its {count} are more than partition {partition} allows, or fewer", "other --nodes, or another --partition"),
-    "PartitionDown": ("partition {partition} is down", "another --partition; else it starts when the administrator brings it back"),
-    "PartitionInactive": ("partition {partition} starts no jobs now", "another --partition; else wait"),
+    "PartitionNodeLimit": (
+        "its {count} are more than partition {partition} allows, or fewer",
+        "other --nodes, or another --partition",
+    ),
+    "PartitionDown": (
+        "partition {partition} is down",
+        "another --partition; else it starts when the administrator brings it back",
+    ),
+    "PartitionInactive": (
+        "partition {partition} starts no jobs now",
+        "another --partition; else wait",
+    ),
     "PartitionConfig": (
         "partition {partition} cannot give what it asks for",
         "compare it with `toolkit cluster show` and change nodes, GPUs or memory",
     ),
-    "NodeDown": ("a node that it needs is down", "leave out --nodelist, or wait until the node is back"),
-    "BadConstraints": ("no node has what it asks for: {features}", "another --constraint, or fewer GPUs or less memory for a node"),
-    "Licenses": ("all licenses that it needs are in use", "nothing: it starts when some are given back"),
-    "JobArrayTaskLimit": ("as many elements of its array run as it allows itself", "a larger number behind the % of --array"),
-    "InvalidAccount": ("Slurm does not know its account {account}", "another --account: sacctmgr show associations user=$USER"),
+    "NodeDown": (
+        "a node that it needs is down",
+        "leave out --nodelist, or wait until the node is back",
+    ),
+    "BadConstraints": (
+        "no node has what it asks for: {features}",
+        "another --constraint, or fewer GPUs or less memory for a node",
+    ),
+    "Licenses": (
+        "all licenses that it needs are in use",
+        "nothing: it starts when some are given back",
+    ),
+    "JobArrayTaskLimit": (
+        "as many elements of its array run as it allows itself",
+        "a larger number behind the % of --array",
+    ),
+    "InvalidAccount": (
+        "Slurm does not know its account {account}",
+        "another --account: sacctmgr show associations user=$USER",
+    ),
     "InvalidQOS": ("Slurm does not know its QOS {qos}", "another --qos"),
-    "ReservationDeleted": ("its reservation {reservation} does not exist any more", "submit it again without --reservation"),
+    "ReservationDeleted": (
+        "its reservation {reservation} does not exist any more",
+        "submit it again without --reservation",
+    ),
     "Cleaning": ("Slurm is still clearing up what ran before", "nothing: it takes some seconds"),
     "Prolog": ("its nodes are being prepared", "nothing: it takes some seconds"),
-    "AssocGrpGRESMinutes*": ("account {account} has used up its GPU time", "another --account, or ask for more time"),
-    "AssocGrpCPUMinutes*": ("account {account} has used up its CPU time", "another --account, or ask for more time"),
-    "AssocMaxJobs*": ("account {account} allows you no more jobs at a time", "nothing: it starts when one of yours ends"),
-    "AssocGrp*": ("account {account} has reached its limit ({reason})", "it starts when jobs of the account end; or ask for less"),
-    "AssocMax*": ("it asks for more than account {account} allows ({reason})", "fewer nodes, GPUs or minutes"),
-    "QOSMaxJobsPerUser*": ("QOS {qos} allows you no more jobs at a time", "nothing: it starts when one of yours ends"),
-    "QOSMaxWallDuration*": ("its time limit of {time} is longer than QOS {qos} allows", "a shorter --time, or another --qos"),
+    "AssocGrpGRESMinutes*": (
+        "account {account} has used up its GPU time",
+        "another --account, or ask for more time",
+    ),
+    "AssocGrpCPUMinutes*": (
+        "account {account} has used up its CPU time",
+        "another --account, or ask for more time",
+    ),
+    "AssocMaxJobs*": (
+        "account {account} allows you no more jobs at a time",
+        "nothing: it starts when one of yours ends",
+    ),
+    "AssocGrp*": (
+        "account {account} has reached its limit ({reason})",
+        "it starts when jobs of the account end; or ask for less",
+    ),
+    "AssocMax*": (
+        "it asks for more than account {account} allows ({reason})",
+        "fewer nodes, GPUs or minutes",
+    ),
+    "QOSMaxJobsPerUser*": (
+        "QOS {qos} allows you no more jobs at a time",
+        "nothing: it starts when one of yours ends",
+    ),
+    "QOSMaxWallDuration*": (
+        "its time limit of {time} is longer than QOS {qos} allows",
+        "a shorter --time, or another --qos",
+    ),
     "QOSMax*PerUser*": (
         "your jobs together have reached what QOS {qos} allows ({reason})",
         "it starts when some of yours end; or ask for less",
     ),
-    "QOSMax*": ("it asks for more than QOS {qos} allows ({reason})", "fewer nodes, GPUs or minutes, or another --qos"),
-    "QOSGrp*": ("all jobs of QOS {qos} together have reached their limit ({reason})", "it starts when some of them end"),
-    "QOSMin*": ("it asks for less than QOS {qos} wants ({reason})", "more GPUs or nodes, or another --qos"),
+    "QOSMax*": (
+        "it asks for more than QOS {qos} allows ({reason})",
+        "fewer nodes, GPUs or minutes, or another --qos",
+    ),
+    "QOSGrp*": (
+        "all jobs of QOS {qos} together have reached their limit ({reason})",
+        "it starts when some of them end",
+    ),
+    "QOSMin*": (
+        "it asks for less than QOS {qos} wants ({reason})",
+        "more GPUs or nodes, or another --qos",
+    ),
 }
 
 
@@ -103,15 +167,23 @@ def explain(facts: Facts, run: str) -> list[Line]:
             "it starts when these have ended so; without them: scontrol update job={job} dependency=",
         )
     elif reason.startswith("ReqNodeNotAvail") or reason == "Reservation":
-        why, change = _unavailable(facts, reason), "a time limit (--time) that ends before that, or other nodes (no --nodelist)"
+        why, change = (
+            _unavailable(facts, reason),
+            "a time limit (--time) that ends before that, or other nodes (no --nodelist)",
+        )
     elif reason in ("Resources", "Priority"):
         return _busy(facts, reason, words)
     elif reason == "None":
         why, change = "Slurm has not looked at it yet", "nothing: it takes some seconds"
     else:
-        why, change = _known(reason) or ("Slurm's reason is {reason}", "squeue's manual explains it: man squeue, JOB REASON CODES")
+        why, change = _known(reason) or (
+            "Slurm's reason is {reason}",
+            "squeue's manual explains it: man squeue, JOB REASON CODES",
+        )
     lines = [Line("waits", why.format_map(words)), Line("change", change.format_map(words))]
-    return lines if reason.startswith(("JobHeld", "DependencyNever")) else [*lines, *_expected(facts)]
+    return (
+        lines if reason.startswith(("JobHeld", "DependencyNever")) else [*lines, *_expected(facts)]
+    )
 
 
 def _known(reason: str) -> tuple[str, str] | None:
@@ -151,14 +223,23 @@ _AFTER = {
 
 
 def _dependency(text: str) -> str:
-    jobs = [f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}" for match in _UNFULFILLED.finditer(text)]
-    return _braceless(f"it waits for {' and '.join(jobs)}" if jobs else f"it waits for other jobs: {text or 'Slurm does not tell which'}")
+    jobs = [
+        f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
+        for match in _UNFULFILLED.finditer(text)
+    ]
+    return _braceless(
+        f"it waits for {' and '.join(jobs)}"
+        if jobs
+        else f"it waits for other jobs: {text or 'Slurm does not tell which'}"
+    )
 
 
 def _unavailable(facts: Facts, reason: str) -> str:
     found = _UNAVAILABLE.search(reason)
     which = (
-        f"nodes that it needs are not available: {found['nodes']}" if found and found["nodes"] else "nodes that it needs are not available"
+        f"nodes that it needs are not available: {found['nodes']}"
+        if found and found["nodes"]
+        else "nodes that it needs are not available"
     )
     planned = [
         f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} {name} of {fields.get('Nodes', '?')} "
@@ -184,24 +265,46 @@ def _is_out(state: str) -> bool:
 def _busy(facts: Facts, reason: str, words: Mapping[str, str]) -> list[Line]:
     idle = sum(state.rstrip("*~#") == "idle" for state, _ in facts.nodes.values())
     out = sum(_is_out(state) for state, _ in facts.nodes.values())
-    of = f"{idle} of the {len(facts.nodes)} nodes of {words['partition']} {'is' if idle == 1 else 'are'} idle" if facts.nodes else ""
+    of = (
+        f"{idle} of the {len(facts.nodes)} nodes of {words['partition']} {'is' if idle == 1 else 'are'} idle"
+        if facts.nodes
+        else ""
+    )
     more = f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
-    why = f"it needs {words['count']}; {of}{more}" if of else f"it needs {words['count']} of {words['partition']} that are free"
+    why = (
+        f"it needs {words['count']}; {of}{more}"
+        if of
+        else f"it needs {words['count']} of {words['partition']} that are free"
+    )
     lines = [Line("waits", why)]
     if reason == "Priority" or facts.ahead:
-        lines.append(Line("before it", f"{facts.ahead or 'other'} waiting job{'' if facts.ahead == 1 else 's'} with a higher priority"))
+        lines.append(
+            Line(
+                "before it",
+                f"{facts.ahead or 'other'} waiting job{'' if facts.ahead == 1 else 's'} with a higher priority",
+            )
+        )
     shown = facts.holders[:_MOST]
-    lines += [Line("" if index else "held by", _holder(holder)) for index, holder in enumerate(shown)]
+    lines += [
+        Line("" if index else "held by", _holder(holder)) for index, holder in enumerate(shown)
+    ]
     if len(facts.holders) > _MOST:
         lines.append(Line("", f"and {len(facts.holders) - _MOST} more jobs"))
     lines.append(
-        Line("change", "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), or another --partition: toolkit cluster show")
+        Line(
+            "change",
+            "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), or another --partition: toolkit cluster show",
+        )
     )
     return [*lines, *_expected(facts)]
 
 
 def _holder(holder: Holder) -> str:
-    until = "" if holder.end in ("", "N/A", "NONE", "Unknown") else f", until {holder.end} at the latest"
+    until = (
+        ""
+        if holder.end in ("", "N/A", "NONE", "Unknown")
+        else f", until {holder.end} at the latest"
+    )
     return f"job {holder.job} of {holder.user} on {holder.nodes}{until}"
 
 

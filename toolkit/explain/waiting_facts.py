@@ -19,14 +19,29 @@ def gather(client: Client, job_id: int) -> Facts:
     job = overview.fields(next(iter(told.splitlines()), ""))
     partition = job.get("Partition", "").partition(",")[0]
     of_it = (f"--partition={partition}",) if partition else ()
-    running = client.ask("squeue", "--noheader", "--states=RUNNING,COMPLETING", "--sort=e", *of_it, "--format=%i|%u|%N|%e").stdout
-    waiting = client.ask("squeue", "--noheader", "--states=PENDING", *of_it, "--format=%i|%Q").stdout
+    running = client.ask(
+        "squeue",
+        "--noheader",
+        "--states=RUNNING,COMPLETING",
+        "--sort=e",
+        *of_it,
+        "--format=%i|%u|%N|%e",
+    ).stdout
+    waiting = client.ask(
+        "squeue", "--noheader", "--states=PENDING", *of_it, "--format=%i|%Q"
+    ).stdout
     reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout
-    reservations = [overview.fields(line) for line in reserved.splitlines() if line.startswith("ReservationName=")]
+    reservations = [
+        overview.fields(line)
+        for line in reserved.splitlines()
+        if line.startswith("ReservationName=")
+    ]
     return Facts(
         job=job,
         holders=[
-            Holder(*parts) for line in running.splitlines()[:_HOLDERS] if len(parts := line.strip().split("|")) == len(Holder._fields)
+            Holder(*parts)
+            for line in running.splitlines()[:_HOLDERS]
+            if len(parts := line.strip().split("|")) == len(Holder._fields)
         ],
         ahead=_ahead(waiting, job),
         nodes=client.node_states(partition or None),

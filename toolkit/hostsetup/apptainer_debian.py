@@ -1,10 +1,12 @@
 """Apptainer on a Debian release that has no package of it: the one of Debian's rolling suite, fitted to this release's glibc.
 
-The package comes from the mirror that this machine uses, and is trusted because of the archive's signature, as every package is. A mirror
-may be some weeks behind, and whoever answers in its place could replay an old, signed state with an Apptainer that is known to be
-vulnerable: so the signed date must not be older than ``MOST_DAYS``, nor the version than ``MINIMUM``.
-A rolling suite drops old versions, so whichever it has now is taken. Its programs are fitted to an older glibc where only the
-strtol family is in the way (``elf``); where they want more, nothing is installed. The machine's own libc is not touched.
+The package comes from the mirror that this machine uses, and is trusted because of the archive's
+signature, as every package is. A mirror may be some weeks behind, and whoever answers in its place
+could replay an old, signed state with an Apptainer that is known to be vulnerable: so the signed
+date must not be older than ``MOST_DAYS``, nor the version than ``MINIMUM``. A rolling suite drops
+old versions, so whichever it has now is taken. Its programs are fitted to an older glibc where only
+the strtol family is in the way (``elf``); where they want more, nothing is installed. The machine's
+own libc is not touched.
 """
 
 from __future__ import annotations
@@ -56,17 +58,30 @@ def mirror(codename: str) -> str:
         CommandFailedError: apt names none.
     """
     form = "$(REPO_URI)|$(CODENAME)|$(RELEASE)|$(LABEL)"
-    lines = shell.run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"], env=apt.environment()).stdout.splitlines()
+    lines = shell.run(
+        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], env=apt.environment()
+    ).stdout.splitlines()
     found = read_mirror(lines, codename)
     if found is None:
-        raise CommandFailedError(f"apt knows no mirror of Debian {codename} here", place="/etc/apt/sources.list", next_step=_OTHER_WAYS)
+        raise CommandFailedError(
+            f"apt knows no mirror of Debian {codename} here",
+            place="/etc/apt/sources.list",
+            next_step=_OTHER_WAYS,
+        )
     return found
 
 
 def read_mirror(lines: list[str], codename: str) -> str | None:
     """The first archive of the release itself: not of its updates, not of its security archive, not of somebody else's. Pure."""
     rows = [line.split("|") for line in lines if line.count("|") == 3]
-    return next((uri for uri, name, release, label in rows if codename in (name, release) and label in ("Debian", "")), None)
+    return next(
+        (
+            uri
+            for uri, name, release, label in rows
+            if codename in (name, release) and label in ("Debian", "")
+        ),
+        None,
+    )
 
 
 def prepare(directory: Path, codename: str) -> Source:
@@ -75,9 +90,19 @@ def prepare(directory: Path, codename: str) -> Source:
     Raises:
         CommandFailedError: they cannot be had, or their signature is wrong.
     """
-    keyring = next((path for path in (Path("/usr/share/keyrings") / name for name in _KEYRINGS) if path.exists()), None)
+    keyring = next(
+        (
+            path
+            for path in (Path("/usr/share/keyrings") / name for name in _KEYRINGS)
+            if path.exists()
+        ),
+        None,
+    )
     if keyring is None:
-        raise NeedsInstallError("the keys of Debian's archive are not here", next_step="apt-get install debian-archive-keyring")
+        raise NeedsInstallError(
+            "the keys of Debian's archive are not here",
+            next_step="apt-get install debian-archive-keyring",
+        )
     for name in ("lists/partial", "cache/archives/partial", "deb"):
         (directory / name).mkdir(parents=True)
     for path in (directory.parent, directory, *directory.rglob("*")):
@@ -97,16 +122,27 @@ def prepare(directory: Path, codename: str) -> Source:
         "Dir::Cache": directory / "cache",
         "APT::Default-Release": SUITE,
         "Acquire::Languages": "none",
-        # The suite's own limit is a week, and mirrors lag more; its signature is checked all the same, and its age by us.
+        # The suite's own limit is a week, and mirrors lag more; its signature is checked all the
+        # same, and its age by us.
         "Acquire::Check-Valid-Until": "false",
     }
     source = Source(
-        mirror=where, options=tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}")), directory=str(directory)
+        mirror=where,
+        options=tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}")),
+        directory=str(directory),
     )
     complaints = apt.update(source.options)
     if apt.candidate(PACKAGE, source.options) is None:
-        raise CommandFailedError(f"Debian's suite {SUITE} cannot be read from {where}", details=complaints, next_step=_OTHER_WAYS)
-    require_recent([path.read_text(errors="replace") for path in (directory / "lists").glob("*Release")], time.time(), where)
+        raise CommandFailedError(
+            f"Debian's suite {SUITE} cannot be read from {where}",
+            details=complaints,
+            next_step=_OTHER_WAYS,
+        )
+    require_recent(
+        [path.read_text(errors="replace") for path in (directory / "lists").glob("*Release")],
+        time.time(),
+        where,
+    )
     require_new_enough(offer(source).version, where)
     return source
 
@@ -121,10 +157,18 @@ def require_recent(releases: Iterable[str], now: float, where: str) -> None:
     Raises:
         CommandFailedError: the newest is too old, or none says when it is of.
     """
-    dates = [parsedate_to_datetime(found[1]).timestamp() for text in releases for found in _DATE.finditer(text)]
+    dates = [
+        parsedate_to_datetime(found[1]).timestamp()
+        for text in releases
+        for found in _DATE.finditer(text)
+    ]
     days = int((now - max(dates)) // 86400) if dates else None
     if days is None or days > MOST_DAYS:
-        age = f"is {days} days old, {MOST_DAYS} are the most" if days is not None else "does not say when it is of"
+        age = (
+            f"is {days} days old, {MOST_DAYS} are the most"
+            if days is not None
+            else "does not say when it is of"
+        )
         raise CommandFailedError(
             f"what {where} has of Debian's suite {SUITE} {age}: an old state could be replayed to install a vulnerable Apptainer",
             place=where,
@@ -156,14 +200,20 @@ def _give_to_apt(path: Path) -> None:
 
 def offer(source: Source) -> Offer:
     """What the suite has."""
-    text = shell.run(["apt-cache", *source.options, "--no-all-versions", "show", PACKAGE], env=apt.environment()).stdout
+    text = shell.run(
+        ["apt-cache", *source.options, "--no-all-versions", "show", PACKAGE], env=apt.environment()
+    ).stdout
     return read_offer(text)
 
 
 def read_offer(text: str) -> Offer:
     """``Offer`` from a package's record. Pure."""
     values = dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE))
-    return Offer(version=values["Version"], size=int(values["Size"]), installed_size=int(values.get("Installed-Size", 0)) * 1024)
+    return Offer(
+        version=values["Version"],
+        size=int(values["Size"]),
+        installed_size=int(values.get("Installed-Size", 0)) * 1024,
+    )
 
 
 def fetch(source: Source) -> Path:
@@ -198,7 +248,9 @@ def fit(package: Path, codename: str, newest: tuple[int, int]) -> tuple[Path, tu
 
 def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[str, ...]:
     changed: set[str] = set()
-    for path in sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()):
+    for path in sorted(
+        path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()
+    ):
         data = path.read_bytes()
         if not elf.is_elf(data):
             continue
@@ -206,7 +258,9 @@ def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[s
             fitted, names = elf.retarget(data, newest)
         except elf.ElfRefusedError as error:
             raise NeedsInstallError(
-                f"Debian's {PACKAGE} of today does not fit {codename}: {path.name} {error}", place=path.name, next_step=_OTHER_WAYS
+                f"Debian's {PACKAGE} of today does not fit {codename}: {path.name} {error}",
+                place=path.name,
+                next_step=_OTHER_WAYS,
             ) from error
         if names:
             path.write_bytes(fitted)
@@ -222,12 +276,18 @@ def fitted_control(control: str, codename: str, newest: tuple[int, int]) -> str:
 
 def _md5sums(tree: Path) -> str:
     files = sorted(
-        path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.relative_to(tree).parts
+        path
+        for path in tree.rglob("*")
+        if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.relative_to(tree).parts
     )
     conffiles = tree / "DEBIAN/conffiles"
     listed = set(conffiles.read_text().split()) if conffiles.exists() else set()
     rows = ((path, path.relative_to(tree)) for path in files)
-    return "".join(f"{hashlib.md5(path.read_bytes()).hexdigest()}  {name}\n" for path, name in rows if f"/{name}" not in listed)
+    return "".join(
+        f"{hashlib.md5(path.read_bytes()).hexdigest()}  {name}\n"
+        for path, name in rows
+        if f"/{name}" not in listed
+    )
 
 
 def glibc() -> tuple[int, int]:

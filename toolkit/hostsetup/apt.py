@@ -1,7 +1,7 @@
 """The one door to apt and dpkg.
 
-Downloads can be interrupted at any time. What dpkg has begun is brought to its end first: apt runs in a session of its own, so that
-Ctrl-C in the terminal reaches only us.
+Downloads can be interrupted at any time. What dpkg has begun is brought to its end first: apt runs
+in a session of its own, so that Ctrl-C in the terminal reaches only us.
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ from toolkit.model.base import Model
 from toolkit.quoting import shell_words
 
 _LISTS = Path("/var/lib/apt/lists")
-_ALWAYS = ("-q", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3", "--no-install-recommends")
+_ALWAYS = (
+    "-q",
+    "-y",
+    "-o",
+    "DPkg::Lock::Timeout=600",
+    "-o",
+    "Acquire::Retries=3",
+    "--no-install-recommends",
+)
 _KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-_FETCH = re.compile(r"^Need to get (?:[\d.,]+ \w+/)?(?P<size>[\d.,]+ \w+) of archives", re.MULTILINE)
-_DISK = re.compile(r"^After this operation, (?P<size>[\d.,]+ \w+) of additional disk space", re.MULTILINE)
+_FETCH = re.compile(
+    r"^Need to get (?:[\d.,]+ \w+/)?(?P<size>[\d.,]+ \w+) of archives", re.MULTILINE
+)
+_DISK = re.compile(
+    r"^After this operation, (?P<size>[\d.,]+ \w+) of additional disk space", re.MULTILINE
+)
 _COUNT = re.compile(r"^(?P<upgraded>\d+) upgraded, (?P<new>\d+) newly installed", re.MULTILINE)
 _URI = re.compile(r"^'(?P<uri>[^']+)' \S+ (?P<size>\d+)", re.MULTILINE)
 
@@ -132,7 +144,11 @@ def install(packages: Sequence[str | Path], held: Sequence[int] = ()) -> None:
 
 def heal() -> None:
     """Bring dpkg in order after a power cut or ``kill -9`` in the middle of an installation; apt refuses to do anything before."""
-    shell.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"], env=environment(), check=False)
+    shell.run(
+        ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"],
+        env=environment(),
+        check=False,
+    )
 
 
 def half_there(package: str) -> bool:
@@ -143,13 +159,32 @@ def half_there(package: str) -> bool:
 
 def forget(package: str) -> None:
     """Remove a package that is only half there. apt does that by itself for packages that it can download, not for one of a file."""
-    shell.run(["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package], env=environment(), check=False)
+    shell.run(
+        ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package],
+        env=environment(),
+        check=False,
+    )
 
 
-def _apt(arguments: Sequence[str | Path], *, check: bool = True, finish: bool = False, held: Sequence[int] = ()) -> shell.Result:
+def _apt(
+    arguments: Sequence[str | Path],
+    *,
+    check: bool = True,
+    finish: bool = False,
+    held: Sequence[int] = (),
+) -> shell.Result:
     argv = tuple(str(word) for word in ("apt-get", *_ALWAYS, *arguments))
-    with tempfile.TemporaryFile(mode="w+", errors="replace") as said:  # not a pipe: apt would die of it where we are killed
-        process = shell.start(argv, env=environment(), stdout=said.fileno(), stderr=subprocess.STDOUT, new_session=True, pass_fds=held)
+    with tempfile.TemporaryFile(
+        mode="w+", errors="replace"
+    ) as said:  # not a pipe: apt would die of it where we are killed
+        process = shell.start(
+            argv,
+            env=environment(),
+            stdout=said.fileno(),
+            stderr=subprocess.STDOUT,
+            new_session=True,
+            pass_fds=held,
+        )
         try:
             process.wait()
         except BaseException:
@@ -164,7 +199,8 @@ def _apt(arguments: Sequence[str | Path], *, check: bool = True, finish: bool = 
         raise CommandFailedError(
             f"apt-get failed with exit code {process.returncode}",
             place=shell_words(argv),
-            details=[line for line in result.tail(40) if line.startswith(("E:", "Err:"))] or result.tail(),
+            details=[line for line in result.tail(40) if line.startswith(("E:", "Err:"))]
+            or result.tail(),
             next_step="if the network or an archive was away: the same command again goes on where it stopped",
         )
     return result

@@ -1,7 +1,8 @@
 """Root without all of root's capabilities, as in a container or a small virtual machine.
 
-Apptainer gives root in a container every capability there is and dies where root has not got one (``Requesting capability set
-...``). With ``root default capabilities = file`` it gives those that ``capability.json`` lists for root.
+Apptainer gives root in a container every capability there is and dies where root has not got one
+(``Requesting capability set ...``). With ``root default capabilities = file`` it gives those that
+``capability.json`` lists for root.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def permitted(status: str, last: int) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 def own() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What this process has and lacks."""
-    return permitted(Path("/proc/self/status").read_text(), int(Path("/proc/sys/kernel/cap_last_cap").read_text()))
+    return permitted(
+        Path("/proc/self/status").read_text(),
+        int(Path("/proc/sys/kernel/cap_last_cap").read_text()),
+    )
 
 
 def root_default(configuration: str) -> str:
@@ -72,7 +76,10 @@ def with_root_capabilities(listed: str, names: tuple[str, ...]) -> str:
         users = data.setdefault("users", {})
         users["root"] = list(names)
     except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError("Apptainer's capability.json is broken", next_step="remove or mend the file, then: toolkit setup") from error
+        raise ConfigError(
+            "Apptainer's capability.json is broken",
+            next_step="remove or mend the file, then: toolkit setup",
+        ) from error
     return json.dumps(data, indent=1) + "\n"
 
 
@@ -82,7 +89,11 @@ def configuration_file(runtime: str) -> Path:
         answer = shell.run([runtime, "buildcfg", key], check=False)
         if answer.ok and answer.stdout.strip():
             return Path(answer.stdout.strip())
-    raise ConfigError(f"{runtime} does not say where its configuration is", place=f"{runtime} buildcfg", next_step="toolkit setup --check")
+    raise ConfigError(
+        f"{runtime} does not say where its configuration is",
+        place=f"{runtime} buildcfg",
+        next_step="toolkit setup --check",
+    )
 
 
 def grant_what_there_is(runtime: str) -> Path:
@@ -94,6 +105,8 @@ def grant_what_there_is(runtime: str) -> Path:
     if not backup.exists():
         write_atomically(backup, before)
     have, _ = own()
-    write_atomically(listed, with_root_capabilities(listed.read_text() if listed.exists() else "", have))
+    write_atomically(
+        listed, with_root_capabilities(listed.read_text() if listed.exists() else "", have)
+    )
     write_atomically(configuration, with_root_default_file(before))
     return configuration

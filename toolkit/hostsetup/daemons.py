@@ -1,7 +1,7 @@
 """Packages that bring daemons start them as soon as they are installed, and at every boot. Not here: the local cluster starts its own.
 
-``/usr/sbin/policy-rc.d`` is Debian's switch for that. A machine may have one already (containers do); it is put back afterwards,
-also after Ctrl-C or, at the next call, after ``kill -9``.
+``/usr/sbin/policy-rc.d`` is Debian's switch for that. A machine may have one already (containers
+do); it is put back afterwards, also after Ctrl-C or, at the next call, after ``kill -9``.
 """
 
 from __future__ import annotations

@@ -14,11 +14,25 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     """What has to be done, in order; nothing on a ready machine."""
     actions: list[Action] = []
     if facts.interrupted:
-        actions.append(Action(kind="heal", summary="the end of an installation: one was cut off, or is at work right now"))
+        actions.append(
+            Action(
+                kind="heal",
+                summary="the end of an installation: one was cut off, or is at work right now",
+            )
+        )
     if facts.missing:
         wanted = tuple(sorted({name for missing in facts.missing for name in missing.packages}))
-        summary = "; ".join(f"{' '.join(missing.packages)} ({missing.purpose})" for missing in facts.missing)
-        actions.append(Action(kind="packages", summary=summary, packages=wanted, by_hand=(install_line(facts.os, wanted),)))
+        summary = "; ".join(
+            f"{' '.join(missing.packages)} ({missing.purpose})" for missing in facts.missing
+        )
+        actions.append(
+            Action(
+                kind="packages",
+                summary=summary,
+                packages=wanted,
+                by_hand=(install_line(facts.os, wanted),),
+            )
+        )
     if facts.runtime is None or (facts.update and facts.newer):
         actions.append(_apptainer(facts))
     return (*actions, *adjustments(facts))
@@ -29,24 +43,49 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
     actions: list[Action] = []
     if facts.fuse != "ready":
         what = "is for root only" if facts.fuse == "closed" else "is missing"
-        by_hand = ("chmod 666 /dev/fuse",) if facts.fuse == "closed" else ("modprobe fuse", "chmod 666 /dev/fuse")
-        actions.append(Action(kind="fuse", summary=f"/dev/fuse {what}: images cannot be mounted by users", by_hand=by_hand))
+        by_hand = (
+            ("chmod 666 /dev/fuse",)
+            if facts.fuse == "closed"
+            else ("modprobe fuse", "chmod 666 /dev/fuse")
+        )
+        actions.append(
+            Action(
+                kind="fuse",
+                summary=f"/dev/fuse {what}: images cannot be mounted by users",
+                by_hand=by_hand,
+            )
+        )
     if not facts.ids:
         line = shell_words(["apptainer", "config", "fakeroot", "--add", facts.user])
-        actions.append(Action(kind="ids", summary=f"{facts.user} has no range of subordinate user ids (to build images)", by_hand=(line,)))
-    if facts.root_exec == "fails":
-        summary = (
-            f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container every capability: it cannot start one"
+        actions.append(
+            Action(
+                kind="ids",
+                summary=f"{facts.user} has no range of subordinate user ids (to build images)",
+                by_hand=(line,),
+            )
         )
+    if facts.root_exec == "fails":
+        summary = f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container every capability: it cannot start one"
         actions.append(Action(kind="capabilities", summary=summary))
     if facts.unresolved:
         line = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
         actions.append(
-            Action(kind="name", summary=f"the name of this machine, {facts.unresolved}, has no address (Gloo crashes)", by_hand=(line,))
+            Action(
+                kind="name",
+                summary=f"the name of this machine, {facts.unresolved}, has no address (Gloo crashes)",
+                by_hand=(line,),
+            )
         )
     if not facts.namespaces:
-        lines = ("sysctl -w kernel.unprivileged_userns_clone=1", "sysctl -w user.max_user_namespaces=15000")
-        actions.append(Action(kind="namespaces", summary="users may not make user namespaces here", by_hand=lines))
+        lines = (
+            "sysctl -w kernel.unprivileged_userns_clone=1",
+            "sysctl -w user.max_user_namespaces=15000",
+        )
+        actions.append(
+            Action(
+                kind="namespaces", summary="users may not make user namespaces here", by_hand=lines
+            )
+        )
     return tuple(actions)
 
 
@@ -55,7 +94,10 @@ def _apptainer(facts: Facts) -> Action:
     by_hand = (install_line(facts.os, ("apptainer",)),) if ready_made else ()
     version = f" {facts.newer}" if facts.runtime else ""
     return Action(
-        kind="apptainer", summary=f"apptainer{version} ({parts.RUNTIME_PURPOSE})", packages=parts.RUNTIME_PACKAGES, by_hand=by_hand
+        kind="apptainer",
+        summary=f"apptainer{version} ({parts.RUNTIME_PURPOSE})",
+        packages=parts.RUNTIME_PACKAGES,
+        by_hand=by_hand,
     )
 
 
@@ -63,7 +105,11 @@ def install_line(system: OperatingSystem, packages: Sequence[str]) -> str:
     """The command that installs ``packages`` (Debian's names) on this kind of system, to be pasted as root."""
     if system.family == "rhel":
         names = _renamed(packages, parts.RHEL_NAMES)
-        return shell_words(["dnf", "install", "-y", "epel-release"]) + " && " + shell_words(["dnf", "install", "-y", *names])
+        return (
+            shell_words(["dnf", "install", "-y", "epel-release"])
+            + " && "
+            + shell_words(["dnf", "install", "-y", *names])
+        )
     if system.family == "suse":
         return shell_words(["zypper", "install", *_renamed(packages, parts.SUSE_NAMES)])
     line = shell_words(["apt-get", "install", "-y", "--no-install-recommends", *packages])
@@ -79,10 +125,20 @@ def obstacle(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> NeedsIn
     if not actions:
         return None
     if not facts.root:
-        return needs(facts, actions, wishes, next_step="ask the administrator of this machine to run the lines above as root, then go on")
+        return needs(
+            facts,
+            actions,
+            wishes,
+            next_step="ask the administrator of this machine to run the lines above as root, then go on",
+        )
     packages = any(action.packages for action in actions)
     if packages and not (facts.apt and facts.os.family == "debian"):
-        return needs(facts, actions, wishes, next_step="install these packages with the lines above, then: toolkit setup")
+        return needs(
+            facts,
+            actions,
+            wishes,
+            next_step="install these packages with the lines above, then: toolkit setup",
+        )
     if any(action.kind == "apptainer" for action in actions) and not apptainer_here(facts):
         return needs(
             facts,
@@ -95,13 +151,22 @@ def obstacle(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> NeedsIn
 
 def apptainer_here(facts: Facts) -> bool:
     """Whether Apptainer can be had by ourselves: from the archives configured here, or on Debian (x86-64) from its sid."""
-    return facts.runtime_offered is True or (facts.os.id == "debian" and facts.os.architecture == "x86_64")
+    return facts.runtime_offered is True or (
+        facts.os.id == "debian" and facts.os.architecture == "x86_64"
+    )
 
 
-def needs(facts: Facts, actions: Sequence[Action], wishes: Wishes, *, next_step: str) -> NeedsInstallError:
+def needs(
+    facts: Facts, actions: Sequence[Action], wishes: Wishes, *, next_step: str
+) -> NeedsInstallError:
     """The error that says what is missing and which commands mend it."""
-    lines = [*(f"missing: {action.summary}" for action in actions), *(f"as root: {line}" for line in commands(facts, actions, wishes))]
-    return NeedsInstallError(f"this machine is not ready ({facts.os.name})", details=lines, next_step=next_step)
+    lines = [
+        *(f"missing: {action.summary}" for action in actions),
+        *(f"as root: {line}" for line in commands(facts, actions, wishes)),
+    ]
+    return NeedsInstallError(
+        f"this machine is not ready ({facts.os.name})", details=lines, next_step=next_step
+    )
 
 
 def commands(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> tuple[str, ...]:
@@ -109,7 +174,17 @@ def commands(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> tuple[s
     only_toolkit = any(not action.by_hand for action in actions)
     if not only_toolkit or (facts.runtime is None and not apptainer_here(facts)):
         return tuple(line for action in actions for line in action.by_hand)
-    chosen = [word for name, on in (("accounting", wishes.accounting), ("tests", wishes.tests)) if on for word in ("--with", name)]
+    chosen = [
+        word
+        for name, on in (("accounting", wishes.accounting), ("tests", wishes.tests))
+        if on
+        for word in ("--with", name)
+    ]
     chosen += ["--update"] if facts.update and facts.newer else []
-    own = tuple(line for action in actions if action.kind in ("ids", "namespaces") for line in action.by_hand)
+    own = tuple(
+        line
+        for action in actions
+        if action.kind in ("ids", "namespaces")
+        for line in action.by_hand
+    )
     return (" ".join([facts.toolkit, "setup", *chosen]), *(line for line in own if not facts.root))

@@ -1,9 +1,10 @@
 """Fit a program that was built against a newer glibc to an older one, where only the strtol family is in the way. Pure.
 
-Since glibc 2.38 a compiler writes ``__isoc23_strtol@GLIBC_2.38`` where it wrote ``strtol@GLIBC_2.2.5`` before. The two differ in
-one thing: with base 0 or 2 the new one also reads C23's ``0b101``. So a reference to the one can be turned into a reference to the
-other, in place: the name of the old symbol is the tail of the new one's, and the old version is in the table already.
-Everything else that is too new is refused.
+Since glibc 2.38 a compiler writes ``__isoc23_strtol@GLIBC_2.38`` where it wrote
+``strtol@GLIBC_2.2.5`` before. The two differ in one thing: with base 0 or 2 the new one also reads
+C23's ``0b101``. So a reference to the one can be turned into a reference to the other, in place:
+the name of the old symbol is the tail of the new one's, and the old version is in the table
+already. Everything else that is too new is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def retarget(data: bytes, newest: tuple[int, int]) -> tuple[bytes, tuple[str, ..
     too_new = {want.number: want for want in wanted if _newer(want.version, newest)}
     if not too_new:
         return data, ()
-    base = next((want for want in wanted if want.library == LIBC and want.version == BASE_VERSION), None)
+    base = next(
+        (want for want in wanted if want.library == LIBC and want.version == BASE_VERSION), None
+    )
     if base is None or any(want.library != LIBC for want in too_new.values()):
         raise ElfRefusedError(f"wants {_listed(want.version for want in too_new.values())}")
     patched = bytearray(data)
@@ -81,8 +84,12 @@ def retarget(data: bytes, newest: tuple[int, int]) -> tuple[bytes, tuple[str, ..
 def _sections(data: bytes) -> dict[int, _Section]:
     """The sections by kind; of a kind that comes more than once, any (those that are looked for here come once)."""
     start, entry, count = *struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58)
-    rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + number * entry) for number in range(count)]
-    return {row[1]: _Section(row[4], row[5], rows[row[6]][4] if row[6] < count else 0) for row in rows}
+    rows = [
+        struct.unpack_from("<IIQQQQIIQQ", data, start + number * entry) for number in range(count)
+    ]
+    return {
+        row[1]: _Section(row[4], row[5], rows[row[6]][4] if row[6] < count else 0) for row in rows
+    }
 
 
 def _text(data: bytes | bytearray, at: int) -> bytes:
@@ -97,7 +104,9 @@ def _wanted(data: bytes, section: _Section, strings: int) -> list[_Wanted]:
         inner = at + first
         for _ in range(count):
             _, _, index, name, step = struct.unpack_from("<IHHII", data, inner)
-            found.append(_Wanted(_text(data, strings + library), _text(data, strings + name), index, inner))
+            found.append(
+                _Wanted(_text(data, strings + library), _text(data, strings + name), index, inner)
+            )
             inner += step
         if not following:
             return found
@@ -114,7 +123,11 @@ def _newer(version: bytes, newest: tuple[int, int]) -> bool:
 
 
 def _retarget_symbols(
-    patched: bytearray, sections: dict[int, _Section], strings: int, too_new: frozenset[int], base: int
+    patched: bytearray,
+    sections: dict[int, _Section],
+    strings: int,
+    too_new: frozenset[int],
+    base: int,
 ) -> tuple[str, ...]:
     symbols, versions = sections[_DYNSYM], sections[_VERSYM]
     changed, refused = [], []

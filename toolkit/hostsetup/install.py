@@ -15,7 +15,16 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, fuse, newer, parts, smoke
+from toolkit.hostsetup import (
+    apptainer_debian,
+    apt,
+    capabilities,
+    daemons,
+    fuse,
+    newer,
+    parts,
+    smoke,
+)
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.look import look
 from toolkit.hostsetup.model import Action, Facts, Wishes
@@ -112,34 +121,57 @@ def ended_by_term() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _packages(packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: int, progress: Progress) -> None:
+def _packages(
+    packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: int, progress: Progress
+) -> None:
     progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
     # What was fitted by us counts as a candidate of its own.
-    direct = apptainer and not newer.fitted(facts.os.codename) and apt.candidate("apptainer") is not None
+    direct = (
+        apptainer and not newer.fitted(facts.os.codename) and apt.candidate("apptainer") is not None
+    )
     wanted = (*packages, "apptainer") if direct else packages
     try:
         estimate = apt.estimate(wanted)
     except CommandFailedError as error:
         raise CommandFailedError(
-            error.cause, place=error.place, details=(*complaints, *error.details), next_step=error.next_step
+            error.cause,
+            place=error.place,
+            details=(*complaints, *error.details),
+            next_step=error.next_step,
         ) from error
-    source = apptainer_debian.prepare(parts.WORKPLACE / "rolling", facts.os.codename) if apptainer and not direct else None
+    source = (
+        apptainer_debian.prepare(parts.WORKPLACE / "rolling", facts.os.codename)
+        if apptainer and not direct
+        else None
+    )
     progress.end()
-    for line in announcement(estimate, apptainer_debian.offer(source) if source else None, facts.os.codename):
+    for line in announcement(
+        estimate, apptainer_debian.offer(source) if source else None, facts.os.codename
+    ):
         progress.say("plan", line)
     if estimate.fetch:
-        progress.begin("fetch", f"{human_size(estimate.fetch)} of packages", expected=estimate.fetch / _FETCH_SPEED)
+        progress.begin(
+            "fetch",
+            f"{human_size(estimate.fetch)} of packages",
+            expected=estimate.fetch / _FETCH_SPEED,
+        )
         apt.fetch(wanted)
     fitted = _rolling(source, facts, progress) if source else ()
-    progress.begin("install", counted(estimate.new + estimate.upgraded + len(fitted), "package"), expected=4 + estimate.new * _PER_PACKAGE)
+    progress.begin(
+        "install",
+        counted(estimate.new + estimate.upgraded + len(fitted), "package"),
+        expected=4 + estimate.new * _PER_PACKAGE,
+    )
     with daemons.kept_from_starting():
         apt.install([*wanted, *fitted], held=(lock,))
         daemons.keep_off_at_boot(wanted)
     progress.end()
 
 
-def announcement(estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str) -> tuple[str, ...]:
+def announcement(
+    estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str
+) -> tuple[str, ...]:
     """What is about to happen, in a line or two. Pure."""
     upgrades = f" and {counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
     origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
@@ -147,7 +179,10 @@ def announcement(estimate: apt.Estimate, rolling: apptainer_debian.Offer | None,
     if rolling is None:
         return (first,)
     size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
-    return first, f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none"
+    return (
+        first,
+        f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none",
+    )
 
 
 def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) -> tuple[Path, ...]:
@@ -170,13 +205,18 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
         progress.say("ids", f"{facts.user} has a range of subordinate user ids")
     elif action.kind == "name":
-        hosts = Path("/etc/hosts")  # written in place, because in containers it is a mount; the address is what Debian's installer takes
+        hosts = Path(
+            "/etc/hosts"
+        )  # written in place, because in containers it is a mount; the address is what Debian's installer takes
         before = hosts.read_text() if hosts.exists() else ""
         hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
         progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
     elif action.kind == "capabilities":
         changed = capabilities.grant_what_there_is(str(facts.runtime))
-        progress.say("root", f"{changed}: root gets the capabilities that it has ({', '.join(facts.lacking)} is lacking here)")
+        progress.say(
+            "root",
+            f"{changed}: root gets the capabilities that it has ({', '.join(facts.lacking)} is lacking here)",
+        )
 
 
 def _try(runtime: str, progress: Progress) -> None:

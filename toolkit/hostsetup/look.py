@@ -27,7 +27,10 @@ def look(wishes: Wishes) -> Facts:
     lacking = capabilities.own()[1] if root else ()
     setuid = runtime is not None and _setuid(runtime)
     return Facts(
-        os=operating_system(Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else "", platform.machine()),
+        os=operating_system(
+            Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else "",
+            platform.machine(),
+        ),
         root=root,
         user=user,
         apt=has_apt,
@@ -44,7 +47,9 @@ def look(wishes: Wishes) -> Facts:
         lacking=lacking,
         newer=newer.known(_codename()),
         update=wishes.update,
-        root_exec=smoke.root_exec(runtime) if lacking and runtime and _doubtful(runtime) else "not tried",
+        root_exec=smoke.root_exec(runtime)
+        if lacking and runtime and _doubtful(runtime)
+        else "not tried",
     )
 
 
@@ -80,8 +85,14 @@ def _user_name() -> str:
 
 
 def _own_slurm() -> str | None:
-    configured = "SLURM_CONF" in os.environ or any(Path(path).exists() for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"))
-    return own_slurm(shell.which("sbatch"), from_debian=Path("/var/lib/dpkg/info/slurm-client.list").exists(), configured=configured)
+    configured = "SLURM_CONF" in os.environ or any(
+        Path(path).exists() for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+    )
+    return own_slurm(
+        shell.which("sbatch"),
+        from_debian=Path("/var/lib/dpkg/info/slurm-client.list").exists(),
+        configured=configured,
+    )
 
 
 def own_slurm(sbatch: str | None, *, from_debian: bool, configured: bool) -> str | None:
@@ -95,15 +106,27 @@ def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
 
 
 def _missing(wishes: Wishes, slurm: str | None, codename: str) -> tuple[Missing, ...]:
-    found = [Missing(part="Slurm", purpose=parts.SLURM_PURPOSE, packages=beside(packages.needed(wishes.accounting), slurm))]
+    found = [
+        Missing(
+            part="Slurm",
+            purpose=parts.SLURM_PURPOSE,
+            packages=beside(packages.needed(wishes.accounting), slurm),
+        )
+    ]
     for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
-        lacking = tuple(need.package for need in part.needs if need.is_of(codename) and not _there(need.program))
+        lacking = tuple(
+            need.package for need in part.needs if need.is_of(codename) and not _there(need.program)
+        )
         found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
     return tuple(missing for missing in found if missing.packages)
 
 
 def _there(program: str) -> bool:
-    return any(Path("/").glob(program.lstrip("/"))) if program.startswith("/") else shell.which(program) is not None
+    return (
+        any(Path("/").glob(program.lstrip("/")))
+        if program.startswith("/")
+        else shell.which(program) is not None
+    )
 
 
 def _offered() -> bool | None:
@@ -154,6 +177,9 @@ def _doubtful(runtime: str) -> bool:
     """Whether root, who lacks capabilities, would be given all of them in a container. False also where the runtime does not tell:
     a wrapper of the site's, or half an installation."""
     try:
-        return capabilities.root_default(capabilities.configuration_file(runtime).read_text()) == "full"
+        return (
+            capabilities.root_default(capabilities.configuration_file(runtime).read_text())
+            == "full"
+        )
     except (OSError, ConfigError):
         return False

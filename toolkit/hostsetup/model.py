@@ -91,7 +91,9 @@ class Action(Model, frozen=True, kw_only=True):
         by_hand: commands that an administrator can paste instead; empty where only the toolkit knows how.
     """
 
-    kind: Literal["heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"]
+    kind: Literal[
+        "heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"
+    ]
     summary: str
     packages: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Whether Debian's rolling suite has a newer Apptainer than the one that was fitted to this release.
 
-apt never upgrades a package that was installed from a file, so security updates of this one are looked for here: by root, once a week, for
-it takes some seconds to fetch the suite's lists. What was found is noted for everybody.
+apt never upgrades a package that was installed from a file, so security updates of this one are
+looked for here: by root, once a week, for it takes some seconds to fetch the suite's lists. What
+was found is noted for everybody.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def fitted(codename: str) -> str:
     """Return the version of the installed Apptainer as the suite calls it, if it was fitted to this release by us; else nothing."""
     if shell.which("dpkg-query") is None:
         return ""
-    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", apptainer_debian.PACKAGE], check=False)
+    answer = shell.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", apptainer_debian.PACKAGE],
+        check=False,
+    )
     return read_fitted(answer.stdout, codename)
 
 
@@ -43,7 +47,11 @@ def read_fitted(answer: str, codename: str) -> str:
     """Read what dpkg says of the package: ``installed 1.4.5-2+bookworm1``. Pure."""
     status, _, version = answer.strip().partition(" ")
     suffix = f"+{codename}1"
-    return version.removesuffix(suffix) if codename and status == "installed" and version.endswith(suffix) else ""
+    return (
+        version.removesuffix(suffix)
+        if codename and status == "installed" and version.endswith(suffix)
+        else ""
+    )
 
 
 def known(codename: str) -> str:
@@ -76,7 +84,9 @@ def refresh(codename: str, now: float) -> ToolkitError | None:
     """
     try:
         with tempfile.TemporaryDirectory(prefix="toolkit-setup-", dir="/var/tmp") as place:
-            offered = apptainer_debian.offer(apptainer_debian.prepare(Path(place) / "rolling", codename)).version
+            offered = apptainer_debian.offer(
+                apptainer_debian.prepare(Path(place) / "rolling", codename)
+            ).version
             problem = None
     except ToolkitError as error:
         offered, problem = "", error

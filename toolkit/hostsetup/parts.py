@@ -9,7 +9,8 @@ from pathlib import Path
 
 from toolkit.model.base import Model
 
-# There for as long as an installation takes; only root can write beside it. Left over by one that was killed.
+# There for as long as an installation takes; only root can write beside it. Left over by one that
+# was killed.
 WORKPLACE = Path("/var/cache/toolkit-setup")
 
 RUNTIMES = ("apptainer", "singularity")
@@ -43,8 +44,9 @@ class Part(Model, frozen=True, kw_only=True):
 
 _SINCE_TRIXIE = ("trixie", "forky", "duke", "sid")
 
-# Apptainer and what it looks for when it runs: without squashfuse and fusermount3 every start by a user unpacks the whole image.
-# Installed together with Apptainer only; elsewhere these are the business of whoever installed it (its own packages bundle them).
+# Apptainer and what it looks for when it runs: without squashfuse and fusermount3 every start by a
+# user unpacks the whole image. Installed together with Apptainer only; elsewhere these are the
+# business of whoever installed it (its own packages bundle them).
 RUNTIME_PACKAGES = (
     "ca-certificates",
     "containernetworking-plugins",
@@ -62,8 +64,11 @@ BUILD = Part(
     purpose="build images from a Debian base",
     needs=(
         Need(program="debootstrap", package="debootstrap"),
-        # Without Debian's keys, a Debian base cannot be verified. Since Debian 13 the file has another ending.
-        Need(program="/usr/share/keyrings/debian-archive-keyring.*", package="debian-archive-keyring"),
+        # Without Debian's keys, a Debian base cannot be verified. Since Debian 13 the file has
+        # another ending.
+        Need(
+            program="/usr/share/keyrings/debian-archive-keyring.*", package="debian-archive-keyring"
+        ),
         Need(program="fakeroot", package="fakeroot"),
         Need(program="mksquashfs", package="squashfs-tools"),
         Need(program="newuidmap", package="uidmap"),
@@ -80,18 +85,25 @@ TESTS = Part(
         Need(program="dockerd", package="docker.io"),
         # Until Debian 12 the client is in the package of the engine, and builds by itself.
         Need(program="/usr/bin/docker", package="docker-cli", releases=_SINCE_TRIXIE),
-        Need(program="/usr/libexec/docker/cli-plugins/docker-buildx", package="docker-buildx", releases=_SINCE_TRIXIE),
-        # podman takes the runtime that comes with the engine; for `--init` it needs a program of its own.
+        Need(
+            program="/usr/libexec/docker/cli-plugins/docker-buildx",
+            package="docker-buildx",
+            releases=_SINCE_TRIXIE,
+        ),
+        # podman takes the runtime that comes with the engine; for `--init` it needs a program of
+        # its own.
         Need(program="podman", package="podman"),
         Need(program="catatonit", package="catatonit"),
         Need(program="docker-registry", package="docker-registry"),
         *(Need(program=path, package=package) for path, package in DATASETS.items()),
-        # A program of MPI is compiled on the host, and started by the host's mpirun around the image.
+        # A program of MPI is compiled on the host, and started by the host's mpirun around the
+        # image.
         Need(program="gcc", package="gcc"),
         Need(program="/usr/include/stdio.h", package="libc6-dev"),
         Need(program="/usr/share/doc/libopenmpi-dev", package="libopenmpi-dev"),
         Need(program="mpirun", package="openmpi-bin"),
-        # A stand-in for Slurm's plugin Pyxis is compiled, and modules are loaded by the program that sites have for it.
+        # A stand-in for Slurm's plugin Pyxis is compiled, and modules are loaded by the program
+        # that sites have for it.
         Need(program="/usr/include/slurm/spank.h", package="libslurm-dev"),
         Need(program="/etc/profile.d/modules.sh", package="environment-modules"),
         Need(program="git", package="git"),
@@ -112,7 +124,8 @@ TESTS = Part(
 RUNTIME_PURPOSE = "run and build containers"
 SLURM_PURPOSE = "a real Slurm on this machine"
 
-# The same things by the names of other distributions, for what we tell administrators. Debian's name where it is the same.
+# The same things by the names of other distributions, for what we tell administrators. Debian's
+# name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "catatonit": (),
     "debian-archive-keyring": ("debian-keyring",),

@@ -39,7 +39,10 @@ def try_everything(runtime: str) -> str | None:
     """
     with _workplace() as place:
         image = _build(runtime, place)
-        _expect(shell.run([runtime, "exec", image, *_SAY], check=False, timeout=120), "root cannot run an image here")
+        _expect(
+            shell.run([runtime, "exec", image, *_SAY], check=False, timeout=120),
+            "root cannot run an image here",
+        )
         return _as_nobody(runtime, image, place)
 
 
@@ -70,10 +73,16 @@ def _tiny_root(place: Path) -> Path:
 
 def _build(runtime: str, place: Path) -> Path:
     definition, image = place / "tiny.def", place / "tiny.sif"
-    definition.write_text(f"Bootstrap: localimage\nFrom: {_tiny_root(place)}\n%post\n    echo built >/etc/smoke\n")
-    answer = shell.run([runtime, "build", "--fakeroot", image, definition], check=False, timeout=300)
+    definition.write_text(
+        f"Bootstrap: localimage\nFrom: {_tiny_root(place)}\n%post\n    echo built >/etc/smoke\n"
+    )
+    answer = shell.run(
+        [runtime, "build", "--fakeroot", image, definition], check=False, timeout=300
+    )
     if not answer.ok or not image.exists():
-        raise CommandFailedError("root cannot build an image here", place=shell_words(answer.argv), details=answer.tail())
+        raise CommandFailedError(
+            "root cannot build an image here", place=shell_words(answer.argv), details=answer.tail()
+        )
     image.chmod(0o644)  # whatever our umask is: an ordinary user is to run it
     return image
 
@@ -87,6 +96,22 @@ def _as_nobody(runtime: str, image: Path, place: Path) -> str | None:
     home = place / "home"
     home.mkdir()
     shutil.chown(home, int(_NOBODY), int(_NOBODY))
-    become = ["setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups", "env", f"HOME={home}", f"APPTAINER_CACHEDIR={home}"]
-    answer = shell.run([*become, runtime, "exec", "--no-home", image, *_SAY], cwd=home, check=False, timeout=120)
-    return None if answer.stdout.strip() == "built" else "; ".join(answer.tail(2)) or f"exit code {answer.returncode}"
+    become = [
+        "setpriv",
+        "--reuid",
+        _NOBODY,
+        "--regid",
+        _NOBODY,
+        "--clear-groups",
+        "env",
+        f"HOME={home}",
+        f"APPTAINER_CACHEDIR={home}",
+    ]
+    answer = shell.run(
+        [*become, runtime, "exec", "--no-home", image, *_SAY], cwd=home, check=False, timeout=120
+    )
+    return (
+        None
+        if answer.stdout.strip() == "built"
+        else "; ".join(answer.tail(2)) or f"exit code {answer.returncode}"
+    )

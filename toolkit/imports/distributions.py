@@ -72,7 +72,9 @@ def distribution(module: str, within: str = "") -> str:
 def is_known(module: str) -> bool:
     """Return whether a name is surely that of a package or of the standard library."""
     known = written()
-    return any(module in names for names in (known.modules, known.standard, sys.stdlib_module_names))
+    return any(
+        module in names for names in (known.modules, known.standard, sys.stdlib_module_names)
+    )
 
 
 def standard_note(module: str, version: str) -> str:

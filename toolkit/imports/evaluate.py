@@ -73,7 +73,9 @@ def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int
     return None
 
 
-def _attribute(node: ast.Attribute, values: Mapping[str, str], context: Context, depth: int) -> str | None:
+def _attribute(
+    node: ast.Attribute, values: Mapping[str, str], context: Context, depth: int
+) -> str | None:
     named = {
         "os.pardir": "..",
         "os.curdir": ".",
@@ -95,7 +97,9 @@ def _parent(text: str) -> str:
     return os.path.dirname(text.rstrip("/")) or ("/" if text.startswith("/") else ".")
 
 
-def _parents(node: ast.Subscript, values: Mapping[str, str], context: Context, depth: int) -> str | None:
+def _parents(
+    node: ast.Subscript, values: Mapping[str, str], context: Context, depth: int
+) -> str | None:
     """Return ``Path(__file__).parents[2]``."""
     if not (isinstance(node.value, ast.Attribute) and node.value.attr == "parents"):
         return None
@@ -108,7 +112,9 @@ def _parents(node: ast.Subscript, values: Mapping[str, str], context: Context, d
     return inner
 
 
-def _joined(node: ast.JoinedStr, values: Mapping[str, str], context: Context, depth: int) -> str | None:
+def _joined(
+    node: ast.JoinedStr, values: Mapping[str, str], context: Context, depth: int
+) -> str | None:
     parts: list[str] = []
     for part in node.values:
         inner = part.value if isinstance(part, ast.FormattedValue) else part
@@ -121,14 +127,18 @@ def _joined(node: ast.JoinedStr, values: Mapping[str, str], context: Context, de
 
 def _call(node: ast.Call, values: Mapping[str, str], context: Context, depth: int) -> str | None:
     name = dotted(node.func)
-    last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+    last = name.rpartition(".")[2] or (
+        node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    )
     if name in ("os.getcwd", "getcwd", "Path.cwd", "pathlib.Path.cwd"):
         return context.directory
     texts = [path(argument, values, context, depth + 1) for argument in node.args]
     known = [text for text in texts if text is not None]
     if len(known) != len(texts):
         return None
-    if isinstance(node.func, ast.Attribute) and not name.startswith(("os.", "osp.", "path.", "pathlib.")):
+    if isinstance(node.func, ast.Attribute) and not name.startswith(
+        ("os.", "osp.", "path.", "pathlib.")
+    ):
         inner = path(node.func.value, values, context, depth + 1)
         return None if inner is None else _method(last, inner, known, context)
     return _function(last, known, context)
@@ -192,7 +202,9 @@ def _all_or_any(node: ast.BoolOp, context: Context, depth: int) -> bool | None:
     return None if None in values else not decisive
 
 
-def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, context: Context) -> bool | None:
+def _comparison(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, context: Context
+) -> bool | None:
     subject = _subject(left)
     if subject == "__name__" and isinstance(operator, ast.Eq | ast.NotEq):
         is_main = isinstance(right, ast.Constant) and right.value == "__main__"
@@ -230,7 +242,9 @@ def _platform(operator: ast.cmpop, right: ast.expr) -> bool | None:
     return is_linux == isinstance(operator, ast.Eq)
 
 
-def _version(subject: str, operator: ast.cmpop, right: ast.expr, version: tuple[int, ...]) -> bool | None:
+def _version(
+    subject: str, operator: ast.cmpop, right: ast.expr, version: tuple[int, ...]
+) -> bool | None:
     numbers: tuple[int, ...] = ()
     if isinstance(right, ast.Tuple):
         values = [part.value for part in right.elts if isinstance(part, ast.Constant)]
@@ -242,7 +256,9 @@ def _version(subject: str, operator: ast.cmpop, right: ast.expr, version: tuple[
     whole = subject in ("sys.version_info", "sys.version_info[:]")
     if not numbers or not (whole or subject in ("sys.version_info[0]", "sys.version_info.major")):
         return None
-    return _ordered(operator, version if subject == "sys.version_info" else version[: len(numbers)], numbers)
+    return _ordered(
+        operator, version if subject == "sys.version_info" else version[: len(numbers)], numbers
+    )
 
 
 def _ordered(operator: ast.cmpop, left: tuple[int, ...], right: tuple[int, ...]) -> bool | None:

@@ -65,7 +65,9 @@ def _python(manifest: Manifest | None, path: str) -> Python | None:
     return next((one for one in known if one.path == path), known[0] if known else None)
 
 
-def surroundings(job: Job, site: Site, python: Python | None, directory: Path, visible: tuple[Path, ...]) -> Surroundings:
+def surroundings(
+    job: Job, site: Site, python: Python | None, directory: Path, visible: tuple[Path, ...]
+) -> Surroundings:
     """Return where the program runs."""
     search = job.env.get("PYTHONPATH", site.environment.get("PYTHONPATH", ""))
     binds = tuple(_bound(text, directory) for text in job.bind)

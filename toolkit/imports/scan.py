@@ -314,7 +314,11 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _is_exit(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and dotted(node.value.func) in _EXITS
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and dotted(node.value.func) in _EXITS
+    )
 
 
 def _is_list(node: ast.BinOp) -> bool:

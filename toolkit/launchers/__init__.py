@@ -1,6 +1,7 @@
 """How ranks are started: one module per launcher, one template of the same name in ``scripts/templates``, one line here.
 
-A launcher is pure: it decides (``launch``), refuses (``check``), and reads its own failures out of logs (``failures``).
+A launcher is pure: it decides (``launch``), refuses (``check``), and reads its own failures out of
+logs (``failures``).
 """
 
 from __future__ import annotations
@@ -48,25 +49,61 @@ class Entry(NamedTuple):
 # The module of a launcher is toolkit.launchers.<name with _ for ->.
 LAUNCHERS: dict[str, Entry] = {
     "torchrun": Entry(
-        "one torchrun agent per node starts the node's ranks; for torch.distributed", elastic=True, unequal=True, options=("max_restarts",)
+        "one torchrun agent per node starts the node's ranks; for torch.distributed",
+        elastic=True,
+        unequal=True,
+        options=("max_restarts",),
     ),
-    "srun": Entry("Slurm starts every rank and tells it who it is; for torch.distributed without torchrun", options=("init",)),
-    "spawn": Entry("Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)"),
-    "none": Entry("the command as it is: one process, a job array, any program of the image", single=True, programs=True),
-    "horovod": Entry("Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True),
-    "horovod-gloo": Entry("Slurm starts every rank, one server tells them of each other; for Horovod without MPI"),
+    "srun": Entry(
+        "Slurm starts every rank and tells it who it is; for torch.distributed without torchrun",
+        options=("init",),
+    ),
+    "spawn": Entry(
+        "Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)"
+    ),
+    "none": Entry(
+        "the command as it is: one process, a job array, any program of the image",
+        single=True,
+        programs=True,
+    ),
+    "horovod": Entry(
+        "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI", uses_mpi=True
+    ),
+    "horovod-gloo": Entry(
+        "Slurm starts every rank, one server tells them of each other; for Horovod without MPI"
+    ),
     "horovod-elastic": Entry(
         "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run",
         elastic=True,
         pty=False,
         options=("max_restarts",),
     ),
-    "mpirun": Entry("the host's Open MPI starts every rank in its container; for Horovod and any MPI", uses_mpirun=True, pty=False),
-    "shell": Entry("a program at your terminal, on the first node: what toolkit shell starts", single=True, programs=True),
-    "mpi": Entry("Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True),
-    "ray": Entry("Ray on all nodes, and the script once, on the first; for remote functions, actors, Train and Tune", single=True),
-    "tensorflow": Entry("Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute", single=True),
-    "submitit": Entry("Slurm starts a Python function that toolkit.submit carries to it, once in each task", single=True, programs=True),
+    "mpirun": Entry(
+        "the host's Open MPI starts every rank in its container; for Horovod and any MPI",
+        uses_mpirun=True,
+        pty=False,
+    ),
+    "shell": Entry(
+        "a program at your terminal, on the first node: what toolkit shell starts",
+        single=True,
+        programs=True,
+    ),
+    "mpi": Entry(
+        "Slurm starts every rank and PMIx tells it who it is; for any program of MPI", uses_mpi=True
+    ),
+    "ray": Entry(
+        "Ray on all nodes, and the script once, on the first; for remote functions, actors, Train and Tune",
+        single=True,
+    ),
+    "tensorflow": Entry(
+        "Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute",
+        single=True,
+    ),
+    "submitit": Entry(
+        "Slurm starts a Python function that toolkit.submit carries to it, once in each task",
+        single=True,
+        programs=True,
+    ),
 }
 
 
@@ -120,7 +157,11 @@ def get(name: str) -> Launcher:
     """
     if name not in LAUNCHERS:
         raise UnknownLauncherError(
-            f"there is no launcher {name!r}", place="--launcher", choices=LAUNCHERS, value=name, next_step=f"one of {', '.join(LAUNCHERS)}"
+            f"there is no launcher {name!r}",
+            place="--launcher",
+            choices=LAUNCHERS,
+            value=name,
+            next_step=f"one of {', '.join(LAUNCHERS)}",
         )
     module: Launcher = importlib.import_module(f"toolkit.launchers.{name.replace('-', '_')}")
     return module

@@ -1,6 +1,7 @@
 """Arguments that a script wants to be told and its launcher knows: only those that the script defines, and nobody has given.
 
-What a rank learns when it starts (its number, where the others are) is in its environment; a shell in the container writes it out.
+What a rank learns when it starts (its number, where the others are) is in its environment; a shell
+in the container writes it out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def filled(request: Request, known: Sequence[Known]) -> tuple[str, ...]:
     return tuple(
         option.flag if not option.takes_value else f"{option.flag} {value}"
         for option, value in found
-        if option is not None and option.takes_value == (value is not None) and not _given(option.flag, request.arguments)
+        if option is not None
+        and option.takes_value == (value is not None)
+        and not _given(option.flag, request.arguments)
     )
 
 
@@ -57,4 +60,10 @@ def command(request: Request, known: Sequence[Known]) -> tuple[str, ...]:
     more = filled(request, known)
     if not more:
         return (*words, *request.arguments)
-    return ("sh", "-c", " ".join(("exec", shell_words(words), *more, '"$@"')), request.script, *request.arguments)
+    return (
+        "sh",
+        "-c",
+        " ".join(("exec", shell_words(words), *more, '"$@"')),
+        request.script,
+        *request.arguments,
+    )

@@ -11,16 +11,26 @@ from toolkit.launchers.common import needs
 from toolkit.model.image import Manifest
 
 _NAMES = {"mpi": "MPI", "gloo": "Gloo"}
-_OTHER = {"mpi": "--launcher horovod-gloo starts ranks without MPI", "gloo": "--launcher horovod starts ranks over MPI"}
-# What a script imports of Horovod -> the framework that this must have been built for, as Horovod itself calls it.
-_PARTS = {"horovod.torch": "pytorch", "horovod.tensorflow": "tensorflow", "horovod.keras": "tensorflow", "horovod.mxnet": "mxnet"}
+_OTHER = {
+    "mpi": "--launcher horovod-gloo starts ranks without MPI",
+    "gloo": "--launcher horovod starts ranks over MPI",
+}
+# What a script imports of Horovod -> the framework that this must have been built for, as Horovod
+# itself calls it.
+_PARTS = {
+    "horovod.torch": "pytorch",
+    "horovod.tensorflow": "tensorflow",
+    "horovod.keras": "tensorflow",
+    "horovod.mxnet": "mxnet",
+}
 _DETAIL = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
 
 
 def check(request: Request, launcher: str, operation: str) -> Sequence[ToolkitError]:
     """Horovod must be in the image, and built with what carries the launcher's messages (``mpi`` or ``gloo``).
 
-    Of an image that nobody has looked into, and of a build that was not checked, nothing is known, and nothing is refused.
+    Of an image that nobody has looked into, and of a build that was not checked, nothing is known,
+    and nothing is refused.
     """
     findings: list[ToolkitError] = list(needs("horovod", launcher, request))
     held = operations(request.manifest) if not findings else None
@@ -43,7 +53,11 @@ def _unbuilt(request: Request) -> Sequence[ToolkitError]:
     if found is None:
         return []
     held = {word.split()[0] for word in found["frameworks"].split(", ")}
-    lacking = [(part, name) for part, name in _PARTS.items() if request.source.imports_any(part) and name not in held]
+    lacking = [
+        (part, name)
+        for part, name in _PARTS.items()
+        if request.source.imports_any(part) and name not in held
+    ]
     return [
         LauncherMismatchError(
             f"the script imports {part}, this {request.noun}'s Horovod was built for {', '.join(sorted(held))}",
@@ -64,5 +78,9 @@ def operations(manifest: Manifest | None) -> tuple[str, ...] | None:
 
 def said_of(check: str, manifest: Manifest | None) -> str | None:
     """What a check that an image has passed said: ``Open MPI 4.1.4 speaks pmix``; None: it was not made, or nobody knows."""
-    passed = (one for one in manifest.verdicts if one.name == check and one.outcome == "passed") if manifest else ()
+    passed = (
+        (one for one in manifest.verdicts if one.name == check and one.outcome == "passed")
+        if manifest
+        else ()
+    )
     return next((one.detail for one in passed), None)

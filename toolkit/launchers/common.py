@@ -29,7 +29,11 @@ def python_command(request: Request) -> tuple[str, ...]:
     script = request.script
     if request.job.python_module:
         return ("python3", "-m", request.job.python_module)
-    return ("python3", script) if script.endswith(".py") else (script if "/" in script else f"./{script}",)
+    return (
+        ("python3", script)
+        if script.endswith(".py")
+        else (script if "/" in script else f"./{script}",)
+    )
 
 
 def interface(request: Request) -> dict[str, str]:
@@ -56,7 +60,12 @@ def failed(exit_code: int, rank: int | None, host: str | None, *, task: str = "r
     """A failure in words: ``rank 2 on nid002: exit code 3``. Codes above 128 are signals; a host may not be known."""
     where = f" on {host}" if host else ""
     how = f"killed by signal {exit_code - 128}" if exit_code > 128 else f"exit code {exit_code}"
-    return Failure(exit_code=exit_code, rank=rank, host=host, text=f"{task} {'?' if rank is None else rank}{where}: {how}")
+    return Failure(
+        exit_code=exit_code,
+        rank=rank,
+        host=host,
+        text=f"{task} {'?' if rank is None else rank}{where}: {how}",
+    )
 
 
 def failures_of_step(lines: Iterable[str], *, task: str = "rank") -> list[Failure]:
@@ -73,7 +82,9 @@ def failures_of_step(lines: Iterable[str], *, task: str = "rank") -> list[Failur
         if match:
             code, by_slurm = _how(match["how"])
             numbers = _tasks(match["tasks"])
-            (stopped if by_slurm else own).extend(failed(code, number, match["host"], task=task) for number in numbers)
+            (stopped if by_slurm else own).extend(
+                failed(code, number, match["host"], task=task) for number in numbers
+            )
     return own + stopped
 
 

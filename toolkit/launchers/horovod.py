@@ -1,6 +1,7 @@
 """horovod: Slurm starts every rank, and its PMI plugin tells the image's MPI who is who. No ssh, no mpirun.
 
-It serves scripts of every framework that the image's Horovod was built for. ``--mpi`` is chosen in ``pmi``.
+It serves scripts of every framework that the image's Horovod was built for. ``--mpi`` is chosen in
+``pmi``.
 """
 
 from __future__ import annotations

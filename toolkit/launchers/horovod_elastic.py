@@ -1,8 +1,9 @@
 """horovod-elastic: Horovod's elastic driver, with an agent on each node that Slurm started in the place of ssh.
 
-A rank that dies, or a node that is lost, costs its node's ranks; training goes on with the others from the last commit of the script's
-state. The node is tried again after a while (``HOROVOD_ELASTIC_COOLDOWN=10,120``: seconds at first, doubled each time, and at most). Slurm
-takes a node that is down out of the job for good, and gives a job no new ones.
+A rank that dies, or a node that is lost, costs its node's ranks; training goes on with the others
+from the last commit of the script's state. The node is tried again after a while
+(``HOROVOD_ELASTIC_COOLDOWN=10,120``: seconds at first, doubled each time, and at most). Slurm takes
+a node that is down out of the job for good, and gives a job no new ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from toolkit.launchers.horovod_gloo import environment
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
-_FAILED = re.compile(r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): (?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))")
+_FAILED = re.compile(
+    r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): (?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))"
+)
 
 
 def check(request: Request) -> Sequence[ToolkitError]:
@@ -44,7 +47,11 @@ def launch(request: Request) -> Launch:
         reason=request.reason,
         ntasks_per_node=1,
         cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
-        environment={**environment(request), "HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_COOLDOWN": "10,120"},
+        environment={
+            **environment(request),
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_ELASTIC_COOLDOWN": "10,120",
+        },
         program=(*python_command(request), *request.arguments),
         task_is_rank=False,
         labels_lines=True,

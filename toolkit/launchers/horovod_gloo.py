@@ -1,6 +1,7 @@
 """horovod-gloo: Slurm starts every rank, Gloo carries their messages, and one small server tells them where the others are.
 
-No MPI, no ssh, no horovodrun. The server is Horovod's own; it runs in the image on the first node and ends with the batch script.
+No MPI, no ssh, no horovodrun. The server is Horovod's own; it runs in the image on the first node
+and ends with the batch script.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def launch(request: Request) -> Launch:
 def environment(request: Request) -> dict[str, str]:
     """Variables that make Horovod use Gloo, on the site's interface where that is known.
 
-    Half a minute is Horovod's own patience with ranks that come late, less than a cold start from a busy file system may take: whoever
-    can afford it waits longer, by HOROVOD_GLOO_TIMEOUT_SECONDS.
+    Half a minute is Horovod's own patience with ranks that come late, less than a cold start from a
+    busy file system may take: whoever can afford it waits longer, by HOROVOD_GLOO_TIMEOUT_SECONDS.
     """
     interface = request.site.interface
     return {

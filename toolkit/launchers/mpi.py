@@ -30,7 +30,10 @@ def launch(request: Request) -> Launch:
         cpus_per_task=request.cpus_per_rank,
         mpi=pmi.chosen(request),
         exports=pmi.EXPORTS,
-        environment={"OMP_NUM_THREADS": str(request.cpus_per_rank), **pmi.environment(request.site.interface)},
+        environment={
+            "OMP_NUM_THREADS": str(request.cpus_per_rank),
+            **pmi.environment(request.site.interface),
+        },
         program=(*python_command(request), *request.arguments),
         template="horovod",
     )

@@ -13,8 +13,8 @@ from toolkit.launchers import Request
 
 # What an image speaks if nobody knows: Open MPI of the last years speaks PMIx, MPICH PMI2.
 _USUAL = ("pmix", "pmi2")
-# Slurm's PMIx server and the image's PMIx library must agree on how to authenticate and where data lies; the host's munge and
-# shared-memory store are not in the container.
+# Slurm's PMIx server and the image's PMIx library must agree on how to authenticate and where data
+# lies; the host's munge and shared-memory store are not in the container.
 EXPORTS = {"PMIX_MCA_psec": "^munge", "PMIX_MCA_gds": "hash"}
 
 
@@ -54,10 +54,15 @@ def needs_mpi(request: Request, launcher: str) -> Sequence[LauncherMismatchError
 def parameters(interface: str | None) -> dict[str, str]:
     """Open MPI's own settings: plain TCP for its messages, on the site's interface where that is known.
 
-    No InfiniBand verbs and no hcoll: what the host has of them does not fit what the image has, and Horovod's own advice is to leave
-    the heavy traffic to NCCL.
+    No InfiniBand verbs and no hcoll: what the host has of them does not fit what the image has, and
+    Horovod's own advice is to leave the heavy traffic to NCCL.
     """
-    return {"pml": "ob1", "btl": "^openib", "coll": "^hcoll", **({"btl_tcp_if_include": interface} if interface else {})}
+    return {
+        "pml": "ob1",
+        "btl": "^openib",
+        "coll": "^hcoll",
+        **({"btl_tcp_if_include": interface} if interface else {}),
+    }
 
 
 def environment(interface: str | None) -> dict[str, str]:
@@ -83,7 +88,11 @@ def common(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
     for name in spoken:
         if name in offered:
             return name
-        versions = sorted((kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)), key=_number, reverse=True)
+        versions = sorted(
+            (kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)),
+            key=_number,
+            reverse=True,
+        )
         if versions:
             return versions[0]
     return None

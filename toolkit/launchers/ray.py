@@ -1,7 +1,8 @@
 """ray: a program of ours on each node starts Ray there, they meet, and the first node runs the script, once.
 
-Ray's own ``ray symmetric-run`` is not used. It refuses to start where another Ray is on the node, and at its end kills by name, maybe
-another job's; it ends with 0 where Ray did not start; and its other nodes stay for a minute after the script has ended.
+Ray's own ``ray symmetric-run`` is not used. It refuses to start where another Ray is on the node,
+and at its end kills by name, maybe another job's; it ends with 0 where Ray did not start; and its
+other nodes stay for a minute after the script has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def launch(request: Request) -> Launch:
         ntasks_per_node=1,
         cpus_per_task=cpus,
         environment={
-            # Nobody but this job gives work to its Ray; versions that do not know of tokens have no such lock.
+            # Nobody but this job gives work to its Ray; versions that do not know of tokens have no
+            # such lock.
             "RAY_AUTH_MODE": "token",
             # What is done and said is the job's alone.
             "RAY_USAGE_STATS_ENABLED": "0",

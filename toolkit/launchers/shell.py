@@ -15,7 +15,11 @@ def check(request: Request) -> Sequence[ToolkitError]:
     """There must be a terminal."""
     if request.job.interactive and request.job.pty:
         return ()
-    return (UsageError("the launcher shell is for a terminal", place="--launcher", next_step="toolkit shell"),)
+    return (
+        UsageError(
+            "the launcher shell is for a terminal", place="--launcher", next_step="toolkit shell"
+        ),
+    )
 
 
 def launch(request: Request) -> Launch:

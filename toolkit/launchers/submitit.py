@@ -1,8 +1,9 @@
 """submitit: a Python function that ``toolkit.submit`` has put into the run's directory, called once by each task; never a script.
 
-What is called, and what comes back, lies in ``<run>/submitit`` as submitit names it. Slurm's signal goes to the batch shell, which tells
-the tasks; the first of them saves what the function's ``checkpoint()`` returns and leaves a file for the batch shell, which queues the job
-again: Slurm's own commands are not in the image.
+What is called, and what comes back, lies in ``<run>/submitit`` as submitit names it. Slurm's signal
+goes to the batch shell, which tells the tasks; the first of them saves what the function's
+``checkpoint()`` returns and leaves a file for the batch shell, which queues the job again: Slurm's
+own commands are not in the image.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ AGAIN = "again"  # a file in it: the first task wants the job to be queued again
 _SECONDS = 90  # before the time limit, as submitit itself has it
 _WANTED = re.compile(rf"B:(SIG)?{SIGNAL}(@\d+)?\Z")
 
-# What a task runs: submitit's own beginning, but for the one call that needs Slurm's commands. The signal comes twice, from Slurm and from
-# the process that keeps the image mounted and passes on what it is told; the second would save into the middle of the first.
+# What a task runs: submitit's own beginning, but for the one call that needs Slurm's commands. The
+# signal comes twice, from Slurm and from the process that keeps the image mounted and passes on
+# what it is told; the second would save into the middle of the first.
 _TASK = f"""\
 import pathlib, signal, sys
 from submitit.core.job_environment import SignalHandler
@@ -70,7 +72,11 @@ def launch(request: Request) -> Launch:
         reason=request.reason,
         ntasks_per_node=request.ranks_per_node,
         cpus_per_task=request.cpus_per_rank,
-        environment={"OMP_NUM_THREADS": str(request.cpus_per_rank), "SUBMITIT_EXECUTOR": "slurm", **interface(request)},
+        environment={
+            "OMP_NUM_THREADS": str(request.cpus_per_rank),
+            "SUBMITIT_EXECUTOR": "slurm",
+            **interface(request),
+        },
         program=("python3", "-u", "-c", _TASK, f"{request.run_directory}/{FOLDER}"),
         directives=(*signal, ("requeue", "")),
     )

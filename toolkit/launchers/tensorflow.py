@@ -1,7 +1,8 @@
 """tensorflow: Slurm starts the workers, one on each node where nobody says otherwise, and TF_CONFIG tells each who it is and where all are.
 
-A worker uses all GPUs that it sees; where a node has several workers, each sees its share of the node's. TF_CONFIG is given only where
-nobody set it, and knows workers only: parameter servers are another kind of task.
+A worker uses all GPUs that it sees; where a node has several workers, each sees its share of the
+node's. TF_CONFIG is given only where nobody set it, and knows workers only: parameter servers are
+another kind of task.
 """
 
 from __future__ import annotations
@@ -52,9 +53,15 @@ def launch(request: Request) -> Launch:
 def _warnings(request: Request) -> tuple[str, ...]:
     """A strategy for one process does not look beyond it, whatever TF_CONFIG says."""
     several = request.nodes * request.ranks_per_node > 1
-    if not several or not request.source.calls_any("MirroredStrategy") or request.source.calls_any("MultiWorkerMirroredStrategy"):
+    if (
+        not several
+        or not request.source.calls_any("MirroredStrategy")
+        or request.source.calls_any("MultiWorkerMirroredStrategy")
+    ):
         return ()
-    return ("MirroredStrategy stays within one process: every worker will train a network of its own; use MultiWorkerMirroredStrategy",)
+    return (
+        "MirroredStrategy stays within one process: every worker will train a network of its own; use MultiWorkerMirroredStrategy",
+    )
 
 
 def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:

@@ -1,8 +1,9 @@
 """torchrun: Slurm starts one agent on each node, the agents meet at the first node and start the ranks.
 
-The agents' arguments that depend on the job (addresses, port) are in the template. With a range of nodes the run is elastic, which is a
-template of its own: it goes on when nodes are lost, and takes new ones in. A rank's exit code is lost on the way: torchrun
-itself always ends with 1, and tells the code in its summary, which ``failures`` reads.
+The agents' arguments that depend on the job (addresses, port) are in the template. With a range of
+nodes the run is elastic, which is a template of its own: it goes on when nodes are lost, and takes
+new ones in. A rank's exit code is lost on the way: torchrun itself always ends with 1, and tells
+the code in its summary, which ``failures`` reads.
 """
 
 from __future__ import annotations
@@ -30,14 +31,20 @@ def launch(request: Request) -> Launch:
     """One task per node, with the CPUs of all its ranks."""
     least, most = request.job.node_range
     elastic, unequal = least != most, bool(request.job.gpus_by_node)
-    restarts = request.job.max_restarts if request.job.max_restarts is not None else (_RESTARTS if elastic else 0)
+    restarts = (
+        request.job.max_restarts
+        if request.job.max_restarts is not None
+        else (_RESTARTS if elastic else 0)
+    )
     options = (
         f"--nnodes={least}:{most}" if elastic else f"--nnodes={most}",
         *(() if unequal else (f"--nproc-per-node={request.ranks_per_node}",)),
         *((f"--max-restarts={restarts}",) if restarts else ()),
         "--tee=3",
     )
-    script = (request.script,) if request.script.endswith(".py") else ("--no-python", request.script)
+    script = (
+        (request.script,) if request.script.endswith(".py") else ("--no-python", request.script)
+    )
     if request.job.python_module:
         script = ("-m", request.job.python_module)
     return Launch(
@@ -51,7 +58,8 @@ def launch(request: Request) -> Launch:
         cpus_per_task=None if unequal else request.cpus_per_rank * request.ranks_per_node,
         environment={
             "OMP_NUM_THREADS": str(request.cpus_per_rank),
-            # An agent that ends after the first one finds its store closed and says so with a stack trace, in healthy runs.
+            # An agent that ends after the first one finds its store closed and says so with a stack
+            # trace, in healthy runs.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
@@ -84,5 +92,10 @@ def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]
         if match[1] == "exitcode":
             code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
             number = int(code[0]) if code else 1
-            yield fields.get("time", ""), failed(128 - number if number < 0 else number, int(rank[0]) if rank else None, host)
+            yield (
+                fields.get("time", ""),
+                failed(
+                    128 - number if number < 0 else number, int(rank[0]) if rank else None, host
+                ),
+            )
             fields = {}

@@ -64,7 +64,11 @@ def lint(text: str, context: Context | None = None) -> tuple[Finding, ...]:
     script, given = parse(text), context or Context()
     if not script.lines:
         return ()
-    found = {(one.line, one.rule, one.message): one for module in modules() for one in module.check(script, given)}
+    found = {
+        (one.line, one.rule, one.message): one
+        for module in modules()
+        for one in module.check(script, given)
+    }
     return tuple(sorted(found.values(), key=lambda finding: finding.line))
 
 
@@ -94,4 +98,6 @@ def applied(text: str, edits: tuple[Edit, ...]) -> str:
     """``text`` with these lines replaced."""
     new = {edit.line: edit.text for edit in edits}
     lines = (new.get(number, line) for number, line in enumerate(lines_of(text), 1))
-    return "\n".join(line for line in lines if line is not None) + ("\n" if text.endswith("\n") or not text else "")
+    return "\n".join(line for line in lines if line is not None) + (
+        "\n" if text.endswith("\n") or not text else ""
+    )

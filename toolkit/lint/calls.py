@@ -45,7 +45,11 @@ class Call(NamedTuple):
 def calls(script: Script, *programs: str) -> Iterator[Call]:
     """Every call of these programs, in the order of the script."""
     pattern = re.compile(
-        _BEFORE + r"(?P<program>(?:[\w./~$-]*/)?(?:" + "|".join(map(re.escape, programs)) + r"))(?=[\s;&|)]|$)", re.MULTILINE
+        _BEFORE
+        + r"(?P<program>(?:[\w./~$-]*/)?(?:"
+        + "|".join(map(re.escape, programs))
+        + r"))(?=[\s;&|)]|$)",
+        re.MULTILINE,
     )
     for command in script.commands:
         for match in pattern.finditer(command.plain):
@@ -59,12 +63,24 @@ def call_at(command: Command, start: int, program: str) -> Call:
         found = _END.search(command.plain, end)
         end = found.start() if found else len(command.plain)
         # "2>&1" and "&>" are no end of a command.
-        if not found or found[0] != "&" or not (command.plain[end - 1 : end] == ">" or command.plain[end + 1 : end + 2] == ">"):
+        if (
+            not found
+            or found[0] != "&"
+            or not (command.plain[end - 1 : end] == ">" or command.plain[end + 1 : end + 2] == ">")
+        ):
             break
         end += 1
     background = command.plain[end : end + 1] == "&" and command.plain[end : end + 2] != "&&"
     cut = slice(start, end)
-    return Call(command, program, command.line_of(start), command.text[cut], command.bare[cut], command.plain[cut], background)
+    return Call(
+        command,
+        program,
+        command.line_of(start),
+        command.text[cut],
+        command.bare[cut],
+        command.plain[cut],
+        background,
+    )
 
 
 def slurm_options(call: Call) -> tuple[list[tuple[str, str, str | None]], list[str]]:
@@ -77,7 +93,9 @@ def slurm_options(call: Call) -> tuple[list[tuple[str, str, str | None]], list[s
             break
         if word.startswith("--"):
             name, sign, value = word[2:].partition("=")
-            takes = LONG.get(name) == "value" or (name in ("mpi", "cpu-bind", "mem-bind", "distribution", "relative", "multi-prog"))
+            takes = LONG.get(name) == "value" or (
+                name in ("mpi", "cpu-bind", "mem-bind", "distribution", "relative", "multi-prog")
+            )
             if not sign and takes and rest:
                 value, sign = rest.pop(0), "="
             options.append((name, f"--{name}", value if sign else None))

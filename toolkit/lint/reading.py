@@ -28,13 +28,17 @@ def read(file: Path) -> str:
             return stream.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -l {file}") from None
+        raise ConfigError(
+            f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -l {file}"
+        ) from None
 
 
 def context_of(file: Path, text: str, site: Site | None) -> Context:
     """What rules may know of the place that a script lies in."""
     directory = file.parent if str(file) != "-" else Path()
-    return Context(site=site, is_directory=lambda path: (directory / path).is_dir(), syntax=_syntax(text))
+    return Context(
+        site=site, is_directory=lambda path: (directory / path).is_dir(), syntax=_syntax(text)
+    )
 
 
 def _syntax(text: str) -> tuple[tuple[int, str], ...]:
@@ -45,4 +49,6 @@ def _syntax(text: str) -> tuple[tuple[int, str], ...]:
         return ()
     said = shell.run([bash, "-n"], input=text.replace("\r", ""), check=False, timeout=_PATIENCE)
     found = (_SYNTAX.match(line) for line in said.stderr.splitlines())
-    return tuple((int(match[1]), match[2]) for match in found if match and not match[2].startswith("`"))
+    return tuple(
+        (int(match[1]), match[2]) for match in found if match and not match[2].startswith("`")
+    )

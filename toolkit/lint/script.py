@@ -1,6 +1,7 @@
 """An sbatch script as lint sees it: its directives in sbatch's own grammar, and its commands with what quotes hide. Pure.
 
-This is no shell: what a command does is not known, only where it begins and ends, which parts of it are quoted, and what is a comment.
+This is no shell: what a command does is not known, only where it begins and ends, which parts of it
+are quoted, and what is a comment.
 """
 
 from __future__ import annotations
@@ -75,7 +76,13 @@ class Script(NamedTuple):
 
     def options(self, name: str) -> Iterator[tuple[Directive, Option]]:
         """Every effective use of an option, by its long name."""
-        return ((one, option) for one in self.directives if one.effective for option in one.options if option.name == name)
+        return (
+            (one, option)
+            for one in self.directives
+            if one.effective
+            for option in one.options
+            if option.name == name
+        )
 
     def value(self, name: str) -> str | None:
         """The value of an option, the last one where it is given several times; None: it is not given."""
@@ -231,7 +238,9 @@ def _options(words: tuple[str, ...]) -> tuple[tuple[Option, ...], tuple[str, ...
             name = SHORT.get(word[1], word[1])
             attached = word[2:]
             takes = LONG.get(name) == "value"
-            options.append(Option(name, word[:2], attached or (rest.pop(0) if takes and rest else None)))
+            options.append(
+                Option(name, word[:2], attached or (rest.pop(0) if takes and rest else None))
+            )
         else:
             strays.append(word)
     return tuple(options), tuple(strays)
@@ -251,7 +260,11 @@ class _Scanner:
         index, continued = 0, False
         while index < len(line):
             character = line[index]
-            if not self.quote and character == "#" and (index == 0 or line[index - 1].isspace() or line[index - 1] in ";&|("):
+            if (
+                not self.quote
+                and character == "#"
+                and (index == 0 or line[index - 1].isspace() or line[index - 1] in ";&|(")
+            ):
                 break
             if character == "\\" and self.quote != "'":
                 continued = index + 1 == len(line)
@@ -259,8 +272,14 @@ class _Scanner:
                 index += 2
                 continue
             if character in "'\"" and self.quote in ("", character):
-                self.quote, self.opened_at = ("", self.opened_at) if self.quote else (character, number)
-                self.text, self.bare, self.plain = self.text + character, self.bare + character, self.plain + character
+                self.quote, self.opened_at = (
+                    ("", self.opened_at) if self.quote else (character, number)
+                )
+                self.text, self.bare, self.plain = (
+                    self.text + character,
+                    self.bare + character,
+                    self.plain + character,
+                )
             else:
                 self._count(character)
                 self._add(character)
@@ -292,7 +311,9 @@ def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
             goes_on = scanner.feed(number + 1, lines[number])
             number += 1
         if scanner.plain.strip():
-            found.append(Command(first, scanner.text.rstrip(), scanner.bare.rstrip(), scanner.plain.rstrip()))
+            found.append(
+                Command(first, scanner.text.rstrip(), scanner.bare.rstrip(), scanner.plain.rstrip())
+            )
         if scanner.quote:
             return tuple(found), scanner.opened_at
         for heredoc in _HEREDOC.finditer(scanner.text):

@@ -51,7 +51,9 @@ def access(name: str = "local", cwd: str | None = None) -> Access:
     return Access(
         prefix=prefix(paths, started.pid, cwd),
         private_directories=PRIVATE,
-        shared_directories=tuple(directory for directory in started.shared if below_private(directory)),
+        shared_directories=tuple(
+            directory for directory in started.shared if below_private(directory)
+        ),
         like=started.like,
     )
 
@@ -70,7 +72,9 @@ def running(paths: Paths) -> Started | None:
         started = read_json(paths.started, Started)
     except ConfigError:
         return None
-    return started if processes.is_supervisor(started.pid, paths) or processes.inside(paths) else None
+    return (
+        started if processes.is_supervisor(started.pid, paths) or processes.inside(paths) else None
+    )
 
 
 def must_run(paths: Paths) -> Started:
@@ -95,7 +99,11 @@ def all_up() -> tuple[str, ...]:
 
 
 def not_up(paths: Paths) -> str:
-    return "the local cluster is not up" if paths.name == "local" else f"the local cluster {paths.name!r} is not up"
+    return (
+        "the local cluster is not up"
+        if paths.name == "local"
+        else f"the local cluster {paths.name!r} is not up"
+    )
 
 
 def use_command(paths: Paths) -> str:
@@ -110,7 +118,11 @@ def use_command(paths: Paths) -> str:
 
 
 def up_command(paths: Paths) -> str:
-    return "toolkit cluster up" if paths.name == default_name() else f"toolkit cluster up --name {paths.name}"
+    return (
+        "toolkit cluster up"
+        if paths.name == default_name()
+        else f"toolkit cluster up --name {paths.name}"
+    )
 
 
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
@@ -136,7 +148,9 @@ def here() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError as error:
-        raise BindMissingError("the current directory is not there any more", next_step="change to one that is") from error
+        raise BindMissingError(
+            "the current directory is not there any more", next_step="change to one that is"
+        ) from error
 
 
 def _path() -> tuple[str, ...]:

@@ -14,7 +14,9 @@ NODE_PORT = 16818
 ACCOUNTING_PORT = 16819
 
 
-def files(shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswitch: str) -> dict[str, str]:
+def files(
+    shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswitch: str
+) -> dict[str, str]:
     """Every file of the cluster's ``etc``, by its name.
 
     Args:
@@ -27,7 +29,8 @@ def files(shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswi
     found = {
         "slurm.conf": slurm_conf(shape, name, directory, user),
         "gres.conf": gres_conf(shape, directory),
-        # slurmd starts a cgroup plugin even where nothing uses one; v1 by name touches nothing, and automatic choice can fail.
+        # slurmd starts a cgroup plugin even where nothing uses one; v1 by name touches nothing, and
+        # automatic choice can fail.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "hosts": hosts(shape),
         "nsswitch.conf": _nsswitch(nsswitch),
@@ -59,7 +62,8 @@ def _controller(name: str, directory: PurePosixPath, user: str) -> list[str]:
         f"SlurmctldPort={CONTROLLER_PORT}",
         f"SlurmdPort={NODE_PORT}",
         "AuthType=auth/munge",
-        # cred_expire: a job that is requeued waits this long before it can start again; 120 s without it.
+        # cred_expire: a job that is requeued waits this long before it can start again; 120 s
+        # without it.
         f"AuthInfo=socket={directory}/run/munge.socket,cred_expire=10",
         f"StateSaveLocation={directory}/state",
         f"SlurmdSpoolDir={directory}/node/%n/spool",
@@ -121,7 +125,12 @@ def _accounting(shape: Shape, directory: PurePosixPath) -> list[str]:
 
 
 def _node(node: Node) -> str:
-    words = [f"NodeName={node.name}", f"NodeAddr={node.address}", f"CPUs={node.cpus}", f"RealMemory={node.memory}"]
+    words = [
+        f"NodeName={node.name}",
+        f"NodeAddr={node.address}",
+        f"CPUs={node.cpus}",
+        f"RealMemory={node.memory}",
+    ]
     if node.gpus:
         words.append("Gres=" + ":".join(filter(None, ("gpu", node.gpu_type, str(node.gpus)))))
     if node.features:
@@ -130,7 +139,11 @@ def _node(node: Node) -> str:
 
 
 def _partition(partition: PartitionShape, shape: Shape) -> str:
-    words = [f"PartitionName={partition.name}", f"Nodes={partition.nodes}", f"Default={'YES' if partition.default else 'NO'}"]
+    words = [
+        f"PartitionName={partition.name}",
+        f"Nodes={partition.nodes}",
+        f"Default={'YES' if partition.default else 'NO'}",
+    ]
     words += [f"MaxNodes={partition.max_nodes}"] if partition.max_nodes else []
     words += [f"MaxTime={partition.max_time or 'UNLIMITED'}"]
     words += [f"DefaultTime={partition.default_time}"] if partition.default_time else []
@@ -174,7 +187,11 @@ def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
 
 def hosts(shape: Shape) -> str:
     """/etc/hosts of the cluster."""
-    rows = ["127.0.0.1 localhost", f"{LOGIN_ADDRESS} {LOGIN}", *(f"{node.address} {node.name}" for node in all_nodes(shape))]
+    rows = [
+        "127.0.0.1 localhost",
+        f"{LOGIN_ADDRESS} {LOGIN}",
+        *(f"{node.address} {node.name}" for node in all_nodes(shape)),
+    ]
     return "\n".join(rows) + "\n"
 
 

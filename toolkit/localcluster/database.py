@@ -155,5 +155,9 @@ def _await(
             return
         time.sleep(0.1)
     ended = process.poll()
-    cause = f"{name} did not answer within {timeout:g} s" if ended is None else f"{name} ended with exit code {ended}"
+    cause = (
+        f"{name} did not answer within {timeout:g} s"
+        if ended is None
+        else f"{name} ended with exit code {ended}"
+    )
     raise StartError(cause, (paths.log_of(name), paths.logs / f"{name}.out"))

@@ -26,7 +26,9 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
     paths = paths_of(name)
     refuse_foreign(paths)
     if processes.inside(paths):
-        raise ClusterError("this shell is in the cluster", next_step="leave it, then: toolkit cluster down")
+        raise ClusterError(
+            "this shell is in the cluster", next_step="leave it, then: toolkit cluster down"
+        )
     if not is_ours(paths) and not processes.supervisors(paths):
         return False
     with held(paths):

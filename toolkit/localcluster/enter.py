@@ -34,13 +34,19 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
         words = (*prefix(paths, started.pid), f"TOOLKIT_CLUSTER={name}", *command)
     else:
         seen = _sees(str(Path.cwd()), started.shared)
-        words = (*prefix(paths, _node(paths, node), None if seen else "/"), f"TOOLKIT_CLUSTER={name}", *command)
+        words = (
+            *prefix(paths, _node(paths, node), None if seen else "/"),
+            f"TOOLKIT_CLUSTER={name}",
+            *command,
+        )
     shell.echo(words)
     sys.stdout.flush()
     try:
         os.execvp(words[0], words)
     except FileNotFoundError as error:
-        raise NeedsInstallError(f"{words[0]} is not installed here", next_step="toolkit setup") from error
+        raise NeedsInstallError(
+            f"{words[0]} is not installed here", next_step="toolkit setup"
+        ) from error
 
 
 def interactive() -> tuple[str, ...]:
@@ -56,11 +62,14 @@ def _sees(directory: str, shared: tuple[str, ...]) -> bool:
 def _node(paths: Paths, node: str) -> int:
     if processes.inside(paths):
         raise ClusterError(
-            "this shell is in the cluster, from where no node can be entered", next_step="leave it, or: srun -w NODE --pty bash"
+            "this shell is in the cluster, from where no node can be entered",
+            next_step="leave it, or: srun -w NODE --pty bash",
         )
     power = ask(paths, Request()).nodes
     if node not in power:
-        raise UsageError(f"cluster {paths.name} has no node {node!r}", place="--node", choices=power, value=node)
+        raise UsageError(
+            f"cluster {paths.name} has no node {node!r}", place="--node", choices=power, value=node
+        )
     pid = processes.node_process(paths, node)
     if pid is None or power[node] == "off":
         raise ClusterError(f"{node} is switched off", next_step=f"toolkit cluster start {node}")

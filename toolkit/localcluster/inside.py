@@ -63,7 +63,9 @@ class Inside:
         """Start a program that stays; what it says before its log is open goes to ``<name>.out``."""
         drop = UNPRIVILEGED if self.plan.as_user else ()
         with self.paths.logs.joinpath(f"{name}.out").open("wb") as out:
-            process = shell.start([*drop, *words], stdout=out.fileno(), stderr=out.fileno(), new_session=True)
+            process = shell.start(
+                [*drop, *words], stdout=out.fileno(), stderr=out.fileno(), new_session=True
+            )
         self.daemons[name] = process
         return process
 
@@ -73,7 +75,9 @@ class Inside:
         for name in ("hosts", "nsswitch.conf"):
             if Path("/etc", name).exists():
                 self._must("mount", "--bind", str(self.paths.etc / name), f"/etc/{name}")
-        if Path("/etc/slurm").is_dir():  # for what asks Slurm with an empty environment; all others have SLURM_CONF
+        if Path(
+            "/etc/slurm"
+        ).is_dir():  # for what asks Slurm with an empty environment; all others have SLURM_CONF
             self._must("mount", "--bind", str(self.paths.etc), "/etc/slurm")
         self._must("ip", "link", "set", "lo", "up")
         self._must("ip", "link", "add", "br0", "type", "bridge")
@@ -99,7 +103,9 @@ class Inside:
         try:
             shell.run(words, timeout=30)
         except ToolkitError as error:
-            raise StartError(f"{error.cause} ({error.place})", (log,) if log else (), error.details) from error
+            raise StartError(
+                f"{error.cause} ({error.place})", (log,) if log else (), error.details
+            ) from error
 
     def switch_on(self, name: str) -> None:
         """Power to a node, with its cable in."""
@@ -112,8 +118,25 @@ class Inside:
         with log.open("wb") as out:
             box = shell.start(
                 (
-                    *("unshare", "--uts", "--mount", "--ipc", "--net", "--pid", "--fork", "--kill-child"),
-                    *("bash", str(script), str(self.paths.directory), name, node.address, flag, *self.plan.shared),
+                    *(
+                        "unshare",
+                        "--uts",
+                        "--mount",
+                        "--ipc",
+                        "--net",
+                        "--pid",
+                        "--fork",
+                        "--kill-child",
+                    ),
+                    *(
+                        "bash",
+                        str(script),
+                        str(self.paths.directory),
+                        name,
+                        node.address,
+                        flag,
+                        *self.plan.shared,
+                    ),
                 ),
                 stdout=out.fileno(),
                 stderr=out.fileno(),
@@ -123,7 +146,20 @@ class Inside:
         self._await_network(box, log)
         with contextlib.suppress(ToolkitError):
             shell.run(("ip", "link", "del", node.link))  # of the node before it was killed
-        self._must("ip", "link", "add", node.link, "type", "veth", "peer", "name", "eth0", "netns", str(box.pid), log=log)
+        self._must(
+            "ip",
+            "link",
+            "add",
+            node.link,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(box.pid),
+            log=log,
+        )
         self._must("ip", "link", "set", node.link, "master", "br0", "up", log=log)
         self.power[name] = "on"
 
@@ -147,7 +183,9 @@ class Inside:
         box.wait()
         self.power[name] = "off"
         with contextlib.suppress(ToolkitError):
-            shell.run(("ip", "link", "del", self.nodes[name].link))  # else it goes a moment later, by itself
+            shell.run(
+                ("ip", "link", "del", self.nodes[name].link)
+            )  # else it goes a moment later, by itself
 
     def cable(self, name: str, plugged: bool) -> None:
         """Pull the node's network cable, or put it in.
@@ -167,7 +205,9 @@ class Inside:
         """Have a node's slurmd report to the controller, through the first process of the node."""
         pid = self._boxes[name].pid
         with contextlib.suppress(OSError, ValueError):
-            os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), signal.SIGHUP)
+            os.kill(
+                int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), signal.SIGHUP
+            )
 
     def await_slurmd(self, name: str, timeout: float = 20) -> None:
         """Until the daemon of a node that was switched on takes connections; Slurm may not have missed it."""
@@ -177,7 +217,9 @@ class Inside:
                 socket.create_connection((self.nodes[name].address, NODE_PORT), timeout=1).close()
                 return
             time.sleep(0.05)
-        raise StartError(f"slurmd of {name} did not start; see {self.paths.log_of(f'slurmd.{name}')}")
+        raise StartError(
+            f"slurmd of {name} did not start; see {self.paths.log_of(f'slurmd.{name}')}"
+        )
 
     def reap(self) -> tuple[str, ...]:
         """Take in every process that has ended, also orphans; the names of the daemons among them."""

@@ -1,7 +1,8 @@
 """A shape after a site: its partitions, its limits and its rules, with fewer nodes. Pure.
 
-What Slurm can be configured to refuse, it refuses by its configuration (nodes, GPUs, time); the site's own rules (comments, options that
-are required or forbidden, where jobs come from, how many one user may queue) by Slurm's plugin job_submit/lua, as at most sites.
+What Slurm can be configured to refuse, it refuses by its configuration (nodes, GPUs, time); the
+site's own rules (comments, options that are required or forbidden, where jobs come from, how many
+one user may queue) by Slurm's plugin job_submit/lua, as at most sites.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ class Likeness(NamedTuple):
 
 
 def like(
-    site: Site, *, most: int = 2, chosen: Sequence[str] = (), accounting: bool = False, there: Callable[[str], str] = lambda _: ""
+    site: Site,
+    *,
+    most: int = 2,
+    chosen: Sequence[str] = (),
+    accounting: bool = False,
+    there: Callable[[str], str] = lambda _: "",
 ) -> Likeness:
     """The cluster that imitates a site.
 
@@ -45,24 +51,37 @@ def like(
     for name in chosen:
         if name not in site.partitions:
             raise UnknownPartitionError(
-                f"site {site.name} has no partition {name!r}", place="--partition", choices=site.partitions, value=name
+                f"site {site.name} has no partition {name!r}",
+                place="--partition",
+                choices=site.partitions,
+                value=name,
             )
     parts = {name: one for name, one in site.partitions.items() if name in chosen or not chosen}
     members = {name: _names(name, one, most) for name, one in parts.items() if one.batch}
     nodes = _nodes(parts, members) if members else _nameless(site, most)
     default = next(iter(members), "main")
     directory = there(site.submit_directory) if site.submit_directory else ""
-    limits = {name: limits for name, one in parts.items() if (limits := _limits(one)) != UserLimits()} if accounting else {}
+    limits = (
+        {name: limits for name, one in parts.items() if (limits := _limits(one)) != UserLimits()}
+        if accounting
+        else {}
+    )
     shape = Shape(
         nodes=nodes,
-        partitions=tuple(_partition(name, one, site, members, default) for name, one in parts.items())
+        partitions=tuple(
+            _partition(name, one, site, members, default) for name, one in parts.items()
+        )
         or (PartitionShape(name="main", default=True, max_time=_time(site.max_minutes)),),
         like=site.name,
-        job_submit=submit_lua.text(site, parts, default=default, directory=directory, count=not accounting),
+        job_submit=submit_lua.text(
+            site, parts, default=default, directory=directory, count=not accounting
+        ),
         limits=limits,
         accounting=accounting,
     )
-    return Likeness(check(shape), tuple(_said(site, parts, members, accounting=accounting, directory=directory)))
+    return Likeness(
+        check(shape), tuple(_said(site, parts, members, accounting=accounting, directory=directory))
+    )
 
 
 def _names(partition: str, one: SitePartition, most: int) -> tuple[str, ...]:
@@ -73,7 +92,9 @@ def _names(partition: str, one: SitePartition, most: int) -> tuple[str, ...]:
     return tuple(f"{stem}-{number:02d}" for number in range(1, min(one.nodes or 1, most) + 1))
 
 
-def _nodes(parts: Mapping[str, SitePartition], members: Mapping[str, tuple[str, ...]]) -> tuple[Nodes, ...]:
+def _nodes(
+    parts: Mapping[str, SitePartition], members: Mapping[str, tuple[str, ...]]
+) -> tuple[Nodes, ...]:
     """Each node once, as the first partition that has it describes it."""
     found, taken = [], set[str]()
     for partition, names in members.items():
@@ -84,7 +105,16 @@ def _nodes(parts: Mapping[str, SitePartition], members: Mapping[str, tuple[str, 
         if own:
             memory = one.memory or cpus * _MEMORY_PER_CPU
             kind = _kind(one.gpu) if one.gpus else None
-            found.append(Nodes(names=",".join(own), cpus=cpus, memory=memory, gpus=one.gpus, gpu_type=kind, features=(one.arch,)))
+            found.append(
+                Nodes(
+                    names=",".join(own),
+                    cpus=cpus,
+                    memory=memory,
+                    gpus=one.gpus,
+                    gpu_type=kind,
+                    features=(one.arch,),
+                )
+            )
     return tuple(found)
 
 
@@ -102,7 +132,9 @@ def _kind(gpu: str | None) -> str | None:
     return word or None
 
 
-def _partition(name: str, one: SitePartition, site: Site, members: Mapping[str, tuple[str, ...]], default: str) -> PartitionShape:
+def _partition(
+    name: str, one: SitePartition, site: Site, members: Mapping[str, tuple[str, ...]], default: str
+) -> PartitionShape:
     names = members.get(name) or members.get(default, ())
     return PartitionShape(
         name=name,
@@ -118,11 +150,18 @@ def _time(minutes: int | None) -> str | None:
 
 
 def _limits(one: SitePartition) -> UserLimits:
-    return UserLimits(jobs_submitted=one.jobs_submitted, jobs_running=one.jobs_running, gpus=one.gpus_per_user)
+    return UserLimits(
+        jobs_submitted=one.jobs_submitted, jobs_running=one.jobs_running, gpus=one.gpus_per_user
+    )
 
 
 def _said(
-    site: Site, parts: Mapping[str, SitePartition], members: Mapping[str, tuple[str, ...]], *, accounting: bool, directory: str
+    site: Site,
+    parts: Mapping[str, SitePartition],
+    members: Mapping[str, tuple[str, ...]],
+    *,
+    accounting: bool,
+    directory: str,
 ) -> Iterator[str]:
     """What is not as it is there."""
     fewer = [
@@ -141,7 +180,9 @@ def _said(
         yield "all nodes have this machine's architecture; only the rules know better"
     if site.submit_directory and not directory:
         yield f"jobs are taken from everywhere: {site.submit_directory} is not on this machine"
-    unknown = [f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.knows(name)]
+    unknown = [
+        f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.knows(name)
+    ]
     if unknown:
         yield f"Slurm here does not look at {', '.join(unknown)}"
     if site.modules:

@@ -37,7 +37,9 @@ def held(paths: Paths) -> Iterator[None]:
         # A process that opens the lock meanwhile finds it moved or removed, and makes a new one.
         if not release(paths):
             paths.lock.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty; the directories above go too, where they are ours by name
+        with contextlib.suppress(
+            OSError
+        ):  # not empty; the directories above go too, where they are ours by name
             if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
                 paths.directory.parent.rmdir()
                 paths.directory.parent.parent.rmdir()

@@ -13,7 +13,9 @@ from toolkit.localcluster.plan import Request, Verb
 from toolkit.localcluster.states import NodeState, node_states
 from toolkit.progress import Progress
 
-NOTICED_WITHIN = 90.0  # seconds until Slurm has seen that a node went or came; 15 to 30 as it is configured here
+NOTICED_WITHIN = (
+    90.0  # seconds until Slurm has seen that a node went or came; 15 to 30 as it is configured here
+)
 
 
 def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) -> NodeState | None:
@@ -38,13 +40,20 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
     must_run(paths)
     known = tuple(ask(paths, Request()).nodes)
     if node not in known:
-        raise UsageError(f"cluster {name} has no node {node!r}", choices=known, value=node, next_step="toolkit cluster status")
+        raise UsageError(
+            f"cluster {name} has no node {node!r}",
+            choices=known,
+            value=node,
+            next_step="toolkit cluster status",
+        )
     progress.begin(verb, node)
     ask(paths, Request(verb=verb, node=node))
     if not wait:
         return None
     back = verb in ("join", "start")
-    progress.begin("waiting", f"until Slurm calls {node} {'usable' if back else 'down'}", 5.0 if back else 25.0)
+    progress.begin(
+        "waiting", f"until Slurm calls {node} {'usable' if back else 'down'}", 5.0 if back else 25.0
+    )
     return _await(paths, access(name, "/").prefix, node, back=back)
 
 
@@ -57,6 +66,7 @@ def _await(paths: Paths, prefix: Sequence[str], node: str, *, back: bool) -> Nod
             return state
         time.sleep(0.2)
     raise ClusterError(
-        f"Slurm calls {node} {state.state} after {NOTICED_WITHIN:g} s" + (f": {state.reason}" if state.reason else ""),
+        f"Slurm calls {node} {state.state} after {NOTICED_WITHIN:g} s"
+        + (f": {state.reason}" if state.reason else ""),
         next_step=f"see {paths.log_of('slurmctld')}",
     )

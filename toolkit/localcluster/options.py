@@ -13,13 +13,33 @@ from toolkit.files import config_error, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.base import BadDataError
 
-_FACTORS = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1024.0, "GB": 1024.0, "T": 1024.0**2, "TB": 1024.0**2}
-_KEYS = {"nodes": "nodes", "max-nodes": "max_nodes", "max-time": "max_time", "default-time": "default_time"}
+_FACTORS = {
+    "": 1.0,
+    "M": 1.0,
+    "MB": 1.0,
+    "G": 1024.0,
+    "GB": 1024.0,
+    "T": 1024.0**2,
+    "TB": 1024.0**2,
+}
+_KEYS = {
+    "nodes": "nodes",
+    "max-nodes": "max_nodes",
+    "max-time": "max_time",
+    "default-time": "default_time",
+}
 _GRAMMAR = "NAME[:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default]"
 
 
 def from_options(
-    *, nodes: int, cpus: int, memory: str, gpus: str, gpu_type: str | None, partitions: Sequence[str], accounting: bool
+    *,
+    nodes: int,
+    cpus: int,
+    memory: str,
+    gpus: str,
+    gpu_type: str | None,
+    partitions: Sequence[str],
+    accounting: bool,
 ) -> Shape:
     """The shape of nodes called nid001, nid002, ..., equal but for their GPUs.
 
@@ -28,13 +48,22 @@ def from_options(
     """
     counts = _gpus(gpus, nodes)
     common = Nodes(names="-", cpus=cpus, memory=_megabytes(memory), gpu_type=gpu_type)
-    groups = tuple(replace(common, names=_span(first, last), gpus=count) for first, last, count in _runs(counts))
+    groups = tuple(
+        replace(common, names=_span(first, last), gpus=count)
+        for first, last, count in _runs(counts)
+    )
     shape = Shape(nodes=groups, partitions=tuple(map(partition, partitions)), accounting=accounting)
     try:
         return check(shape)
     except BadDataError as error:
         place = "--partition" if error.key.startswith("partitions") else _option_of(error.key)
-        raise UsageError(str(error), place=place, choices=error.choices, value=error.value, next_step="toolkit cluster up --help") from None
+        raise UsageError(
+            str(error),
+            place=place,
+            choices=error.choices,
+            value=error.value,
+            next_step="toolkit cluster up --help",
+        ) from None
 
 
 def from_file(path: Path) -> Shape:
@@ -74,32 +103,50 @@ def _bad_word(word: str, key: str) -> ToolkitError:
     next_step = f"write {_GRAMMAR}"
     if key in _KEYS:
         return UsageError(f"{word!r} has no value", place="--partition", next_step=next_step)
-    return UsageError(f"a partition has no {key!r}", place="--partition", choices=known, value=key, next_step=next_step)
+    return UsageError(
+        f"a partition has no {key!r}",
+        place="--partition",
+        choices=known,
+        value=key,
+        next_step=next_step,
+    )
 
 
 def _number(value: str, word: str) -> int:
     if not value.isdecimal():
-        raise UsageError(f"{word!r} is not a number of nodes", place="--partition", next_step=f"write {_GRAMMAR}")
+        raise UsageError(
+            f"{word!r} is not a number of nodes", place="--partition", next_step=f"write {_GRAMMAR}"
+        )
     return int(value)
 
 
 def _megabytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
     if not found or found[2].upper() not in _FACTORS:
-        raise UsageError(f"{text!r} is no size of memory", place="--mem-per-node", next_step="write MB or a unit: 4000, 4000M or 4G")
+        raise UsageError(
+            f"{text!r} is no size of memory",
+            place="--mem-per-node",
+            next_step="write MB or a unit: 4000, 4000M or 4G",
+        )
     return int(float(found[1]) * _FACTORS[found[2].upper()])
 
 
 def _gpus(text: str, nodes: int) -> list[int]:
     words = text.split(",")
     if not all(word.strip().isdecimal() for word in words):
-        raise UsageError(f"{text!r} is no number of GPUs", place="--gpus-per-node", next_step="write 4, or one number for each node: 4,2")
+        raise UsageError(
+            f"{text!r} is no number of GPUs",
+            place="--gpus-per-node",
+            next_step="write 4, or one number for each node: 4,2",
+        )
     counts = [int(word) for word in words]
     if len(counts) == 1:
         return counts * nodes
     if len(counts) != nodes:
         raise UsageError(
-            f"{len(counts)} numbers of GPUs for {nodes} nodes", place="--gpus-per-node", next_step="write one number, or one for each node"
+            f"{len(counts)} numbers of GPUs for {nodes} nodes",
+            place="--gpus-per-node",
+            next_step="write one number, or one for each node",
         )
     return counts
 
@@ -121,6 +168,9 @@ def _span(first: int, last: int) -> str:
 
 def _option_of(key: str) -> str:
     field = key.rpartition(".")[2]
-    return {"cpus": "--cpus-per-node", "memory": "--mem-per-node", "gpus": "--gpus-per-node", "gpu_type": "--gpu-type"}.get(
-        field, "--nodes"
-    )
+    return {
+        "cpus": "--cpus-per-node",
+        "memory": "--mem-per-node",
+        "gpus": "--gpus-per-node",
+        "gpu_type": "--gpu-type",
+    }.get(field, "--nodes")

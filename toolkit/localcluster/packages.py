@@ -37,7 +37,14 @@ _PLUGINS = (
     "slurm/*/lib64/slurm",
 )
 # The plugin of Slurm opens libpmix.so by this very name, which Debian has in the -dev package only.
-_PMIX = ("libpmix.so", "*/libpmix.so", "*/pmix2/lib/libpmix.so", "*/lib/libpmix.so", "*/*/lib/libpmix.so", "*/lib64/libpmix.so")
+_PMIX = (
+    "libpmix.so",
+    "*/libpmix.so",
+    "*/pmix2/lib/libpmix.so",
+    "*/lib/libpmix.so",
+    "*/*/lib/libpmix.so",
+    "*/lib64/libpmix.so",
+)
 
 
 def imitates() -> bool:
@@ -48,18 +55,26 @@ def imitates() -> bool:
 def needed(accounting: bool = False) -> tuple[str, ...]:
     """The Debian packages that have what is missing here, sorted; () if a cluster can be brought up."""
     programs = _PROGRAMS | (_ACCOUNTING if accounting else {})
-    missing = {package for package, names in programs.items() if not all(which(name) for name in names)}
+    missing = {
+        package for package, names in programs.items() if not all(which(name) for name in names)
+    }
     if not _any(_LIBRARIES, [f"{place}/select_cons_tres.so" for place in _PLUGINS]):
         missing.add("slurm-wlm-basic-plugins")
     if not _any(_LIBRARIES, _PMIX):
         missing.add("libpmix-dev")
-    if accounting and not _any(_LIBRARIES, [f"{place}/accounting_storage_mysql.so" for place in _PLUGINS]):
+    if accounting and not _any(
+        _LIBRARIES, [f"{place}/accounting_storage_mysql.so" for place in _PLUGINS]
+    ):
         missing.add("slurm-wlm-mysql-plugin")
     return tuple(sorted(missing))
 
 
 def _any(directories: tuple[str, ...], patterns: tuple[str, ...] | list[str]) -> bool:
-    return any(next(Path(directory).glob(pattern), None) for directory in directories for pattern in patterns)
+    return any(
+        next(Path(directory).glob(pattern), None)
+        for directory in directories
+        for pattern in patterns
+    )
 
 
 def require(accounting: bool = False) -> None:
@@ -72,5 +87,10 @@ def require(accounting: bool = False) -> None:
     if missing:
         raise NeedsInstallError(
             f"the local cluster needs packages that are not installed: {', '.join(missing)}",
-            next_step="toolkit setup" + (f", or: apt-get install --no-install-recommends {' '.join(missing)}" if accounting else ""),
+            next_step="toolkit setup"
+            + (
+                f", or: apt-get install --no-install-recommends {' '.join(missing)}"
+                if accounting
+                else ""
+            ),
         )

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from toolkit.errors import ClusterError, UntrustedError, UsageError
 
-# The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a step, and the kernel takes 108 bytes.
+# The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a
+# step, and the kernel takes 108 bytes.
 LONGEST = 60
 LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # what each node has for itself
@@ -147,7 +148,9 @@ def require_own(paths: Paths) -> None:
 
     try:
         if paths.directory.parent == root():
-            trusted_files.require_trusted(_named_root())  # with the symbolic links that the user named
+            trusted_files.require_trusted(
+                _named_root()
+            )  # with the symbolic links that the user named
         trusted_files.require_own(paths.directory)
     except UntrustedError as error:
         if not (error.next_step or "").startswith("chmod"):

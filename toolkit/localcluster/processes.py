@@ -1,6 +1,7 @@
 """Which processes belong to a cluster. The processes themselves are the truth: a file with a process id says nothing after a crash.
 
-A cluster's processes are known by their exact arguments, which name the cluster's directory, and by their owner.
+A cluster's processes are known by their exact arguments, which name the cluster's directory, and by
+their owner.
 """
 
 from __future__ import annotations
@@ -76,8 +77,15 @@ def node_process(paths: Paths, node: str) -> int | None:
     """Process 1 of a node, as it is numbered here; None if the node is switched off."""
     for pid in all_pids():
         words = arguments(pid)
-        start = next((index for index, word in enumerate(words) if word.endswith("/" + NODE_INIT)), None)
-        if start is not None and words[start + 1 : start + 3] == (str(paths.directory), node) and is_first(pid) and _ours(pid):
+        start = next(
+            (index for index, word in enumerate(words) if word.endswith("/" + NODE_INIT)), None
+        )
+        if (
+            start is not None
+            and words[start + 1 : start + 3] == (str(paths.directory), node)
+            and is_first(pid)
+            and _ours(pid)
+        ):
             return pid
     return None
 

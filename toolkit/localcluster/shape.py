@@ -28,7 +28,9 @@ from toolkit.units import counted, human_size
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+\Z")
-_TIME = re.compile(r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE
+)
 _RESERVED = ("login", "localhost", "default", "all")
 
 
@@ -177,7 +179,9 @@ def summary(shape: Shape) -> str:
         for group in shape.nodes
     )
     partitions = ", ".join(partition.name for partition in partitions_of(shape))
-    extras = (f", {counted(len(shape.extra), 'line')} of slurm.conf" if shape.extra else "") + (", accounting" if shape.accounting else "")
+    extras = (f", {counted(len(shape.extra), 'line')} of slurm.conf" if shape.extra else "") + (
+        ", accounting" if shape.accounting else ""
+    )
     return f"{groups}; partitions {partitions}{extras}"
 
 
@@ -193,13 +197,19 @@ def check(shape: Shape) -> Shape:
     for index, partition in enumerate(shape.partitions):
         _check_partition(partition, f"partitions[{index}]", names)
     _unique([partition.name for partition in shape.partitions], "partitions", "partition")
-    _check(sum(partition.default for partition in shape.partitions) <= 1, "partitions", "only one partition can be the default")
+    _check(
+        sum(partition.default for partition in shape.partitions) <= 1,
+        "partitions",
+        "only one partition can be the default",
+    )
     for index, line in enumerate(shape.extra):
         _check(line.isprintable(), f"extra[{index}]", "one line of slurm.conf was expected")
     return shape
 
 
-def _check(fine: bool, key: str, message: str, choices: tuple[str, ...] = (), value: str | None = None) -> None:
+def _check(
+    fine: bool, key: str, message: str, choices: tuple[str, ...] = (), value: str | None = None
+) -> None:
     if not fine:
         raise BadDataError(message, key, choices, value)
 
@@ -213,12 +223,32 @@ def _check_nodes(shape: Shape) -> None:
     _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
     for index, group in enumerate(shape.nodes):
         key = f"nodes[{index}]"
-        _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{counted(group.cpus, 'CPU')} per node; 1 to 4096 were expected")
-        _check(100 <= group.memory <= 1 << 30, f"{key}.memory", f"{group.memory} MB per node; at least 100 were expected")
-        _check(0 <= group.gpus <= 64, f"{key}.gpus", f"{group.gpus} GPUs per node; 0 to 64 were expected")
-        _check(group.gpu_type is None or bool(_WORD.match(group.gpu_type)), f"{key}.gpu_type", f"{group.gpu_type!r} is no type of a GPU")
+        _check(
+            1 <= group.cpus <= 4096,
+            f"{key}.cpus",
+            f"{counted(group.cpus, 'CPU')} per node; 1 to 4096 were expected",
+        )
+        _check(
+            100 <= group.memory <= 1 << 30,
+            f"{key}.memory",
+            f"{group.memory} MB per node; at least 100 were expected",
+        )
+        _check(
+            0 <= group.gpus <= 64,
+            f"{key}.gpus",
+            f"{group.gpus} GPUs per node; 0 to 64 were expected",
+        )
+        _check(
+            group.gpu_type is None or bool(_WORD.match(group.gpu_type)),
+            f"{key}.gpu_type",
+            f"{group.gpu_type!r} is no type of a GPU",
+        )
         for feature in group.features:
-            _check(bool(_WORD.match(feature)), f"{key}.features", f"{feature!r} is no feature of a node")
+            _check(
+                bool(_WORD.match(feature)),
+                f"{key}.features",
+                f"{feature!r} is no feature of a node",
+            )
         try:
             expand(group.names)
         except ValueError as error:
@@ -226,24 +256,61 @@ def _check_nodes(shape: Shape) -> None:
 
 
 def _check_names(names: tuple[str, ...]) -> None:
-    _check(1 <= len(names) <= MOST_NODES, "nodes", f"{counted(len(names), 'node')}; 1 to {MOST_NODES} were expected")
+    _check(
+        1 <= len(names) <= MOST_NODES,
+        "nodes",
+        f"{counted(len(names), 'node')}; 1 to {MOST_NODES} were expected",
+    )
     for name in names:
-        _check(bool(_NODE.match(name)), "nodes", f"{name!r} cannot be the name of a node: letters, digits and -")
-        _check(name.lower() not in _RESERVED, "nodes", f"{name!r} cannot be the name of a node: it has a meaning already")
+        _check(
+            bool(_NODE.match(name)),
+            "nodes",
+            f"{name!r} cannot be the name of a node: letters, digits and -",
+        )
+        _check(
+            name.lower() not in _RESERVED,
+            "nodes",
+            f"{name!r} cannot be the name of a node: it has a meaning already",
+        )
     _unique(list(names), "nodes", "node")
 
 
 def _check_partition(partition: PartitionShape, key: str, names: tuple[str, ...]) -> None:
     name = partition.name
-    _check(bool(_WORD.match(name)) and name.lower() != "default", f"{key}.name", f"{name!r} cannot be the name of a partition")
-    _check(partition.max_nodes is None or partition.max_nodes >= 1, f"{key}.max_nodes", "a job has at least one node")
-    for field, value in (("max_time", partition.max_time), ("default_time", partition.default_time)):
-        _check(value is None or bool(_TIME.match(value)), f"{key}.{field}", f"{value!r} is no time; 30:00, 1:00:00 or 2-00:00:00 would be")
+    _check(
+        bool(_WORD.match(name)) and name.lower() != "default",
+        f"{key}.name",
+        f"{name!r} cannot be the name of a partition",
+    )
+    _check(
+        partition.max_nodes is None or partition.max_nodes >= 1,
+        f"{key}.max_nodes",
+        "a job has at least one node",
+    )
+    for field, value in (
+        ("max_time", partition.max_time),
+        ("default_time", partition.default_time),
+    ):
+        _check(
+            value is None or bool(_TIME.match(value)),
+            f"{key}.{field}",
+            f"{value!r} is no time; 30:00, 1:00:00 or 2-00:00:00 would be",
+        )
     for option in partition.options:
-        _check(bool(re.match(r"[A-Za-z]+=\S+\Z", option)), f"{key}.options", f"{option!r} is not of the form Name=value")
+        _check(
+            bool(re.match(r"[A-Za-z]+=\S+\Z", option)),
+            f"{key}.options",
+            f"{option!r} is not of the form Name=value",
+        )
     try:
         members = () if partition.nodes.upper() == "ALL" else expand(partition.nodes)
     except ValueError as error:
         raise BadDataError(str(error), f"{key}.nodes") from None
     strange = next((member for member in members if member not in names), None)
-    _check(strange is None, f"{key}.nodes", f"partition {name} has a node {strange}, which is not there", names, strange)
+    _check(
+        strange is None,
+        f"{key}.nodes",
+        f"partition {name} has a node {strange}, which is not there",
+        names,
+        strange,
+    )

@@ -34,8 +34,14 @@ def node_states(prefix: Sequence[str], timeout: float = 10) -> dict[str, NodeSta
     Raises:
         CommandFailedError: there was no answer within ``timeout``.
     """
-    said = shell.run((*prefix, "sinfo", "--noheader", "--Node", "--format=%N|%T|%E"), check=False, timeout=timeout)
+    said = shell.run(
+        (*prefix, "sinfo", "--noheader", "--Node", "--format=%N|%T|%E"),
+        check=False,
+        timeout=timeout,
+    )
     if not said.ok:
         return None
     rows = [line.split("|", 2) for line in said.stdout.splitlines() if line.count("|") >= 2]
-    return {name: NodeState(state, "" if reason == "none" else reason) for name, state, reason in rows}
+    return {
+        name: NodeState(state, "" if reason == "none" else reason) for name, state, reason in rows
+    }

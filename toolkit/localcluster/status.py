@@ -91,7 +91,8 @@ def status(name: str) -> Status:
         accounting=plan.shape.accounting,
         nodes=nodes,
         partitions=tuple(
-            PartitionStatus(part.name, part.default, part.nodes, part.max_nodes, part.max_time) for part in partitions_of(plan.shape)
+            PartitionStatus(part.name, part.default, part.nodes, part.max_nodes, part.max_time)
+            for part in partitions_of(plan.shape)
         ),
         directory=str(paths.directory),
         logs=str(paths.logs),

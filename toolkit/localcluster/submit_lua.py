@@ -112,7 +112,14 @@ def knows(option: str) -> bool:
     return option in _GIVEN
 
 
-def text(site: Site, partitions: Mapping[str, SitePartition], *, default: str, directory: str = "", count: bool = True) -> str:
+def text(
+    site: Site,
+    partitions: Mapping[str, SitePartition],
+    *,
+    default: str,
+    directory: str = "",
+    count: bool = True,
+) -> str:
     """The whole file.
 
     Args:
@@ -122,14 +129,18 @@ def text(site: Site, partitions: Mapping[str, SitePartition], *, default: str, d
         directory: that jobs must come from; empty: from anywhere.
         count: count the jobs of a user, as Slurm does by itself where there is accounting.
     """
-    most = {name: one.jobs_submitted for name, one in partitions.items() if one.jobs_submitted and count}
+    most = {
+        name: one.jobs_submitted for name, one in partitions.items() if one.jobs_submitted and count
+    }
     return _LUA.format(
         name=" ".join(site.name.split()),
         comment=_comment(site),
         required=_options({name: rule.why for name, rule in site.required.items()}),
         forbidden=_options({name: rule.why for name, rule in site.forbidden.items()}),
         closed=_list([name for name, one in partitions.items() if not one.batch]),
-        most="{ " + " ".join(f"[{_word(name)}] = {number}," for name, number in most.items()) + " }",
+        most="{ "
+        + " ".join(f"[{_word(name)}] = {number}," for name, number in most.items())
+        + " }",
         default=_word(default),
         directory=_word(directory),
     )
@@ -141,7 +152,11 @@ def _comment(site: Site) -> str:
         return "nil"
     fields = "nil"
     if rule.fields:
-        fields = "{ " + " ".join(f"[{_word(key)}] = {_list(values)}," for key, values in rule.fields.items()) + " }"
+        fields = (
+            "{ "
+            + " ".join(f"[{_word(key)}] = {_list(values)}," for key, values in rule.fields.items())
+            + " }"
+        )
     return f"{{ required = {str(rule.required).lower()}, words = {_list(rule.words)}, fields = {fields} }}"
 
 
@@ -160,5 +175,8 @@ def _list(words: Sequence[str]) -> str:
 
 def _word(text: str) -> str:
     """A string of Lua 5.1: control characters by number, everything else as it is."""
-    quoted = (f"\\{ord(letter):03d}" if ord(letter) < 32 or letter in '"\\\x7f' else letter for letter in text)
+    quoted = (
+        f"\\{ord(letter):03d}" if ord(letter) < 32 or letter in '"\\\x7f' else letter
+        for letter in text
+    )
     return '"' + "".join(quoted) + '"'

@@ -1,6 +1,7 @@
 """The first process of a local cluster: starts everything in its namespaces, takes in orphans, and switches nodes on and off.
 
-Run as ``python -m toolkit.localcluster.supervisor DIRECTORY`` within new namespaces, by `up`. All that the cluster is dies with it.
+Run as ``python -m toolkit.localcluster.supervisor DIRECTORY`` within new namespaces, by `up`. All
+that the cluster is dies with it.
 """
 
 from __future__ import annotations
@@ -77,13 +78,19 @@ def _serve(paths: Paths, inside: Inside, server: socket.socket) -> int:
     while True:
         for daemon in inside.reap():
             if not _kept.is_set():
-                return _fail(StartError(f"{daemon} ended", (paths.log_of(daemon), paths.logs / f"{daemon}.out")))
+                return _fail(
+                    StartError(
+                        f"{daemon} ended", (paths.log_of(daemon), paths.logs / f"{daemon}.out")
+                    )
+                )
             print(f"{daemon} ended", file=sys.stderr, flush=True)
         for _ in selector.select(timeout=0.2):
             client, _ = server.accept()
             with client, contextlib.suppress(OSError):
                 client.settimeout(5)
-                client.sendall(to_json(_answer(inside, client.makefile().readline()), indent=-1).encode())
+                client.sendall(
+                    to_json(_answer(inside, client.makefile().readline()), indent=-1).encode()
+                )
 
 
 def _answer(inside: Inside, line: str) -> Reply:

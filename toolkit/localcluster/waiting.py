@@ -55,8 +55,14 @@ class Reports:
             if report.ready:
                 return
             if report.step and report.step != "nodes":
-                progress.begin(report.step, _DETAILS.get(report.step, ""), database.EXPECTED if report.step == "database" else None)
-        raise StartError(f"it took longer than {READY_WITHIN:g} s", (self._paths.log_of("cluster"),))
+                progress.begin(
+                    report.step,
+                    _DETAILS.get(report.step, ""),
+                    database.EXPECTED if report.step == "database" else None,
+                )
+        raise StartError(
+            f"it took longer than {READY_WITHIN:g} s", (self._paths.log_of("cluster"),)
+        )
 
     def check(self) -> None:
         """Nothing, while the cluster runs.
@@ -81,9 +87,16 @@ class Reports:
         try:
             report = from_json(line, Report)
         except BadDataError as error:
-            raise StartError(f"its first process said something strange: {line.strip()}", (self._paths.log_of("cluster"),)) from error
+            raise StartError(
+                f"its first process said something strange: {line.strip()}",
+                (self._paths.log_of("cluster"),),
+            ) from error
         if report.failed:
-            raise StartError(report.failed, (*map(Path, report.logs), self._paths.log_of("cluster")), report.details)
+            raise StartError(
+                report.failed,
+                (*map(Path, report.logs), self._paths.log_of("cluster")),
+                report.details,
+            )
         return report
 
 
@@ -107,14 +120,23 @@ def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Seq
     raise _not_idle(paths, names, states)
 
 
-def _not_idle(paths: Paths, names: Sequence[str], states: dict[str, NodeState] | None) -> StartError:
+def _not_idle(
+    paths: Paths, names: Sequence[str], states: dict[str, NodeState] | None
+) -> StartError:
     controller = paths.log_of("slurmctld")
     if states is None:
-        return StartError("the controller does not answer", (controller, paths.logs / "slurmctld.out"))
+        return StartError(
+            "the controller does not answer", (controller, paths.logs / "slurmctld.out")
+        )
     found = {name: states.get(name, NodeState("unknown")) for name in names}
     bad = next(name for name, state in found.items() if not state.usable)
     count = sum(not state.usable for state in found.values())
     why = f" ({found[bad].reason})" if found[bad].reason else ""
     others = f", and {count - 1} more" if count > 1 else ""
-    logs = (paths.log_of(f"slurmd.{bad}"), paths.logs / f"slurmd.{bad}.out", paths.log_of(f"init.{bad}"), controller)
+    logs = (
+        paths.log_of(f"slurmd.{bad}"),
+        paths.logs / f"slurmd.{bad}.out",
+        paths.log_of(f"init.{bad}"),
+        controller,
+    )
     return StartError(f"{bad} is {found[bad].state}{why} after {IDLE_WITHIN:g} s{others}", logs)

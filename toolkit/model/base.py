@@ -14,7 +14,9 @@ else:
     import tomli as tomllib
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Model(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Base of every structure of the project: immutable, no unknown keys, compared by value."""
 
 
@@ -31,7 +33,14 @@ class BadDataError(ValueError):
         line: where it is; 0: it has to be looked for.
     """
 
-    def __init__(self, message: str, key: str = "", choices: tuple[str, ...] = (), value: str | None = None, line: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        key: str = "",
+        choices: tuple[str, ...] = (),
+        value: str | None = None,
+        line: int = 0,
+    ) -> None:
         super().__init__(message)
         self.key = key
         self.choices = choices
@@ -65,7 +74,9 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
         if unknown:
             choices = field_names(_model_at(model, key))
             name = unknown["name"]
-            raise BadDataError(f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name) from None
+            raise BadDataError(
+                f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name
+            ) from None
         from toolkit.model.messages import format_type_error
 
         choices = _words_at(model, key)
@@ -87,7 +98,9 @@ def _value_at(data: object, path: str) -> object:
 def _words_at(model: type[Model], path: str) -> tuple[str, ...]:
     """Return the words that a key takes, if it takes only some."""
     above, _, name = path.rpartition(".")
-    hints = {field.encode_name: field.type for field in msgspec.structs.fields(_model_at(model, above))}
+    hints = {
+        field.encode_name: field.type for field in msgspec.structs.fields(_model_at(model, above))
+    }
     inner = (hints.get(name), *getattr(hints.get(name), "__args__", ()))
     words = [word for hint in inner if get_origin(hint) is Literal for word in get_args(hint)]
     return tuple(str(word) for word in words)
@@ -148,7 +161,12 @@ def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
         indent: spaces for each level.
         sort: put the keys of dicts in order, so that equal data gives equal bytes.
     """
-    return msgspec.json.format(msgspec.json.encode(data, order="deterministic" if sort else None), indent=indent).decode() + "\n"
+    return (
+        msgspec.json.format(
+            msgspec.json.encode(data, order="deterministic" if sort else None), indent=indent
+        ).decode()
+        + "\n"
+    )
 
 
 def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:

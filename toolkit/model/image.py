@@ -153,7 +153,12 @@ class Manifest(Model, frozen=True, kw_only=True):
     def verdicts(self) -> tuple[Verdict, ...]:
         """What was verified, also of an image that knows its own checks only."""
         old = (
-            Verdict(name=check.name, outcome="passed" if check.passed else "failed", detail=check.detail, when=self.built)
+            Verdict(
+                name=check.name,
+                outcome="passed" if check.passed else "failed",
+                detail=check.detail,
+                when=self.built,
+            )
             for check in self.checks
             if check.name not in {verdict.name for verdict in self.verified}
         )

@@ -82,7 +82,10 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield ""
         yield "# What each step gave: a locked build uses what is kept of these, and makes them again, to the last byte, where nothing is."
         yield "layers = ["
-        yield from (f"    {{ name = {_value(one.name)}, sha256 = {_value(one.sha256)} }}," for one in lock.layers)
+        yield from (
+            f"    {{ name = {_value(one.name)}, sha256 = {_value(one.sha256)} }},"
+            for one in lock.layers
+        )
         yield "]"
     yield ""
     yield "# `source`: compiled from that file. Without a file: it came with the base, or with a package of Debian."
@@ -90,7 +93,14 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield f"{key} = ["
         yield from (f"    {{ {', '.join(_pinned(one))} }}," for one in packages)
         yield "]"
-    yield from _table("base", {"reference": lock.base.reference, **({"digest": lock.base.digest} if lock.base.digest else {})}, order=False)
+    yield from _table(
+        "base",
+        {
+            "reference": lock.base.reference,
+            **({"digest": lock.base.digest} if lock.base.digest else {}),
+        },
+        order=False,
+    )
     yield from _table("parts", lock.parts, order=False)
     for key in ("tools", "apt", "apt_build"):
         yield from _table(key, getattr(lock, key))

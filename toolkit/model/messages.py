@@ -56,7 +56,11 @@ def format_type_error(message: str, value: object = None, choices: tuple[str, ..
     if missing := _MISSING.match(message):
         return f"the key {missing['name']!r} is missing"
     if enum := _ENUM.match(message):
-        return f"{enum['value']} is not one of {', '.join(choices)}" if choices else f"{enum['value']} is not valid here"
+        return (
+            f"{enum['value']} is not one of {', '.join(choices)}"
+            if choices
+            else f"{enum['value']} is not valid here"
+        )
     expected = _EXPECTED.match(message)
     if expected is None:
         return message[:1].lower() + message[1:]
@@ -91,4 +95,6 @@ def format_toml_error(message: str) -> tuple[str, int]:
     advice = next((words for start, words in _TOML if text.startswith(start)), "")
     where = f" ({place})" if place else ""
     hint = f"; {advice}" if advice else ""
-    return f"this is not valid TOML: {text[:1].lower()}{text[1:]}{where}{hint}", int(line[1]) if line else 0
+    return f"this is not valid TOML: {text[:1].lower()}{text[1:]}{where}{hint}", int(
+        line[1]
+    ) if line else 0

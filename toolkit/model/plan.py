@@ -28,8 +28,16 @@ class Bind(Model, frozen=True, kw_only=True):
     @property
     def mount(self) -> str:
         """``type=bind,source=/a,target=/b,readonly``: a line of CSV, which is how ``docker run --mount`` reads it."""
-        fields = ("type=bind", f"source={self.source}", f"target={self.target}", *(("readonly",) if self.read_only else ()))
-        return ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"') else field for field in fields)
+        fields = (
+            "type=bind",
+            f"source={self.source}",
+            f"target={self.target}",
+            *(("readonly",) if self.read_only else ()),
+        )
+        return ",".join(
+            f'"{field.replace(chr(34), chr(34) * 2)}"' if set(field) & set(',"') else field
+            for field in fields
+        )
 
 
 class Container(Model, frozen=True, kw_only=True):

@@ -6,7 +6,10 @@ from typing import Literal
 
 from toolkit.model.base import Model
 
-PORTS = (61000, 65535)  # above those that Linux gives to whoever asks for any (ip_local_port_range), so that nobody has them by chance
+PORTS = (
+    61000,
+    65535,
+)  # above those that Linux gives to whoever asks for any (ip_local_port_range), so that nobody has them by chance
 
 
 class Note(Model, frozen=True, kw_only=True):
@@ -154,7 +157,9 @@ class Access(Model, frozen=True, kw_only=True):
     """How Slurm's commands are reached: ``prefix`` is put before each of them."""
 
     prefix: tuple[str, ...] = ()
-    private_directories: tuple[str, ...] | None = None  # known better than by the site, e.g. which parts of /tmp are shared
+    private_directories: tuple[str, ...] | None = (
+        None  # known better than by the site, e.g. which parts of /tmp are shared
+    )
     shared_directories: tuple[str, ...] = ()  # below a private directory, and shared all the same
     like: str = ""  # the site that a local cluster imitates
 
@@ -162,7 +167,8 @@ class Access(Model, frozen=True, kw_only=True):
 class Partition(Model, frozen=True, kw_only=True):
     """A partition as Slurm describes it. Memory in MB, time in minutes; None means unlimited.
 
-    ``cpus``, ``memory`` and ``gpus`` are of the largest node; ``nodes`` counts those that are not switched off or down.
+    ``cpus``, ``memory`` and ``gpus`` are of the largest node; ``nodes`` counts those that are not
+    switched off or down.
     """
 
     name: str

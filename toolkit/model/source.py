@@ -34,12 +34,21 @@ class Source(Model, frozen=True, kw_only=True):
 
     def imports_any(self, *modules: str) -> bool:
         """Whether one of the modules, or a part of one, is imported."""
-        return any(name == module or name.startswith(module + ".") for name in self.imports for module in modules)
+        return any(
+            name == module or name.startswith(module + ".")
+            for name in self.imports
+            for module in modules
+        )
 
     def calls_any(self, *names: str) -> bool:
         """Whether something of one of these names is called: ``DataParallel``, or more exactly ``multiprocessing.spawn``."""
-        return any(call == name or call.endswith("." + name) for call in self.calls for name in names)
+        return any(
+            call == name or call.endswith("." + name) for call in self.calls for name in names
+        )
 
     def option(self, *names: str) -> Option | None:
         """The option of one of these names, which may be written with ``-`` or ``_``."""
-        return next((found for found in self.options if found.flag.lstrip("-").replace("_", "-") in names), None)
+        return next(
+            (found for found in self.options if found.flag.lstrip("-").replace("_", "-") in names),
+            None,
+        )

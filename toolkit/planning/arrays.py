@@ -16,7 +16,17 @@ from toolkit.slurm import tasks
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MOST = 10_000  # points; Slurm itself has a limit too, usually lower
 # All elements of an array have the same of these.
-_RESOURCES = ("nodes", "gpus", "gpus-per-node", "ntasks-per-node", "cpus-per-task", "mem", "time", "partition", "image")
+_RESOURCES = (
+    "nodes",
+    "gpus",
+    "gpus-per-node",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "mem",
+    "time",
+    "partition",
+    "image",
+)
 
 
 def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -30,9 +40,17 @@ def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         match = _AXIS.match(text)
         values = _values(match["values"]) if match else ()
         if not match or not values or "" in values:
-            raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", place="--sweep", next_step="--sweep lr=0.1,0.01")
+            raise UsageError(
+                f"{text!r} is not NAME=VALUE,VALUE",
+                place="--sweep",
+                next_step="--sweep lr=0.1,0.01",
+            )
         if len(set(values)) < len(values) or match["name"] in dict(found):
-            raise UsageError(f"{text!r} names something twice", place="--sweep", next_step="leave one of them out")
+            raise UsageError(
+                f"{text!r} names something twice",
+                place="--sweep",
+                next_step="leave one of them out",
+            )
         found.append((match["name"], values))
     return found
 
@@ -59,8 +77,14 @@ def points(job: Job) -> tuple[Point, ...]:
     return tuple(
         Point(
             number=number,
-            values=tuple((name.lstrip("-"), value) for name, value in zip(names, chosen, strict=True)),
-            arguments=tuple(word for name, value in zip(names, chosen, strict=True) for word in _words(name, value)),
+            values=tuple(
+                (name.lstrip("-"), value) for name, value in zip(names, chosen, strict=True)
+            ),
+            arguments=tuple(
+                word
+                for name, value in zip(names, chosen, strict=True)
+                for word in _words(name, value)
+            ),
         )
         for number, chosen in enumerate(itertools.product(*(values for _, values in named)))
     )
@@ -68,7 +92,9 @@ def points(job: Job) -> tuple[Point, ...]:
 
 def _words(name: str, value: str) -> tuple[str, ...]:
     flag = name if name.startswith("-") else f"--{name}"
-    return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
+    return (
+        (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
+    )
 
 
 def array(job: Job) -> str | int | None:
@@ -95,12 +121,28 @@ def findings(job: Job, source: Source) -> list[ToolkitError]:
         if name in _RESOURCES and source.option(name) is None:
             each = f"for {name} in {' '.join(values)}; do toolkit run --detach --{name} ${name} ...; done"
             cause = f"{name} is no argument of the script, and all points of one job array have the same nodes, GPUs and time"
-            found.append(UsageError(cause, place="--sweep", next_step=f"a sweep for each: {each}; or --sweep=--{name}=... for an argument"))
+            found.append(
+                UsageError(
+                    cause,
+                    place="--sweep",
+                    next_step=f"a sweep for each: {each}; or --sweep=--{name}=... for an argument",
+                )
+            )
     if count > _MOST:
-        found.append(UsageError(f"{count} points are more than {_MOST}", place="--sweep", next_step="fewer values"))
+        found.append(
+            UsageError(
+                f"{count} points are more than {_MOST}", place="--sweep", next_step="fewer values"
+            )
+        )
     least, most = job.node_range
     if least < most:
-        found.append(UsageError("the points of a sweep have a fixed number of nodes", place="--nodes", next_step=f"--nodes {most}"))
+        found.append(
+            UsageError(
+                "the points of a sweep have a fixed number of nodes",
+                place="--nodes",
+                next_step=f"--nodes {most}",
+            )
+        )
     beyond = [number for number in numbers(job.array) if number >= count]
     if beyond:
         cause = f"the sweep has the points 0 to {count - 1}, and no {beyond[0]}"
@@ -115,7 +157,8 @@ def warnings(job: Job, source: Source) -> list[str]:
     known = [option.flag for option in source.options]
     flags = [point if point.startswith("-") else f"--{point}" for point, _ in axes(job.sweep)]
     return [
-        f"--sweep {flag.lstrip('-')}: the script has no option {flag}" + (f"; close: {close}" if (close := nearest(flag, known)) else "")
+        f"--sweep {flag.lstrip('-')}: the script has no option {flag}"
+        + (f"; close: {close}" if (close := nearest(flag, known)) else "")
         for flag in flags
         if flag not in known
     ]
@@ -143,21 +186,36 @@ def told(outcomes: Sequence[PointOutcome], what: str) -> str:
     return f"{len(outcomes)} {what}{'s' if len(outcomes) != 1 else ''}: {', '.join(parts)}"
 
 
-def rows(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> tuple[list[str], list[list[object]]]:
+def rows(
+    planned: Sequence[Point], outcomes: Sequence[PointOutcome]
+) -> tuple[list[str], list[list[object]]]:
     """A table: each point's number, its values, how it came out, and the results that are no lists."""
     values = {point.number: dict(point.values) for point in planned}
     names = list(dict.fromkeys(name for point in planned for name, _ in point.values))
     results = [
         key
         for key in dict.fromkeys(key for point in outcomes for key in point.results)
-        if key not in names and any(not isinstance(point.results.get(key), dict | list) for point in outcomes if key in point.results)
+        if key not in names
+        and any(
+            not isinstance(point.results.get(key), dict | list)
+            for point in outcomes
+            if key in point.results
+        )
     ]
     header = ["POINT", *names, "STATE", "EXIT", *results]
     table: list[list[object]] = []
     for point in outcomes:
         own = [values.get(point.number, {}).get(name, "-") for name in names]
         code = "-" if point.exit_code is None else point.exit_code
-        table.append([point.number, *own, point.state, code, *(_cell(point.results.get(key)) for key in results)])
+        table.append(
+            [
+                point.number,
+                *own,
+                point.state,
+                code,
+                *(_cell(point.results.get(key)) for key in results),
+            ]
+        )
     return header, table
 
 

@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from toolkit import shell, sites
 from toolkit.configuration import settings_files
-from toolkit.errors import ClusterError, NeedsInstallError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.errors import (
+    ClusterError,
+    NeedsInstallError,
+    SlurmUnreachableError,
+    ToolkitError,
+    UsageError,
+)
 from toolkit.files import read_toml
 from toolkit.images.store import store
 from toolkit.launchers import LAUNCHERS, auto
@@ -31,7 +37,15 @@ from toolkit.planning import offline
 from toolkit.planning.plan import Inputs
 from toolkit.planning.script_source import read as read_source
 from toolkit.planning.script_source import script_file as read_script_file
-from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer, merge
+from toolkit.planning.settings import (
+    DEFAULTS,
+    Layer,
+    Settings,
+    demands,
+    from_environment,
+    layer,
+    merge,
+)
 from toolkit.planning.target import Target, module_file, of_python, resolve
 from toolkit.preflight.host_facts import look
 from toolkit.runs import store as runs
@@ -88,8 +102,16 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
     if named is None or not named.programs or flags.values.get("python_module"):
         target_name, flags = _of_python(target_name, flags, here)
-    target = resolve(target_name, here, program=named is not None and named.programs, is_live=is_live)
-    layers = [layer("default", DEFAULTS), *_project(here), target.layer, from_environment(os.environ), flags]
+    target = resolve(
+        target_name, here, program=named is not None and named.programs, is_live=is_live
+    )
+    layers = [
+        layer("default", DEFAULTS),
+        *_project(here),
+        target.layer,
+        from_environment(os.environ),
+        flags,
+    ]
     place = find_place(_merged(layers).job.site or "auto", dry_run=dry_run)
     site = Layer(f"site {place.site.name}", place.site.defaults)
     example = [] if place.is_here else [offline.comment(place.site)]
@@ -99,14 +121,24 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     client = Client(place.access)
     inner = _inside(settings.job, place, client, findings)
     found = inner.found
-    source = Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
+    source = (
+        Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
+    )
     settings = _with_launcher(settings, target, source, inner)
     job = settings.job
     facts = _facts(client, place, job, findings) if place.is_here else offline.facts(place.site)
     if inner.environment is not None:
         facts = replace(facts, mpirun=inner.environment.mpirun)
-    run_directory = runs.next_directory(here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem)
-    hidden = _hidden(place, {"directory": (str(here), target.folder), **({inner.shared[0]: (inner.shared[1],)} if inner.shared else {})})
+    run_directory = runs.next_directory(
+        here / (job.runs or "runs"), job.job_name or PurePosixPath(target.script).stem
+    )
+    hidden = _hidden(
+        place,
+        {
+            "directory": (str(here), target.folder),
+            **({inner.shared[0]: (inner.shared[1],)} if inner.shared else {}),
+        },
+    )
     script = None if target.program else Path(target.folder) / Path(target.script).name
     trees, needed = _imports(job, place.site, inner, target, here, run_directory)
     shown = (*trees, *needed.directories)
@@ -124,11 +156,18 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
 
         waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place))
         findings += unmet
-    seen = look(job, place.site, here, script=script, found=found, hidden=hidden) if place.is_here else offline.seen(script)
+    seen = (
+        look(job, place.site, here, script=script, found=found, hidden=hidden)
+        if place.is_here
+        else offline.seen(script)
+    )
     inputs = Inputs(
         job=job,
         after=waits_for,
-        origins={**settings.origins, "site": place.origin if job.site == "auto" else settings.origins.get("site", "default")},
+        origins={
+            **settings.origins,
+            "site": place.origin if job.site == "auto" else settings.origins.get("site", "default"),
+        },
         site=place.site,
         facts=facts,
         image=inner.image,
@@ -195,7 +234,9 @@ def _inside(job: Job, place: Place, client: Client, findings: list[ToolkitError]
         expected = _collect(findings, lambda: _of_registry(job.image or ""))
         return expected or inside.Inside()
     expected = None if place.is_here else offline.inside(job, place.site, findings)
-    return expected or inside.look(job, place.site, client, lambda: _image(job, place.site), findings)
+    return expected or inside.look(
+        job, place.site, client, lambda: _image(job, place.site), findings
+    )
 
 
 def _of_registry(image: str) -> inside.Inside:
@@ -205,14 +246,19 @@ def _of_registry(image: str) -> inside.Inside:
     found = foreign.kept(image)
     if found is None:
         return inside.Inside(image=str(foreign.path_of(image)))
-    return inside.Inside(image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path))
+    return inside.Inside(
+        image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path)
+    )
 
 
 def _of_python(target_name: str, flags: Layer, here: Path) -> tuple[str, Layer]:
     """Return a target and flags for what is run by ``-m``, or is written as a command of Python."""
     module = flags.values.get("python_module")
     if isinstance(module, str):
-        values = {**flags.values, "job_name": flags.values.get("job_name", module.rpartition(".")[2])}
+        values = {
+            **flags.values,
+            "job_name": flags.values.get("job_name", module.rpartition(".")[2]),
+        }
         return module_file(module, here), flags._replace(values=values)
     words = (target_name, *tuple(flags.values.get("arguments", ())))
     found = of_python(words, here)
@@ -221,7 +267,10 @@ def _of_python(target_name: str, flags: Layer, here: Path) -> tuple[str, Layer]:
     script, module, arguments = found
     values = {**flags.values, "arguments": arguments}
     if module:
-        values |= {"python_module": module, "job_name": flags.values.get("job_name", module.rpartition(".")[2])}
+        values |= {
+            "python_module": module,
+            "job_name": flags.values.get("job_name", module.rpartition(".")[2]),
+        }
     return script, flags._replace(values=values)
 
 
@@ -235,7 +284,15 @@ def _imports(
     trees = work_trees(folder, here)
     visible = (here, folder, run_directory, *(Path(tree.path) for tree in trees))
     script = None if target.program else folder / Path(target.script).name
-    return trees, gather(job, site, inner.manifest, directory=here, script=script, program=target.script, visible=visible)
+    return trees, gather(
+        job,
+        site,
+        inner.manifest,
+        directory=here,
+        script=script,
+        program=target.script,
+        visible=visible,
+    )
 
 
 def _cluster(place: Place) -> str | None:
@@ -270,10 +327,16 @@ def _unset(name: str, *, is_secret: bool) -> UsageError:
     cause = f"the variable {name} is not set here"
     if is_secret:
         return UsageError(cause, place="--secret", next_step=f"read -rs {name}; export {name}")
-    return UsageError(cause, place="--env", next_step=f"--env {name}=VALUE; an environment of conda: --runtime conda --env {name}")
+    return UsageError(
+        cause,
+        place="--env",
+        next_step=f"--env {name}=VALUE; an environment of conda: --runtime conda --env {name}",
+    )
 
 
-def _with_launcher(settings: Settings, target: Target, source: Source, inner: inside.Inside) -> Settings:
+def _with_launcher(
+    settings: Settings, target: Target, source: Source, inner: inside.Inside
+) -> Settings:
     """The settings with a launcher in the place of ``auto``, and why it is this one in the place of who asked for ``auto``."""
     if settings.job.launcher != "auto":
         return settings
@@ -288,7 +351,12 @@ def _with_launcher(settings: Settings, target: Target, source: Source, inner: in
 
 def chosen_site(here: Path) -> str:
     """The site that somebody chose for what is done in a directory, other than by a flag; ``auto``: nobody did."""
-    return _merged([layer("default", DEFAULTS), *_project(here), from_environment(os.environ)]).job.site or "auto"
+    return (
+        _merged(
+            [layer("default", DEFAULTS), *_project(here), from_environment(os.environ)]
+        ).job.site
+        or "auto"
+    )
 
 
 def find_place(name: str, *, dry_run: bool = False) -> Place:
@@ -304,7 +372,9 @@ def find_place(name: str, *, dry_run: bool = False) -> Place:
     """
     if name == "auto":
         try:
-            return _local(sites.load("local"), local_access(default_name()), "the local cluster is up")
+            return _local(
+                sites.load("local"), local_access(default_name()), "the local cluster is up"
+            )
         except _NOT_UP as error:
             _require_slurm(error)
         return Place(sites.load("generic"), Access(), "the Slurm on PATH")
@@ -329,7 +399,11 @@ def _require_slurm(error: ToolkitError) -> None:
         )
     if not has_slurm:
         step = error.next_step or ""
-        more = " (a real Slurm on this machine), or log in to a cluster's login node" if step.startswith("toolkit") else ""
+        more = (
+            " (a real Slurm on this machine), or log in to a cluster's login node"
+            if step.startswith("toolkit")
+            else ""
+        )
         raise SlurmUnreachableError(
             f"there is no Slurm here, and {error.cause}",
             place="--site auto",
@@ -382,7 +456,12 @@ def _slurm_is_here() -> bool:
 def _has_configuration() -> bool:
     """Whether Slurm's commands may know a controller; Debian's look in /etc/slurm, a site's own build somewhere else."""
     own_build = shell.which("sbatch") != "/usr/bin/sbatch"
-    return own_build or "SLURM_CONF" in os.environ or Path("/etc/slurm/slurm.conf").exists() or Path("/run/slurm/conf").exists()
+    return (
+        own_build
+        or "SLURM_CONF" in os.environ
+        or Path("/etc/slurm/slurm.conf").exists()
+        or Path("/run/slurm/conf").exists()
+    )
 
 
 def _merged(layers: Sequence[Layer]) -> Settings:
@@ -405,18 +484,36 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
         container = offline.container_command(place.site)  # the module brings it, in the job
     if container is None and (job.runtime or "apptainer") == "apptainer":
         names = " or ".join(place.site.containers)
-        findings.append(NeedsInstallError(f"neither {names} is on PATH", place="container", next_step="toolkit setup, or load its module"))
+        findings.append(
+            NeedsInstallError(
+                f"neither {names} is on PATH",
+                place="container",
+                next_step="toolkit setup, or load its module",
+            )
+        )
     mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None
     partitions = client.partitions()
     goes_to = job.partition or next((one.name for one in partitions if one.default), "")
-    limits = inventory.limits(client, goes_to) if goes_to and (job.most_gpus or job.array is not None) else {}
-    mine = usage.mine(client) if place.site.partitions or limits else {}  # only where somebody set limits
-    return Facts(partitions=partitions, mpi=mpi, container=container, mpirun=mpirun, mine=mine, limits=limits)
+    limits = (
+        inventory.limits(client, goes_to)
+        if goes_to and (job.most_gpus or job.array is not None)
+        else {}
+    )
+    mine = (
+        usage.mine(client) if place.site.partitions or limits else {}
+    )  # only where somebody set limits
+    return Facts(
+        partitions=partitions, mpi=mpi, container=container, mpirun=mpirun, mine=mine, limits=limits
+    )
 
 
 def _image(job: Job, site: Site) -> store.FoundImage:
     if not job.image:
-        raise UsageError("no image was named", place="--image", next_step="--image pytorch_cpu; toolkit image list shows what there is")
+        raise UsageError(
+            "no image was named",
+            place="--image",
+            next_step="--image pytorch_cpu; toolkit image list shows what there is",
+        )
     return store.find(job.image, [Path(os.path.expandvars(directory)) for directory in site.images])
 
 
@@ -432,7 +529,8 @@ def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found
 def _hidden(place: Place, paths: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
     """The first path of each option that the nodes cannot see, and the directory of each one's own that it lies in."""
     owners = {
-        option: next(((path, owner) for path in some if (owner := private_part(path, place))), None) for option, some in paths.items()
+        option: next(((path, owner) for path in some if (owner := private_part(path, place))), None)
+        for option, some in paths.items()
     }
     return {option: found for option, found in owners.items() if found}
 
@@ -443,4 +541,11 @@ def private_part(path: str, place: Place) -> str | None:
     if any(where.is_relative_to(shared) for shared in place.access.shared_directories):
         return None
     private = place.access.private_directories
-    return next((name for name in (place.site.private_directories if private is None else private) if where.is_relative_to(name)), None)
+    return next(
+        (
+            name
+            for name in (place.site.private_directories if private is None else private)
+            if where.is_relative_to(name)
+        ),
+        None,
+    )

@@ -46,7 +46,12 @@ def resolved(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
     if job.gpus_by_node:
         return job, ()
     total, (least, nodes) = int(job.gpus), job.node_range
-    if has is not None and total > has >= total // nodes and total % nodes == 0 and least == nodes > 1:
+    if (
+        has is not None
+        and total > has >= total // nodes
+        and total % nodes == 0
+        and least == nodes > 1
+    ):
         share = total // nodes
         text = f"--gpus {total} is the number for the job, as in Slurm: {share} on each of {nodes} nodes (--gpus-per-node {share})"
         return replace(job, gpus_per_node=share), (text,)

@@ -1,7 +1,7 @@
 """Plan a job for a cluster that this machine does not reach, from the site's file alone.
 
-A laptop has no Slurm, no Apptainer and no image. What they would tell stays unknown, and one warning
-names all of it.
+A laptop has no Slurm, no Apptainer and no image. What they would tell stays unknown, and one
+warning names all of it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ def facts(site: Site) -> Facts:
 def container_command(site: Site) -> str | None:
     """Return the command that one of the site's modules brings, or else the first that the site names."""
     brought = {module.partition("/")[0] for module in site.modules}
-    return next((name for name in site.containers if name in brought), next(iter(site.containers), None))
+    return next(
+        (name for name in site.containers if name in brought), next(iter(site.containers), None)
+    )
 
 
 def comment(site: Site) -> Layer:
     """Return the site's example of a comment as settings, for a site that takes no job without one."""
     rule = site.comment
     needed = rule is not None and rule.required and rule.example
-    return Layer(f"the example of site {site.name}", {"comment": rule.example} if rule and needed else {})
+    return Layer(
+        f"the example of site {site.name}", {"comment": rule.example} if rule and needed else {}
+    )
 
 
 def inside(job: Job, site: Site, findings: list[ToolkitError]) -> Inside | None:
@@ -48,7 +52,13 @@ def inside(job: Job, site: Site, findings: list[ToolkitError]) -> Inside | None:
     """
     if job.runtime in ("conda", "none"):
         cause = f"the runtime {job.runtime} takes a Python of the cluster, which cannot be examined from here"
-        findings.append(UsageError(cause, place="--runtime", next_step=f"plan it on a login node of {site.name}, or --runtime apptainer"))
+        findings.append(
+            UsageError(
+                cause,
+                place="--runtime",
+                next_step=f"plan it on a login node of {site.name}, or --runtime apptainer",
+            )
+        )
         return Inside()
     if not job.image or job.runtime not in (None, "apptainer", "pyxis"):
         return None
@@ -58,7 +68,10 @@ def inside(job: Job, site: Site, findings: list[ToolkitError]) -> Inside | None:
         found = store.find(job.image)
     except UnknownImageError as error:
         if not job.image.startswith(("/", "./", "../", "~")):
-            error.place, error.next_step = "--image", "toolkit image list; or the path that the image has on the cluster"
+            error.place, error.next_step = (
+                "--image",
+                "toolkit image list; or the path that the image has on the cluster",
+            )
             findings.append(error)
         return Inside(image=job.image)
     except ToolkitError:
@@ -75,7 +88,9 @@ def seen(script: Path | None) -> Seen:
     """Return what is true of a job on any machine: all else is of the cluster's login node."""
     import os
 
-    return Seen(unreadable=str(script) if script is not None and not os.access(script, os.R_OK) else "")
+    return Seen(
+        unreadable=str(script) if script is not None and not os.access(script, os.R_OK) else ""
+    )
 
 
 def warning(job: Job, site: Site, image: Inside, origins: dict[str, str]) -> str:
@@ -85,8 +100,16 @@ def warning(job: Job, site: Site, image: Inside, origins: dict[str, str]) -> str
         unknown.append(f"the image ({image.image})")
     if job.require_signed:
         unknown.append("the image's signature")
-    unknown += [f"the paths of {option}" for option, given in (("--bind", job.bind), ("datasets", job.datasets)) if given]
-    taken = f"; its comment is {origins['comment']}" if origins.get("comment", "").startswith("the example") else ""
+    unknown += [
+        f"the paths of {option}"
+        for option, given in (("--bind", job.bind), ("datasets", job.datasets))
+        if given
+    ]
+    taken = (
+        f"; its comment is {origins['comment']}"
+        if origins.get("comment", "").startswith("the example")
+        else ""
+    )
     return (
         f"planned without the cluster, from the file of {source_of(site)}. Not checked: {', '.join(unknown)}, "
         f"and directories, which are written as they are here{taken}"

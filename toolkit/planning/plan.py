@@ -28,7 +28,13 @@ from toolkit.planning import gpus, requeue
 from toolkit.preflight import terminal
 from toolkit.preflight.judge import judge
 from toolkit.preflight.model import Case, Seen
-from toolkit.preflight.options import asked_memory, asked_minutes, launcher_findings, node_findings, value_findings
+from toolkit.preflight.options import (
+    asked_memory,
+    asked_minutes,
+    launcher_findings,
+    node_findings,
+    value_findings,
+)
 from toolkit.redaction import is_secret, shows
 from toolkit.runtimes import RUNTIMES, Asked, apptainer
 
@@ -106,7 +112,10 @@ def plan(inputs: Inputs) -> Plan:
     findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job)]
     findings += sweep.findings(job, inputs.source)
     if inputs.after:
-        job = replace(job, dependency=",".join((*((job.dependency,) if job.dependency else ()), *inputs.after)))
+        job = replace(
+            job,
+            dependency=",".join((*((job.dependency,) if job.dependency else ()), *inputs.after)),
+        )
     back = requeue.decide(job, asked_minutes(job))
     named = job.launcher or ""
     launcher = _collect(findings, lambda: launchers.get(named))
@@ -116,7 +125,9 @@ def plan(inputs: Inputs) -> Plan:
     asked = _asked(inputs, findings)
     container = _collect(findings, lambda: _container(inputs, asked, findings))
     if findings or launcher is None or container is None:
-        raise PlanError(f"this job could not run on site {inputs.site.name}; nothing was submitted", findings)
+        raise PlanError(
+            f"this job could not run on site {inputs.site.name}; nothing was submitted", findings
+        )
     launch = launcher.launch(request)
     name = job.job_name or PurePosixPath(inputs.script).stem
     draft = Plan(
@@ -132,7 +143,12 @@ def plan(inputs: Inputs) -> Plan:
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
-        environment={**_always(job.runtime), **launch.environment, **inputs.site.environment, **_open(job)},
+        environment={
+            **_always(job.runtime),
+            **launch.environment,
+            **inputs.site.environment,
+            **_open(job),
+        },
         secrets=hidden(job),
         modules=(*inputs.site.modules, *job.modules),
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
@@ -171,14 +187,20 @@ def _writes_reports(inputs: Inputs) -> bool:
 
 def hidden(job: Job) -> tuple[str, ...]:
     """The user's variables whose values are shown nowhere, sorted: those said to be secret, and those that look so."""
-    return tuple(sorted(name for name, value in job.env.items() if name in job.secret or is_secret(name, value)))
+    return tuple(
+        sorted(
+            name for name, value in job.env.items() if name in job.secret or is_secret(name, value)
+        )
+    )
 
 
 def _told_to_all(job: Job) -> tuple[str, ...]:
     """A warning where an argument looks like a secret."""
     if not shows(job.arguments):
         return ()
-    return ("an argument of the script looks like a secret: all users of a node see it in the list of processes; give it by --secret NAME",)
+    return (
+        "an argument of the script looks like a secret: all users of a node see it in the list of processes; give it by --secret NAME",
+    )
 
 
 def _open(job: Job) -> dict[str, str]:
@@ -211,7 +233,9 @@ def _partition(inputs: Inputs) -> Partition | None:
     return live.get(asked)
 
 
-def _with_gpus(inputs: Inputs, partition: Partition | None, findings: list[ToolkitError]) -> tuple[Inputs, tuple[str, ...]]:
+def _with_gpus(
+    inputs: Inputs, partition: Partition | None, findings: list[ToolkitError]
+) -> tuple[Inputs, tuple[str, ...]]:
     """The inputs with the job's GPUs on each node, and what to tell about it."""
     has = gpus.on_a_node(inputs.site, partition, inputs.job.partition)
     decided = _collect(findings, lambda: gpus.resolved(inputs.job, has))
@@ -237,7 +261,9 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
     wanted, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
     ranks = job.ntasks_per_node or (1 if entry and entry.single else wanted) or 1
     node = partition or inputs.site.partitions.get(job.partition or "")
-    share = ((node.cpus or 0) // node.gpus) * wanted // ranks if node and node.gpus and wanted else 0
+    share = (
+        ((node.cpus or 0) // node.gpus) * wanted // ranks if node and node.gpus and wanted else 0
+    )
     return Request(
         nodes=job.node_range[1],
         ranks_per_node=ranks,
@@ -261,7 +287,11 @@ def _network(inputs: Inputs) -> Site:
     from msgspec.structs import replace
 
     entry = RUNTIMES.get(inputs.job.runtime or "apptainer")
-    return replace(inputs.site, interface=entry.interface) if entry and entry.interface else inputs.site
+    return (
+        replace(inputs.site, interface=entry.interface)
+        if entry and entry.interface
+        else inputs.site
+    )
 
 
 def _asked(inputs: Inputs, findings: list[ToolkitError]) -> Asked:
@@ -286,25 +316,41 @@ def _container(inputs: Inputs, asked: Asked, findings: list[ToolkitError]) -> Co
     name = inputs.job.runtime or "apptainer"
     runtime = runtimes.get(name)
     # Where the cluster was not even asked for its containers, something else is said already.
-    said = [finding for finding in runtime.check(asked) if not (inputs.findings and isinstance(finding, SlurmUnreachableError))]
+    said = [
+        finding
+        for finding in runtime.check(asked)
+        if not (inputs.findings and isinstance(finding, SlurmUnreachableError))
+    ]
     findings += [*said, *runtimes.launcher_findings(name, inputs.job.launcher or "")]
     return runtime.container(asked)
 
 
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
     """Where the ranks run, the run's own directory, where the script is, the site's data, and what the user names; none within another."""
-    own = [inputs.directory, inputs.run_directory, inputs.folder, *(one.path for one in inputs.shown)]
+    own = [
+        inputs.directory,
+        inputs.run_directory,
+        inputs.folder,
+        *(one.path for one in inputs.shown),
+    ]
     if inputs.tree is not None:
         own = [inputs.tree.cwd, inputs.run_directory, *own]
     kept: list[str] = []
-    for path in sorted(own, key=lambda path: len(PurePosixPath(path).parts)) if inputs.shown else own:
+    for path in (
+        sorted(own, key=lambda path: len(PurePosixPath(path).parts)) if inputs.shown else own
+    ):
         if not any(PurePosixPath(path).is_relative_to(other) for other in kept):
             kept.append(path)
-    places = [apptainer.checked(Bind(source=path, target=path), "working directory") for path in kept]
+    places = [
+        apptainer.checked(Bind(source=path, target=path), "working directory") for path in kept
+    ]
     named = tuple(apptainer.bind(text, inputs.directory) for text in inputs.job.bind)
     taken = {bind.target for bind in named}
     data = (
-        apptainer.checked(Bind(source=inputs.site.datasets[name], target=f"/data/{name}", read_only=True), "datasets")
+        apptainer.checked(
+            Bind(source=inputs.site.datasets[name], target=f"/data/{name}", read_only=True),
+            "datasets",
+        )
         for name in inputs.job.datasets
         if name in inputs.site.datasets and f"/data/{name}" not in taken
     )
@@ -313,14 +359,17 @@ def _binds(inputs: Inputs) -> tuple[Bind, ...]:
 
 def _always(runtime: str | None) -> dict[str, str]:
     return {
-        # ~/.local of the user would shadow the image's packages. To a Python of the host it belongs.
+        # ~/.local of the user would shadow the image's packages. To a Python of the host it
+        # belongs.
         **({} if runtime == "none" else {"PYTHONNOUSERSITE": "1"}),
         # Ranks write to files, where Python would keep lines back until its buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Requeue | None) -> tuple[tuple[str, str], ...]:
+def directives(
+    job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Requeue | None
+) -> tuple[tuple[str, str], ...]:
     """Slurm's long options of the script, in a fixed order; those that nobody set are left to the cluster. "" for one without a value."""
     least, most = job.node_range
     equal, fixed = not job.gpus_by_node, least == most
@@ -350,7 +399,10 @@ def directives(job: Job, name: str, launch: Launch, cpus_per_rank: int, back: Re
         ("array", job.array),
         ("signal", requeue.directive(back) if back else job.signal),
         ("comment", job.comment),
-        *(launch.directives or ((("requeue" if back else "no-requeue"), None if job.interactive else ""),)),
+        *(
+            launch.directives
+            or ((("requeue" if back else "no-requeue"), None if job.interactive else ""),)
+        ),
     ]
     return tuple((key, str(value)) for key, value in rows if value is not None)
 
@@ -363,18 +415,29 @@ def _with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> P
     if "gpus" in origins:
         origins["gpus_per_node"] = origins.pop("gpus")
     if job.ntasks_per_node is None:
-        origins["ntasks_per_node"] = "one per GPU" if job.most_gpus and draft.ranks_per_node == job.most_gpus else "default"
+        origins["ntasks_per_node"] = (
+            "one per GPU" if job.most_gpus and draft.ranks_per_node == job.most_gpus else "default"
+        )
     if job.cpus_per_task is None:
-        origins["cpus_per_task"] = "the GPUs' share of the node's CPUs" if job.most_gpus and partition and partition.gpus else "site"
+        origins["cpus_per_task"] = (
+            "the GPUs' share of the node's CPUs"
+            if job.most_gpus and partition and partition.gpus
+            else "site"
+        )
     if job.partition is None:
-        origins["partition"] = f"Slurm's default ({partition.name})" if partition else "Slurm's default"
+        origins["partition"] = (
+            f"Slurm's default ({partition.name})" if partition else "Slurm's default"
+        )
     if job.time is None:
         origins["time"] = "Slurm's default of the partition"
     if job.job_name is None:
         origins["job_name"] = "the script's name"
     if job.gpus_by_node:
         origins["nodes"] = f"one for each of {job.gpu_option}"
-    origins |= {f"env {name}": _origin_of_variable(name, draft, inputs) for name in (*draft.environment, *draft.secrets)}
+    origins |= {
+        f"env {name}": _origin_of_variable(name, draft, inputs)
+        for name in (*draft.environment, *draft.secrets)
+    }
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")
     reasons = {one.path: one.reason for one in inputs.shown}

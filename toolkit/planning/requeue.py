@@ -1,8 +1,9 @@
 """Jobs that go back into the queue before they are stopped, and go on from what they have saved.
 
-Slurm tells the batch shell (``--signal=B:USR1@120``), which tells the ranks, waits for them, and asks Slurm to queue the job again. Ranks
-that do not know the signal take no notice of it. Whatever ends with 0 meanwhile has finished. The script says what it does in lines of the
-batch shell's log (``MARK``), from which the history is read.
+Slurm tells the batch shell (``--signal=B:USR1@120``), which tells the ranks, waits for them, and
+asks Slurm to queue the job again. Ranks that do not know the signal take no notice of it. Whatever
+ends with 0 meanwhile has finished. The script says what it does in lines of the batch shell's log
+(``MARK``), from which the history is read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from toolkit.units import counted, human_time
 MARK = "toolkit: attempt"  # what a line of the history begins with
 _TIMES = 20
 _SECONDS = 120
-_EARLY = 60  # Slurm looks at time limits now and then, and may send a signal so many seconds too early
+_EARLY = (
+    60  # Slurm looks at time limits now and then, and may send a signal so many seconds too early
+)
 _SIGNAL = re.compile(r"(?P<to>[BR]{0,2}:)?(?:SIG)?(?P<name>[A-Z]+\d?|\d+)(?:@(?P<seconds>\d+))?\Z")
 _NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
 _LINE = re.compile(
@@ -40,7 +43,12 @@ def decide(job: Job, minutes: int | None) -> Requeue | None:
     if not job.requeue or findings(job, minutes):
         return None
     name, seconds = _signal(job, minutes)
-    return Requeue(signal=name, seconds=seconds, wait=max(seconds - 20, seconds // 2, 1), times=job.max_requeues or _TIMES)
+    return Requeue(
+        signal=name,
+        seconds=seconds,
+        wait=max(seconds - 20, seconds // 2, 1),
+        times=job.max_requeues or _TIMES,
+    )
 
 
 def directive(decided: Requeue) -> str:
@@ -53,30 +61,48 @@ def findings(job: Job, minutes: int | None) -> list[ToolkitError]:
     if not job.requeue:
         alone = job.max_requeues is not None and job.requeue is None
         return (
-            [UsageError("it says how often a job goes back, and none does", place="--max-requeues", next_step="--requeue")] if alone else []
+            [
+                UsageError(
+                    "it says how often a job goes back, and none does",
+                    place="--max-requeues",
+                    next_step="--requeue",
+                )
+            ]
+            if alone
+            else []
         )
     match = _SIGNAL.match(job.signal or "B:USR1")
     if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
         cause = f"--requeue needs a signal to the batch shell, which is USR1 or USR2 and nothing else's: not {job.signal!r}"
-        return [UsageError(cause, place="--signal", next_step=f"--signal B:USR1@{_SECONDS}, or leave it out")]
+        return [
+            UsageError(
+                cause, place="--signal", next_step=f"--signal B:USR1@{_SECONDS}, or leave it out"
+            )
+        ]
     seconds = _signal(job, minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
         length = counted(minutes, "minute")
         when = f"{seconds} s before its end, and up to {_EARLY} s early"
         cause = f"a job of {length} would be told to stop as soon as it runs: {when}"
-        return [UsageError(cause, place="--signal", next_step="a longer --time, or a signal nearer to the end")]
+        return [
+            UsageError(
+                cause, place="--signal", next_step="a longer --time, or a signal nearer to the end"
+            )
+        ]
     return []
 
 
 def warnings(job: Job, script: str) -> tuple[str, ...]:
     """Return a warning for a script that cannot notice the signal.
 
-    It is ignored where the ranks begin, so that it ends none that does not know it, and POSIX lets no
-    shell trap a signal that it was started to ignore.
+    It is ignored where the ranks begin, so that it ends none that does not know it, and POSIX lets
+    no shell trap a signal that it was started to ignore.
     """
     if not job.requeue or not script.endswith(".sh"):
         return ()
-    return (f"the shell that runs {script} cannot trap the signal of --requeue: handle it in a program that the script starts",)
+    return (
+        f"the shell that runs {script} cannot trap the signal of --requeue: handle it in a program that the script starts",
+    )
 
 
 def _signal(job: Job, minutes: int | None) -> tuple[str, int]:
@@ -95,13 +121,24 @@ def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
         if not match:
             continue
         key = (line.element, int(match["number"]))
-        when = int(datetime.strptime(match["when"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp())
+        when = int(
+            datetime.strptime(match["when"], "%Y-%m-%dT%H:%M:%SZ")
+            .replace(tzinfo=timezone.utc)
+            .timestamp()
+        )
         if match["what"] == "begins":
-            found[key] = Stint(number=key[1], began=when, nodes=match["nodes"] or "", element=line.element)
+            found[key] = Stint(
+                number=key[1], began=when, nodes=match["nodes"] or "", element=line.element
+            )
         elif key in found:
             begun = found[key]
             found[key] = Stint(
-                number=begun.number, began=begun.began, nodes=begun.nodes, ended=when, how=match["how"] or "", element=line.element
+                number=begun.number,
+                began=begun.began,
+                nodes=begun.nodes,
+                ended=when,
+                how=match["how"] or "",
+                element=line.element,
             )
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0] or 0, key[1])))
 

@@ -12,7 +12,9 @@ from toolkit.model.code import ScriptFile
 from toolkit.model.source import Option, Source
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
-_MOST_FILES = 50  # of one's own modules; a script that has more is not told apart better by the rest
+_MOST_FILES = (
+    50  # of one's own modules; a script that has more is not told apart better by the rest
+)
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 
 
@@ -64,7 +66,12 @@ def _beside(tree: ast.Module, folder: Path) -> list[Path]:
     named = {name for name, _ in _imported(tree)}
     parts = {prefix for name in named for prefix in (name, name.rpartition(".")[0]) if prefix}
     places = [folder.joinpath(*name.split(".")) for name in sorted(parts)]
-    return [path for place in places for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
+    return [
+        path
+        for place in places
+        for path in (place.with_suffix(".py"), place / "__init__.py")
+        if path.is_file()
+    ]
 
 
 def look(tree: ast.Module) -> Source:
@@ -75,7 +82,11 @@ def look(tree: ast.Module) -> Source:
     return Source(
         python=True,
         imports=_sorted(name for name, _ in imported),
-        calls=_sorted(name for called in (*(node.func for node in calls), *_decorators(tree)) if (name := _dotted(called, meaning))),
+        calls=_sorted(
+            name
+            for called in (*(node.func for node in calls), *_decorators(tree))
+            if (name := _dotted(called, meaning))
+        ),
         options=tuple(option for node in calls if (option := _option(node))),
     )
 
@@ -113,7 +124,11 @@ def _dotted(node: ast.expr, meaning: dict[str, str]) -> str:
 def _option(call: ast.Call) -> Option | None:
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
         return None
-    words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    words = [
+        word.value
+        for word in call.args
+        if isinstance(word, ast.Constant) and isinstance(word.value, str)
+    ]
     flag = next((word for word in words if word.startswith("--")), None)
     action = next((key.value for key in call.keywords if key.arg == "action"), None)
     switch = isinstance(action, ast.Constant) and action.value in _SWITCHES

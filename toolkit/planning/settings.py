@@ -15,13 +15,46 @@ from toolkit.model.job import Job
 
 VARIABLE = "TOOLKIT_"
 # Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset({"SUMMARY", "SCRIPT", "ARGUMENTS", "ENV", "PASS_ENV", "SECRET", "BIND", "SWEEP", "RERUN_OF", "AFTER", "MODULES"})
+_NOT_OPTIONS = frozenset(
+    {
+        "SUMMARY",
+        "SCRIPT",
+        "ARGUMENTS",
+        "ENV",
+        "PASS_ENV",
+        "SECRET",
+        "BIND",
+        "SWEEP",
+        "RERUN_OF",
+        "AFTER",
+        "MODULES",
+    }
+)
 _NUMBERS = frozenset(
-    {"nodes", "ntasks_per_node", "gpus", "gpus_per_node", "cpus_per_task", "time", "max_restarts", "max_requeues", "mem", "array"}
+    {
+        "nodes",
+        "ntasks_per_node",
+        "gpus",
+        "gpus_per_node",
+        "cpus_per_task",
+        "time",
+        "max_restarts",
+        "max_requeues",
+        "mem",
+        "array",
+    }
 )
 _WHOLE = re.compile(r"-?\d+\Z")
 
-DEFAULTS = Job(site="auto", image=None, runtime="apptainer", launcher="auto", nodes=1, gpus_per_node=0, runs="runs")
+DEFAULTS = Job(
+    site="auto",
+    image=None,
+    runtime="apptainer",
+    launcher="auto",
+    nodes=1,
+    gpus_per_node=0,
+    runs="runs",
+)
 
 
 class Layer(NamedTuple):
@@ -41,14 +74,17 @@ class Settings(NamedTuple):
 def layer(origin: str, job: Job) -> Layer:
     """What ``job`` says, as a layer; what it leaves open is left out."""
     values = {name: getattr(job, name) for name in field_names(Job)}
-    return Layer(origin, {name: value for name, value in values.items() if value not in (None, (), {})})
+    return Layer(
+        origin, {name: value for name, value in values.items() if value not in (None, (), {})}
+    )
 
 
 def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers on top of each other, the first at the bottom.
 
-    A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are joined, ``env`` is joined key by key.
-    A layer with a number of GPUs for each node has said how many ranks each starts, whatever an earlier one says of all nodes.
+    A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are
+    joined, ``env`` is joined key by key. A layer with a number of GPUs for each node has said how
+    many ranks each starts, whatever an earlier one says of all nodes.
 
     Raises:
         BadDataError: a layer's value does not fit.
@@ -57,9 +93,14 @@ def merge(layers: Sequence[Layer]) -> Settings:
     origins: dict[str, str] = {}
     for origin, values in layers:
         named = [key for key in _GPUS if key in values]
-        if any("," in str(values[key]) for key in named) and merged.pop("ntasks_per_node", None) is not None:
+        if (
+            any("," in str(values[key]) for key in named)
+            and merged.pop("ntasks_per_node", None) is not None
+        ):
             del origins["ntasks_per_node"]
-        for key in _GPUS if named else ():  # two names of one value: the layer that says either has said both
+        for key in (
+            _GPUS if named else ()
+        ):  # two names of one value: the layer that says either has said both
             merged.pop(key, None)
             origins.pop(key, None)
         for key, value in values.items():

@@ -46,7 +46,8 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
         program: where nothing is there, it is a program of the image, such as ``hostname``.
         is_live: the work tree is meant, also where a run has a snapshot of it.
 
-    A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` is also found among the shipped jobs.
+    A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` is also
+    found among the shipped jobs.
 
     Raises:
         ScriptMissingError: nothing is there; names the nearest script or job.
@@ -60,7 +61,9 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         job = read_json(path / "job.json", Job)
         job = replace(job, env={**job.env, **hidden.read(path)})
-        return (None if is_live else _snapshot(path.resolve(), job)) or _job(path.name, job, here, here)._replace(run=path)
+        return (None if is_live else _snapshot(path.resolve(), job)) or _job(
+            path.name, job, here, here
+        )._replace(run=path)
     if (path / "job.toml").is_file():
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), here)
@@ -71,7 +74,11 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
     step = ""
     if _is_program(name) and not path.exists():
         step = f"toolkit run --launcher none ... -- {name}, if it is a program of the image"
-    missing = f"the folder {name} has no job.toml" if path.is_dir() else f"there is no script or job {name}"
+    missing = (
+        f"the folder {name} has no job.toml"
+        if path.is_dir()
+        else f"there is no script or job {name}"
+    )
     raise ScriptMissingError(
         missing,
         place="SCRIPT",
@@ -116,7 +123,13 @@ def of_python(words: Sequence[str], here: Path) -> tuple[str, str, tuple[str, ..
     rest = [*words[1:]]
     while rest[:1] == ["-u"]:
         del rest[0]
-    if not words or "/" in words[0] or not is_python(words[0]) or (here / words[0]).exists() or not rest:
+    if (
+        not words
+        or "/" in words[0]
+        or not is_python(words[0])
+        or (here / words[0]).exists()
+        or not rest
+    ):
         return None
     if rest[0] == "-m" and len(rest) > 1:
         return module_file(rest[1], here), rest[1], tuple(rest[2:])
@@ -148,11 +161,16 @@ def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
     if not script.is_file():
         choices = [path.name for path in script.parent.glob("*.py")]
         raise ScriptMissingError(
-            f"there is no script {script.name} in {folder}", place=f"{origin}, key script", choices=choices, value=script.name
+            f"there is no script {script.name} in {folder}",
+            place=f"{origin}, key script",
+            choices=choices,
+            value=script.name,
         )
     said = layer(origin, job)
     name = {"job_name": folder.name} if folder != here else {}
-    return Target(_word(script, here), str(script.parent.resolve()), Layer(origin, {**name, **said.values}))
+    return Target(
+        _word(script, here), str(script.parent.resolve()), Layer(origin, {**name, **said.values})
+    )
 
 
 def _hides_shipped(name: str) -> bool:
@@ -173,4 +191,11 @@ def _word(script: Path, here: Path) -> str:
 
 def _near(here: Path) -> list[str]:
     jobs = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
-    return [*jobs, *(str(path.relative_to(here)) for pattern in ("*.py", "*/*.py") for path in here.glob(pattern))]
+    return [
+        *jobs,
+        *(
+            str(path.relative_to(here))
+            for pattern in ("*.py", "*/*.py")
+            for path in here.glob(pattern)
+        ),
+    ]

@@ -24,7 +24,15 @@ from toolkit.resources import shipped
 _DAY = 86400.0  # seconds
 
 
-def look(job: Job, site: Site, here: Path, *, script: Path | None, found: FoundImage | None, hidden: Mapping[str, tuple[str, str]]) -> Seen:
+def look(
+    job: Job,
+    site: Site,
+    here: Path,
+    *,
+    script: Path | None,
+    found: FoundImage | None,
+    hidden: Mapping[str, tuple[str, str]],
+) -> Seen:
     """Everything that can be told without a node.
 
     Args:
@@ -49,8 +57,15 @@ def look(job: Job, site: Site, here: Path, *, script: Path | None, found: FoundI
         image=str(image or ""),
         architecture=_architecture(image) if image else "",
         machine=platform.machine(),
-        foreign_manifest=bool(found and found.manifest is None and image and image.with_name(f"{found.name}.json").is_file()),
-        lock=_lock(found.manifest.name, here) if found and found.manifest and found.manifest.locked else "",
+        foreign_manifest=bool(
+            found
+            and found.manifest is None
+            and image
+            and image.with_name(f"{found.name}.json").is_file()
+        ),
+        lock=_lock(found.manifest.name, here)
+        if found and found.manifest and found.manifest.locked
+        else "",
         unread=_unread(site, {"--image": image, "SCRIPT": script}),
         free=room.free,
         quota=room.quota,
@@ -71,7 +86,11 @@ def submit_from(site: Site, here: Path) -> str:
 def binds(job: Job, here: Path) -> tuple[Missing, ...]:
     """Sources of ``--bind`` that are not there."""
     sources = [here / text.split(":")[0] for text in job.bind]
-    return tuple(Missing(str(source), _beside(source), DATASETS.get(str(source))) for source in sources if not source.exists())
+    return tuple(
+        Missing(str(source), _beside(source), DATASETS.get(str(source)))
+        for source in sources
+        if not source.exists()
+    )
 
 
 def _beside(path: Path) -> tuple[str, ...]:
@@ -84,8 +103,16 @@ def _beside(path: Path) -> tuple[str, ...]:
 def datasets(job: Job, site: Site) -> dict[str, str]:
     """Data sets of the job that the site says it keeps, and that are not there; one that the user binds is none of them."""
     bound = {text.split(":")[1] for text in job.bind if ":" in text}
-    kept = {name: os.path.expandvars(site.datasets[name]) for name in job.datasets if name in site.datasets}
-    return {name: path for name, path in kept.items() if f"/data/{name}" not in bound and not Path(path).exists()}
+    kept = {
+        name: os.path.expandvars(site.datasets[name])
+        for name in job.datasets
+        if name in site.datasets
+    }
+    return {
+        name: path
+        for name, path in kept.items()
+        if f"/data/{name}" not in bound and not Path(path).exists()
+    }
 
 
 def _architecture(image: Path) -> str:
@@ -110,7 +137,11 @@ def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[Unread, ...]:
 
     We have read the image's head by now: where the file system notes that, its time begins anew.
     """
-    places = [Path(os.path.expandvars(place)).resolve() for place in (site.scratch, site.submit_directory) if place]
+    places = [
+        Path(os.path.expandvars(place)).resolve()
+        for place in (site.scratch, site.submit_directory)
+        if place
+    ]
     if site.purge_days is None:
         return ()
     found = []
@@ -120,5 +151,9 @@ def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[Unread, ...]:
                 status = path.stat()
             except OSError:
                 continue
-            found.append(Unread(option, str(path), (time.time() - max(status.st_atime, status.st_mtime)) / _DAY))
+            found.append(
+                Unread(
+                    option, str(path), (time.time() - max(status.st_atime, status.st_mtime)) / _DAY
+                )
+            )
     return tuple(found)

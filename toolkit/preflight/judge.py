@@ -1,7 +1,8 @@
 """What would be refused, or would fail, before it queues. A rule is a module with ``look`` and a line here. Pure.
 
-All rules are asked, so that a user mends everything at once. ``--force`` with a reason lets a job pass that a rule would have stopped:
-tables of sites move, and a person may know better. What no script can be written for (``refusals``) cannot be forced.
+All rules are asked, so that a user mends everything at once. ``--force`` with a reason lets a job
+pass that a rule would have stopped: tables of sites move, and a person may know better. What no
+script can be written for (``refusals``) cannot be forced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from toolkit.model.plan import Forced
 if TYPE_CHECKING:
     from toolkit.preflight.model import Case, Finding, Rule
 
-# rule -> what it is about; the module of the same name has ``look``. In the order in which findings are shown.
+# rule -> what it is about; the module of the same name has ``look``. In the order in which findings
+# are shown.
 RULES: dict[str, str] = {
     "partition": "the partition takes batch jobs and is up",
     "size": "as many nodes and CPUs as there are",
@@ -81,7 +83,11 @@ def judge(case: Case, force: str | None = None) -> Judgement:
     if force is None or not errors:
         return Judgement(errors, warnings)
     texts = tuple(sentence(error) for error in errors)
-    return Judgement((), (*(f"forced: {text}" for text in texts), *warnings), Forced(reason=force, findings=texts))
+    return Judgement(
+        (),
+        (*(f"forced: {text}" for text in texts), *warnings),
+        Forced(reason=force, findings=texts),
+    )
 
 
 def sentence(error: ToolkitError) -> str:

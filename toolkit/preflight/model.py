@@ -121,7 +121,12 @@ class Case(NamedTuple):
             return live
         if one is None:
             return Limits()
-        return Limits(jobs_submitted=one.jobs_submitted, jobs_running=one.jobs_running, gpus=one.gpus_per_user, source=self.source)
+        return Limits(
+            jobs_submitted=one.jobs_submitted,
+            jobs_running=one.jobs_running,
+            gpus=one.gpus_per_user,
+            source=self.source,
+        )
 
     @property
     def source(self) -> str:

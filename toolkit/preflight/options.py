@@ -11,7 +11,19 @@ from toolkit.quoting import sbatch
 from toolkit.slurm.parse import megabytes, minutes
 
 # Options of a job whose values Slurm reads as they are.
-WORDS = ("partition", "comment", "job_name", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "signal", "dependency")
+WORDS = (
+    "partition",
+    "comment",
+    "job_name",
+    "account",
+    "qos",
+    "constraint",
+    "nodelist",
+    "exclude",
+    "reservation",
+    "signal",
+    "dependency",
+)
 
 
 def option(key: str) -> str:
@@ -53,9 +65,19 @@ def value_findings(job: Job) -> list[ToolkitError]:
         except UsageError as error:
             findings.append(UsageError(error.cause, place=option(key), next_step=error.next_step))
         if value == "":
-            findings.append(UsageError("the value is empty", place=option(key), next_step=f"leave {option(key)} out, or give it a value"))
+            findings.append(
+                UsageError(
+                    "the value is empty",
+                    place=option(key),
+                    next_step=f"leave {option(key)} out, or give it a value",
+                )
+            )
     findings += [
-        UsageError(f"{name!r} cannot be the name of a variable", place="--env", next_step="--env NAME=VALUE")
+        UsageError(
+            f"{name!r} cannot be the name of a variable",
+            place="--env",
+            next_step="--env NAME=VALUE",
+        )
         for name in job.env
         if not (name.isidentifier() and name.isascii())
     ]
@@ -66,15 +88,28 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
     """Numbers of nodes that run backwards, or do not fit the GPUs that were given for each."""
     least, most = job.node_range
     if least > most:
-        return [UsageError(f"{job.nodes} runs backwards", place="--nodes", next_step=f"--nodes {most}:{least}")]
+        return [
+            UsageError(
+                f"{job.nodes} runs backwards", place="--nodes", next_step=f"--nodes {most}:{least}"
+            )
+        ]
     named, option_name = len(job.gpus_by_node), job.gpu_option
     if not named:
         return []
     given = f"{option_name} {','.join(map(str, job.gpus_by_node))}"
     if 0 in job.gpus_by_node:
-        return [UsageError(f"a node of {given} has no GPU", place=option_name, next_step="leave that node out")]
+        return [
+            UsageError(
+                f"a node of {given} has no GPU", place=option_name, next_step="leave that node out"
+            )
+        ]
     if (least, most) != (named, named):
-        return [UsageError(f"{given} is of {named} nodes, --nodes {job.nodes} says another number", place=option_name)]
+        return [
+            UsageError(
+                f"{given} is of {named} nodes, --nodes {job.nodes} says another number",
+                place=option_name,
+            )
+        ]
     if job.ntasks_per_node is not None:
         decided = origins.get("ntasks_per_node", "--ntasks-per-node")
         return [
@@ -93,14 +128,30 @@ def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
     least, most = job.node_range
     findings: list[ToolkitError] = []
     if least != most and not entry.elastic:
-        findings.append(_cannot(name, "--nodes", "start with a number of nodes that may change", lambda other: other.elastic, str(most)))
+        findings.append(
+            _cannot(
+                name,
+                "--nodes",
+                "start with a number of nodes that may change",
+                lambda other: other.elastic,
+                str(most),
+            )
+        )
     if job.gpus_by_node and not entry.unequal:
         findings.append(
-            _cannot(name, job.gpu_option, "start ranks on nodes that differ", lambda other: other.unequal, str(min(job.gpus_by_node)))
+            _cannot(
+                name,
+                job.gpu_option,
+                "start ranks on nodes that differ",
+                lambda other: other.unequal,
+                str(min(job.gpus_by_node)),
+            )
         )
     findings += [
         LauncherMismatchError(
-            f"{option(key)} means nothing to the launcher {name}", place=option(key), next_step=f"for the launchers {_having(key)}"
+            f"{option(key)} means nothing to the launcher {name}",
+            place=option(key),
+            next_step=f"for the launchers {_having(key)}",
         )
         for key in ("max_restarts", "init")
         if getattr(job, key) is not None and key not in entry.options
@@ -108,9 +159,15 @@ def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
     return findings
 
 
-def _cannot(name: str, place: str, what: str, can: Callable[[Entry], bool], instead: str) -> LauncherMismatchError:
+def _cannot(
+    name: str, place: str, what: str, can: Callable[[Entry], bool], instead: str
+) -> LauncherMismatchError:
     others = ", ".join(other for other, entry in LAUNCHERS.items() if can(entry))
-    return LauncherMismatchError(f"the launcher {name} cannot {what}", place=place, next_step=f"{place} {instead}, or one of: {others}")
+    return LauncherMismatchError(
+        f"the launcher {name} cannot {what}",
+        place=place,
+        next_step=f"{place} {instead}, or one of: {others}",
+    )
 
 
 def _having(key: str) -> str:

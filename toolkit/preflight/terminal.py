@@ -17,7 +17,13 @@ def _pty(job: Job) -> list[ToolkitError]:
     if not job.pty or entry is None or entry.pty:
         return []
     having = ", ".join(name for name, other in LAUNCHERS.items() if other.pty and name != "shell")
-    return [LauncherMismatchError(f"the launcher {job.launcher} gives no rank a terminal", place="--pty", next_step=f"one of: {having}")]
+    return [
+        LauncherMismatchError(
+            f"the launcher {job.launcher} gives no rank a terminal",
+            place="--pty",
+            next_step=f"one of: {having}",
+        )
+    ]
 
 
 def _interactive(job: Job) -> list[ToolkitError]:

@@ -14,7 +14,9 @@ _HOW = ("afterok", "afterany", "afternotok")
 _ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
 
 
-def dependencies(texts: Iterable[str], runs: Path, cluster: str | None) -> tuple[tuple[str, ...], list[ToolkitError]]:
+def dependencies(
+    texts: Iterable[str], runs: Path, cluster: str | None
+) -> tuple[tuple[str, ...], list[ToolkitError]]:
     """Slurm's words for what a job waits for, and what is wrong with it. What has ended as it had to is waited for no more.
 
     Args:
@@ -38,7 +40,11 @@ def dependencies(texts: Iterable[str], runs: Path, cluster: str | None) -> tuple
 def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     match = _ENTRY.match(text)
     if not match:
-        raise UsageError(f"{text!r} is no run", choices=_HOW, next_step="--after train-0007, or --after afterany:train-0007")
+        raise UsageError(
+            f"{text!r} is no run",
+            choices=_HOW,
+            next_step="--after train-0007, or --after afterany:train-0007",
+        )
     how, name = match["how"] or "afterok", match["run"]
     if name.isdigit():
         return f"{how}:{name}"
@@ -49,9 +55,15 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
         return None
     submission = status.submission_of(paths)
     if submission.cluster != cluster:
-        raise UsageError(f"{paths.name} runs on {submission.cluster or submission.site}, which this job does not", next_step="--site")
+        raise UsageError(
+            f"{paths.name} runs on {submission.cluster or submission.site}, which this job does not",
+            next_step="--site",
+        )
     if state is None:
-        raise UsageError(f"nobody knows how {paths.name} came out: Slurm has forgotten it", next_step=f"toolkit logs {paths.name}")
+        raise UsageError(
+            f"nobody knows how {paths.name} came out: Slurm has forgotten it",
+            next_step=f"toolkit logs {paths.name}",
+        )
     return f"{how}:{submission.job_id}"
 
 

@@ -1,8 +1,9 @@
 """Tell which rank failed first, from the records of failing processes and from what the launcher reports. Pure.
 
-When one rank fails, the others lose their connections, are stopped, or wait until somebody gives up. What they say then is a consequence.
-So each record is classified by its errors, and the earliest one that no other rank explains is the first failure. Clocks of nodes differ
-by milliseconds or more, which is why the class counts before the time.
+When one rank fails, the others lose their connections, are stopped, or wait until somebody gives
+up. What they say then is a consequence. So each record is classified by its errors, and the
+earliest one that no other rank explains is the first failure. Clocks of nodes differ by
+milliseconds or more, which is why the class counts before the time.
 """
 
 from __future__ import annotations
@@ -65,17 +66,47 @@ _CONSEQUENCES = frozenset(
         "CancelledError",
     )
 )
-_VAGUE = frozenset(("RuntimeError", "DistBackendError", "DistError", "OSError", "TimeoutError", "EOFError", "InternalError"))
+_VAGUE = frozenset(
+    (
+        "RuntimeError",
+        "DistBackendError",
+        "DistError",
+        "OSError",
+        "TimeoutError",
+        "EOFError",
+        "InternalError",
+    )
+)
 _CONNECTION_TYPES = frozenset(
-    ("ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
+    (
+        "ConnectionError",
+        "ConnectionResetError",
+        "ConnectionRefusedError",
+        "ConnectionAbortedError",
+        "BrokenPipeError",
+    )
 )
 _COMMUNICATION = re.compile(r"/torch/(?:distributed|nn/parallel)/|/horovod/|/mpi4py/")
 # Programs that start ranks: what they say at the end is about their ranks.
 _STARTERS = frozenset(
-    ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "ray", "lightning", "horovod_elastic.py", "ray_node.py")
+    (
+        "torchrun",
+        "accelerate",
+        "deepspeed",
+        "horovodrun",
+        "mpirun",
+        "ray",
+        "lightning",
+        "horovod_elastic.py",
+        "ray_node.py",
+    )
 )
-_STARTER_FILES = re.compile(r"/torch/distributed/(?:run|launch|launcher/\w+)\.py$|/(?:site|dist)-packages/ray/|/horovod/runner/")
-_FRAME = re.compile(r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:,? in (?P<function>\S{1,200}))?')
+_STARTER_FILES = re.compile(
+    r"/torch/distributed/(?:run|launch|launcher/\w+)\.py$|/(?:site|dist)-packages/ray/|/horovod/runner/"
+)
+_FRAME = re.compile(
+    r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:,? in (?P<function>\S{1,200}))?'
+)
 _PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 _ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4000}))?$")
 
@@ -83,21 +114,35 @@ _ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4
 def described(error: ErrorRecord) -> ErrorRecord:
     """Return the error that another process has raised, if the message of ``error`` carries its traceback.
 
-    Workers of data loaders, ``torch.multiprocessing.spawn`` and Ray raise such errors in the process that waits for them.
+    Workers of data loaders, ``torch.multiprocessing.spawn`` and Ray raise such errors in the
+    process that waits for them.
     """
     lines = error.message.splitlines()
     frames = [(number, found) for number, text in enumerate(lines) if (found := _FRAME.match(text))]
     if not frames:
         return error
-    after = [text for text in lines[frames[-1][0] + 1 :] if text and not text.startswith((" ", "\t"))]
+    after = [
+        text for text in lines[frames[-1][0] + 1 :] if text and not text.startswith((" ", "\t"))
+    ]
     found = _ERROR_LINE.match(after[0]) if after else None
     if found is None:
         return error
-    own = next(((number, frame) for number, frame in reversed(frames) if not _PACKAGED.search(frame["file"])), None)
+    own = next(
+        (
+            (number, frame)
+            for number, frame in reversed(frames)
+            if not _PACKAGED.search(frame["file"])
+        ),
+        None,
+    )
     place = {}
     if own is not None:
         number, frame = own
-        source = lines[number + 1].strip() if number + 1 < len(lines) and not _FRAME.match(lines[number + 1]) else ""
+        source = (
+            lines[number + 1].strip()
+            if number + 1 < len(lines) and not _FRAME.match(lines[number + 1])
+            else ""
+        )
         place = {"file": frame["file"], "function": frame["function"] or "", "source": source}
     return replace(
         error,
@@ -112,13 +157,19 @@ def described(error: ErrorRecord) -> ErrorRecord:
 
 def classified(error: ErrorRecord) -> Class:
     """Return whether an error is a program's own, or what it says because another rank has gone."""
-    if error.signal or error.type in _CONSEQUENCES or error.module.startswith("torch.distributed.elastic"):
+    if (
+        error.signal
+        or error.type in _CONSEQUENCES
+        or error.module.startswith("torch.distributed.elastic")
+    ):
         return Class.CONSEQUENCE
     ended = error.type == "ProcessExitedException" and error.message.rstrip().endswith("SIGTERM")
     if ended or _PEER_LOST.search(error.message):
         return Class.CONSEQUENCE
     communicates = bool(_COMMUNICATION.search(error.inner))
-    if error.type in _CONNECTION_TYPES or (error.type in _VAGUE and _CONNECTION.search(error.message)):
+    if error.type in _CONNECTION_TYPES or (
+        error.type in _VAGUE and _CONNECTION.search(error.message)
+    ):
         return Class.CONSEQUENCE if communicates else Class.UNCLEAR
     if communicates and error.type in _VAGUE:
         return Class.UNCLEAR
@@ -137,15 +188,23 @@ def judged(report: Report) -> Verdict:
     errors = [described(error) for error in report.errors]
     if is_starter(report.program) and not report.argparse:
         return Verdict(Class.CONSEQUENCE, errors[0])
-    if errors[0].type == "SystemExit" and not errors[0].message and not errors[0].signal and len(errors) > 1:
+    if (
+        errors[0].type == "SystemExit"
+        and not errors[0].message
+        and not errors[0].signal
+        and len(errors) > 1
+    ):
         errors = errors[1:]  # the script has caught the error, and ended itself because of it
     kinds = [classified(error) for error in errors]
-    own = next((error for error, kind in zip(errors, kinds, strict=True) if kind is Class.OWN), None)
+    own = next(
+        (error for error, kind in zip(errors, kinds, strict=True) if kind is Class.OWN), None
+    )
     if own is None or kinds[-1] is not Class.OWN:
         return Verdict(kinds[-1], own or errors[0])
     if kinds[0] is Class.OWN:
         return Verdict(Class.OWN, own)
-    # Either cleaning up has failed while an error was on its way, or a peer was lost while an error was handled.
+    # Either cleaning up has failed while an error was on its way, or a peer was lost while an error
+    # was handled.
     return Verdict(Class.UNCLEAR, own)
 
 
@@ -173,7 +232,9 @@ def rank_of(report: Report, launcher: str) -> int | None:
     if launcher == "spawn":
         return _spawned_rank(report)
     names = _RANKS.get(launcher, _RANKS_ELSEWHERE)
-    return next((number for name in names if (number := _number(report.env.get(name))) is not None), None)
+    return next(
+        (number for name in names if (number := _number(report.env.get(name))) is not None), None
+    )
 
 
 # How a parent speaks of a process that torch.multiprocessing.spawn started.
@@ -181,7 +242,11 @@ _CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")
 
 
 def _spawned_rank(report: Report) -> int | None:
-    told = _CHILD.search(report.errors[0].message[:200]) if report.errors and not report.process else None
+    told = (
+        _CHILD.search(report.errors[0].message[:200])
+        if report.errors and not report.process
+        else None
+    )
     index = int(told["index"]) if told else report.index
     node, each = _number(report.env.get("NODE_RANK")), _number(report.env.get("NPROC_PER_NODE"))
     return None if index is None or node is None or each is None else index + node * each
@@ -213,15 +278,24 @@ def first(launcher: str, reports: Sequence[Report], reported: Sequence[Failure])
         reports: records of failing processes.
         reported: failures that the launcher reports, in its order.
     """
-    candidates = [_candidate(report, launcher) for report in _of_last_start(launcher, reports, reported) if report.errors]
+    candidates = [
+        _candidate(report, launcher)
+        for report in _of_last_start(launcher, reports, reported)
+        if report.errors
+    ]
     own = [candidate for candidate in candidates if candidate.kind is Class.OWN]
     fatal = [candidate for candidate in own if candidate.report.kind in _FATAL]
     if fatal:
-        return _failure(_cause_within(min(fatal, key=_time), own), candidates, reported, _certainty(fatal))
+        return _failure(
+            _cause_within(min(fatal, key=_time), own), candidates, reported, _certainty(fatal)
+        )
     silent = _without_record(candidates, reported)
     if silent is not None:
         return replace(silent, certainty="likely")
-    for others, certainty in ((own, "likely"), ([one for one in candidates if one.kind is Class.UNCLEAR], "possible")):
+    for others, certainty in (
+        (own, "likely"),
+        ([one for one in candidates if one.kind is Class.UNCLEAR], "possible"),
+    ):
         if others:
             return _failure(min(others, key=_time), candidates, reported, certainty)
     return None
@@ -229,21 +303,34 @@ def first(launcher: str, reports: Sequence[Report], reported: Sequence[Failure])
 
 def _candidate(report: Report, launcher: str) -> Candidate:
     verdict = judged(report)
-    return Candidate(report, verdict.kind, verdict.error, rank_of(report, launcher), "task" if launcher in _TASKS else "rank")
+    return Candidate(
+        report,
+        verdict.kind,
+        verdict.error,
+        rank_of(report, launcher),
+        "task" if launcher in _TASKS else "rank",
+    )
 
 
 def _time(candidate: Candidate) -> int:
     return candidate.report.time_ns
 
 
-def _of_last_start(launcher: str, reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
+def _of_last_start(
+    launcher: str, reports: Sequence[Report], reported: Sequence[Failure]
+) -> Sequence[Report]:
     """Return the records of the last time that ranks were started; failures before it were survived."""
     if launcher == "torchrun":
         started = [_start(report) for report in reports if _is_rank(report)]
-        return [report for report in reports if not _is_rank(report) or _start(report) == started[-1]]
+        return [
+            report for report in reports if not _is_rank(report) or _start(report) == started[-1]
+        ]
     if launcher == "horovod-elastic" and reported:
         named = [
-            report for report in reports if report.env.get("HOROVOD_RANK") == str(reported[0].rank) and report.host == reported[0].host
+            report
+            for report in reports
+            if report.env.get("HOROVOD_RANK") == str(reported[0].rank)
+            and report.host == reported[0].host
         ]
         return [report for report in named if report.pid == named[-1].pid]
     return reports
@@ -259,8 +346,15 @@ def _start(report: Report) -> tuple[str, str]:
 
 def _cause_within(found: Candidate, own: Iterable[Candidate]) -> Candidate:
     """Return the earlier error of the same rank that made it end itself: in a thread, in a destructor, or in a process of its own."""
-    bare = found.report.kind == "exit" and not found.error.message and found.error.type == "SystemExit"
-    same = [one for one in own if (one.rank, one.report.host) == (found.rank, found.report.host) and _time(one) <= _time(found)]
+    bare = (
+        found.report.kind == "exit" and not found.error.message and found.error.type == "SystemExit"
+    )
+    same = [
+        one
+        for one in own
+        if (one.rank, one.report.host) == (found.rank, found.report.host)
+        and _time(one) <= _time(found)
+    ]
     return min(same, key=_time) if bare and same else found
 
 
@@ -279,11 +373,17 @@ def _without_record(candidates: Sequence[Candidate], reported: Sequence[Failure]
     if not candidates:
         return None
     explained = {candidate.rank for candidate in candidates if candidate.rank is not None}
-    left = [one for one in reported if one.exit_code != _TERMINATED and one.rank is not None and one.rank not in explained]
+    left = [
+        one
+        for one in reported
+        if one.exit_code != _TERMINATED and one.rank is not None and one.rank not in explained
+    ]
     return left[0] if left else None
 
 
-def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequence[Failure], certainty: str) -> Failure:
+def _failure(
+    found: Candidate, candidates: Sequence[Candidate], reported: Sequence[Failure], certainty: str
+) -> Failure:
     report, error = found.report, found.error
     words = headline(found)
     place = place_of(error)
@@ -292,11 +392,17 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
     ended = _ENDED.search(error.message) if error.type == "ProcessExitedException" else None
     if ended:
         place = ""  # where the parent waits for its processes
-    told = next((one for one in reported if one.rank == found.rank and found.rank is not None), None)
+    told = next(
+        (one for one in reported if one.rank == found.rank and found.rank is not None), None
+    )
     who = f"{found.noun} {found.rank}" if found.rank is not None else "the script"
-    alike = {one.rank for one in candidates if one.rank is not None and headline(one) == words} - {found.rank}
+    alike = {one.rank for one in candidates if one.rank is not None and headline(one) == words} - {
+        found.rank
+    }
     return Failure(
-        exit_code=told.exit_code if told and told.exit_code != _TERMINATED else _code(ended) or report.code or 1,
+        exit_code=told.exit_code
+        if told and told.exit_code != _TERMINATED
+        else _code(ended) or report.code or 1,
         rank=found.rank,
         host=report.host,
         text=f"{who} on {report.host}: {words}" + (f" ({place})" if place else ""),
@@ -311,14 +417,20 @@ def _failure(found: Candidate, candidates: Sequence[Candidate], reported: Sequen
 
 
 # What torch.multiprocessing.spawn says of a process that ended without an exception.
-_ENDED = re.compile(r"terminated with (?:exit code (?P<code>\d{1,3})|signal (?P<signal>SIG\w{1,10}))")
+_ENDED = re.compile(
+    r"terminated with (?:exit code (?P<code>\d{1,3})|signal (?P<signal>SIG\w{1,10}))"
+)
 
 
 def _code(ended: re.Match[str] | None) -> int:
     """Return the exit code of a process as a shell reports it; 0 if it is not known."""
     if ended is None:
         return 0
-    return int(ended["code"]) if ended["code"] else 128 + getattr(signal.Signals, ended["signal"], signal.SIGKILL).value
+    return (
+        int(ended["code"])
+        if ended["code"]
+        else 128 + getattr(signal.Signals, ended["signal"], signal.SIGKILL).value
+    )
 
 
 def headline(candidate: Candidate) -> str:
@@ -330,10 +442,17 @@ def headline(candidate: Candidate) -> str:
         code = report.code if report.code is not None else 1
         words = first_line or f"the script ended itself with exit code {code}"
     elif error.type == "ProcessExitedException" and (ended := _ENDED.search(error.message)):
-        words = f"killed by signal {_code(ended) - 128} ({ended['signal']})" if ended["signal"] else f"exit code {ended['code']}"
+        words = (
+            f"killed by signal {_code(ended) - 128} ({ended['signal']})"
+            if ended["signal"]
+            else f"exit code {ended['code']}"
+        )
     else:
         words = f"{error.type}: {first_line}" if first_line else error.type
-    where = {"thread": f"in thread {report.thread}: ", "destructor": f"in {report.thread or 'a destructor'}: "}.get(report.kind, "")
+    where = {
+        "thread": f"in thread {report.thread}: ",
+        "destructor": f"in {report.thread or 'a destructor'}: ",
+    }.get(report.kind, "")
     return (where + words)[:_MOST_WORDS]
 
 
@@ -342,7 +461,9 @@ def place_of(error: ErrorRecord) -> str:
     if not error.file or not error.line:
         return ""
     name = PurePosixPath(error.file).name
-    return f"{name}, line {error.line}" + (f", in {error.function}" if error.function not in ("", "<module>") else "")
+    return f"{name}, line {error.line}" + (
+        f", in {error.function}" if error.function not in ("", "<module>") else ""
+    )
 
 
 def _details(report: Report) -> tuple[str, ...]:
@@ -350,11 +471,21 @@ def _details(report: Report) -> tuple[str, ...]:
     lines: list[str] = []
     for error in map(described, report.errors):
         if error.file:
-            lines.append(f'  File "{error.file}", line {error.line}, in {error.function or "<module>"}')
+            lines.append(
+                f'  File "{error.file}", line {error.line}, in {error.function or "<module>"}'
+            )
         if error.inner != error.file:
             lines.append(f'  File "{error.inner}", line ?')
-        name = error.type if error.module in ("", "builtins", "__main__") else f"{error.module}.{error.type}"
-        lines += [text for text in f"{name}: {error.message}".splitlines() if text.strip()] if error.message else [name]
+        name = (
+            error.type
+            if error.module in ("", "builtins", "__main__")
+            else f"{error.module}.{error.type}"
+        )
+        lines += (
+            [text for text in f"{name}: {error.message}".splitlines() if text.strip()]
+            if error.message
+            else [name]
+        )
     return tuple(redacted(text)[:1000] for text in lines[:_MOST_DETAILS])
 
 
@@ -369,7 +500,14 @@ def place_of_crash(lines: Iterable[str]) -> str:
             inside = True
         frame = _FRAME.match(text) if inside else None
         if frame and not _PACKAGED.search(frame["file"]):
-            return place_of(ErrorRecord(type="", file=frame["file"], line=int(frame["line"]), function=frame["function"] or ""))
+            return place_of(
+                ErrorRecord(
+                    type="",
+                    file=frame["file"],
+                    line=int(frame["line"]),
+                    function=frame["function"] or "",
+                )
+            )
     return ""
 
 

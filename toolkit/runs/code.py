@@ -23,7 +23,11 @@ SECRET_FILES = (
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.gpg", "*.ppk"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
     *("credentials", "*token.txt", "kaggle.json"),
-    *(f"{name}.{ending}" for name in ("credentials", "secret", "secrets") for ending in ("json", "toml", "yaml", "yml", "ini", "txt")),
+    *(
+        f"{name}.{ending}"
+        for name in ("credentials", "secret", "secrets")
+        for ending in ("json", "toml", "yaml", "yml", "ini", "txt")
+    ),
 )
 
 
@@ -49,7 +53,9 @@ def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code,
         return Code(script=script), ""
     state = git.state(tree)
     if state is None:
-        return Code(script=script, tree=str(tree), note="git does not tell the state of the tree"), ""
+        return Code(
+            script=script, tree=str(tree), note="git does not tell the state of the tree"
+        ), ""
     diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if state.is_changed and state.commit else ""
     untracked = tuple(name for name in state.untracked if tree / name != runs)
     more = len(untracked) - _MOST_UNTRACKED

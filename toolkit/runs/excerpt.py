@@ -16,7 +16,9 @@ from toolkit.runs.lines import ends, find
 from toolkit.runs.logs import Line
 from toolkit.runs.store import Log, Paths
 
-MOST = 12 << 20  # bytes of all logs together that are held in memory; as Python's objects well below 200 MB
+MOST = (
+    12 << 20
+)  # bytes of all logs together that are held in memory; as Python's objects well below 200 MB
 _LEAST = 4 << 10  # bytes of each log, also of one of thousands
 
 
@@ -53,7 +55,11 @@ def history(paths: Paths, plan: Plan, job_id: int) -> History:
     if plan.requeue is None:
         return History()
     batch = [log for log in paths.logs_of(job_id) if log.task is None]
-    found = [(offset, logs.line(text, log, plan.launch)) for log in batch for offset, text in find(log.path, requeue.MARK.encode())]
+    found = [
+        (offset, logs.line(text, log, plan.launch))
+        for log in batch
+        for offset, text in find(log.path, requeue.MARK.encode())
+    ]
     starts = {line.element: offset for offset, line in found if requeue.begins(line)}
     return History(requeue.stints(line for _, line in found), starts)
 
@@ -68,9 +74,16 @@ def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Ex
     """Read those of the given logs, and of the batch shell's the part, that belong to the last attempt."""
     hide = logs.secret_filter(paths)
     last = {stint.element: stint.number for stint in past.stints}
-    chosen = [log for log in given if log.task is None or log.attempt == last.get(log.element, log.attempt)]
+    chosen = [
+        log
+        for log in given
+        if log.task is None or log.attempt == last.get(log.element, log.attempt)
+    ]
     offsets = [past.starts.get(log.element, 0) if log.task is None else 0 for log in chosen]
-    sizes = [max(0, log.path.stat().st_size - offset) for log, offset in zip(chosen, offsets, strict=True)]
+    sizes = [
+        max(0, log.path.stat().st_size - offset)
+        for log, offset in zip(chosen, offsets, strict=True)
+    ]
     shares = fair_shares(sizes)
     lines = [
         logs.line(hide(text), log, plan.launch)
@@ -85,7 +98,13 @@ def reports_of(paths: Paths, job_id: int, element: int | None, past: History) ->
     last = next((stint.number for stint in reversed(past.stints) if stint.element == element), None)
     hide = logs.secret_filter(paths)
     return tuple(
-        replace(report, errors=tuple(replace(error, message=hide(error.message), source=hide(error.source)) for error in report.errors))
+        replace(
+            report,
+            errors=tuple(
+                replace(error, message=hide(error.message), source=hide(error.source))
+                for error in report.errors
+            ),
+        )
         for report in reports.read(paths, job_id, element, last)
     )
 

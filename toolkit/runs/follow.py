@@ -84,14 +84,17 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
 def is_of(state: JobState, paths: Paths, mark: str) -> bool:
     """Return whether a job is this run's: a local cluster that was made anew counts its jobs from 1 again.
 
-    The mark tells. For a job without one, the directories of the logs are compared as files, since ``runs`` may be a symbolic link.
+    The mark tells. For a job without one, the directories of the logs are compared as files, since
+    ``runs`` may be a symbolic link.
     """
     if mark and state.mark:
         return mark == state.mark
     if not state.log:
         return True
     own = os.path.realpath(paths.logs)
-    return own in {os.path.realpath(Path(name).parent) for name in (state.log, state.log.replace("%%", "%"))}
+    return own in {
+        os.path.realpath(Path(name).parent) for name in (state.log, state.log.replace("%%", "%"))
+    }
 
 
 def _state(client: Client, paths: Paths, job_id: int) -> JobState:
@@ -102,9 +105,12 @@ def _state(client: Client, paths: Paths, job_id: int) -> JobState:
         once.cancel_duplicates(client, submission, jobs.marks.get(submission.mark, ()))
     else:
         states = client.jobs([job_id])
-    if job_id not in states or not is_of(states[job_id], paths, submission.mark if submission else ""):
+    if job_id not in states or not is_of(
+        states[job_id], paths, submission.mark if submission else ""
+    ):
         raise JobLostError(
-            f"Slurm does not know job {job_id} any more, and keeps no accounts", next_step="the logs tell what it did: toolkit logs"
+            f"Slurm does not know job {job_id} any more, and keeps no accounts",
+            next_step="the logs tell what it did: toolkit logs",
         )
     return states[job_id]
 
@@ -126,19 +132,31 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
         came_out = _of_array(client, paths, plan, state, past)
     else:
         lines = excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines
-        came_out = _of_job(client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past))
+        came_out = _of_job(
+            client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
+        )
     came_out = replace(came_out, stints=past.stints)
-    write_atomically(paths.outcome, to_json(came_out, sort=False))  # results stay in the script's order
+    write_atomically(
+        paths.outcome, to_json(came_out, sort=False)
+    )  # results stay in the script's order
     once.release_claim(paths)
     return came_out
 
 
-def _of_job(client: Client, plan: Plan, state: JobState, lines: list[logs.Line], found: tuple[Report, ...]) -> Outcome:
-    asked = state.nodes and (state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines)))
-    return outcome(plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {}, found)
+def _of_job(
+    client: Client, plan: Plan, state: JobState, lines: list[logs.Line], found: tuple[Report, ...]
+) -> Outcome:
+    asked = state.nodes and (
+        state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
+    )
+    return outcome(
+        plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {}, found
+    )
 
 
-def _of_array(client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History) -> Outcome:
+def _of_array(
+    client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History
+) -> Outcome:
     """Derive the outcome of an array from its first element that failed, and of each element by itself, also in its folder."""
     states = client.elements(state.job_id)
     points = elements.read(paths, plan, state.job_id, states, past, ended=True)
@@ -146,10 +164,15 @@ def _of_array(client: Client, paths: Paths, plan: Plan, state: JobState, past: e
         folder = paths.points / str(point.number)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "outcome.json", to_json(point, sort=False))
-    first = next((point.number for point in points if point.exit_code != 0), points[0].number if points else None)
+    first = next(
+        (point.number for point in points if point.exit_code != 0),
+        points[0].number if points else None,
+    )
     logs_of_first = elements.by_element(paths, state.job_id).get(first, [])
     lines = excerpt.of_logs(paths, plan, logs_of_first, past).lines
-    came_out = _of_job(client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past))
+    came_out = _of_job(
+        client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past)
+    )
     words = sweep.told(points, "point" if plan.points else "element")
     message = words if came_out.kind in ("ok", "failed") else f"{came_out.message}; {words}"
     return replace(came_out, points=points, results={}, message=message)

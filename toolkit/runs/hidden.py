@@ -25,14 +25,20 @@ def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
     directory.chmod(0o700)
     handle = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.writelines(f"export {prefix}{name}={shell(value)}\n" for name, value in sorted(values.items()))
+        stream.writelines(
+            f"export {prefix}{name}={shell(value)}\n" for name, value in sorted(values.items())
+        )
 
 
 def read(directory: Path) -> dict[str, str]:
     """The variables of a run, for running it again; empty where it has none, or where they are somebody else's."""
     try:
-        text = (directory / NAME).read_bytes().decode()  # as it is: a carriage return belongs to its value
-        prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"]["prefix"]
+        text = (
+            (directory / NAME).read_bytes().decode()
+        )  # as it is: a carriage return belongs to its value
+        prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"][
+            "prefix"
+        ]
     except (OSError, ValueError, KeyError):
         return {}
     pairs = [word.removeprefix(prefix).partition("=") for word in shlex.split(text) if "=" in word]

@@ -65,7 +65,9 @@ def remember(runs: Path) -> None:
     """Add a directory of runs to the index. Never fails: a full disk must not stop a run."""
     with suppress(OSError, RuntimeError, ValueError):
         directory = runs.absolute()
-        entry = Entry(directory=str(directory), inode=directory.stat().st_ino, host=socket.gethostname())
+        entry = Entry(
+            directory=str(directory), inode=directory.stat().st_ino, host=socket.gethostname()
+        )
         file = _file(str(directory))
         if _read(file) != entry:
             write_atomically(file, to_json(entry), mode=0o600)

@@ -24,7 +24,8 @@ from toolkit.runs import follow, status
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
-# Options of sbatch that salloc does not have, or that mean nothing to a job that somebody waits for.
+# Options of sbatch that salloc does not have, or that mean nothing to a job that somebody waits
+# for.
 _SBATCH_ONLY = frozenset(("requeue", "no-requeue", "array"))
 _LOOK = 0.1  # seconds between two looks for the number of the job
 _PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
@@ -33,25 +34,38 @@ _SHORT_PATIENCE = 10.0  # seconds for salloc to take its request back
 
 def words(decided: Plan, script: str) -> tuple[str, ...]:
     """The command that gets the allocation and runs the script in it. Pure."""
-    options = (f"--{name}={value}" if value else f"--{name}" for name, value in decided.directives if name not in _SBATCH_ONLY)
+    options = (
+        f"--{name}={value}" if value else f"--{name}"
+        for name, value in decided.directives
+        if name not in _SBATCH_ONLY
+    )
     return ("salloc", *options, "bash", script)
 
 
 def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
     """Ask for the allocation. With ``pty`` the terminal is the script's; else it reads nothing, and Ctrl-C is for us alone."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_"))
+    }
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     prefix = client.access.prefix
     if prefix and decided.pty:
-        # What enters the local cluster has the terminal, too: ended by Ctrl-C, it would have salloc told a second time (_release).
+        # What enters the local cluster has the terminal, too: ended by Ctrl-C, it would have salloc
+        # told a second time (_release).
         prefix = ("env", "--ignore-signal=INT", *prefix, "env", "--default-signal=INT")
     argv = (*prefix, *words(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
-    return shell.start(argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty)
+    return shell.start(
+        argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty
+    )
 
 
-def granted(process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster: str | None) -> Submission:
+def granted(
+    process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster: str | None
+) -> Submission:
     """Wait until the script has begun, and note the job's number.
 
     Raises:
@@ -90,13 +104,20 @@ def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
     until = time.monotonic() + _PATIENCE
     while True:
         state = client.jobs([job_id]).get(job_id)
-        if state is None or not follow.is_of(state, paths, "") or state.ended or time.monotonic() > until:
+        if (
+            state is None
+            or not follow.is_of(state, paths, "")
+            or state.ended
+            or time.monotonic() > until
+        ):
             return state
         time.sleep(_LOOK)
 
 
 @contextmanager
-def held(client: Client, process: subprocess.Popen[str], paths: Paths, *, pty: bool) -> Iterator[None]:
+def held(
+    client: Client, process: subprocess.Popen[str], paths: Paths, *, pty: bool
+) -> Iterator[None]:
     """Whatever happens inside, the allocation and salloc are gone afterwards; a closed terminal ends it as Ctrl-C does.
 
     Args:
@@ -123,8 +144,9 @@ def held(client: Client, process: subprocess.Popen[str], paths: Paths, *, pty: b
 def _release(client: Client, process: subprocess.Popen[str], paths: Paths, is_told: bool) -> None:
     """Give the allocation back. If Slurm does not answer, or the user does not wait for it, salloc gives it back when it is ended.
 
-    A salloc that waits for nodes takes its request back within the handler of the first signal. A second signal meanwhile has it
-    wait for its own locks for ever (seen with 22.05), so one that was told is not told again.
+    A salloc that waits for nodes takes its request back within the handler of the first signal. A
+    second signal meanwhile has it wait for its own locks for ever (seen with 22.05), so one that
+    was told is not told again.
     """
     try:
         number = _allocated(paths)

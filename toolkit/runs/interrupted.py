@@ -40,10 +40,17 @@ def resume(inputs: Inputs, wait: Wait) -> Resumed | None:
     for paths, attempt in _interrupted(Path(inputs.run_directory).parent):
         if not _is_same(paths, attempt, inputs):
             continue
-        wait.tell(f"the submission of {paths.name} was interrupted; asking Slurm whether it has the job")
+        wait.tell(
+            f"the submission of {paths.name} was interrupted; asking Slurm whether it has the job"
+        )
         _await_sbatch(attempt.mark)
         try:
-            once.look(status.client_of(attempt), attempt.mark, wait, AnswerLostError("the submission was interrupted"))
+            once.look(
+                status.client_of(attempt),
+                attempt.mark,
+                wait,
+                AnswerLostError("the submission was interrupted"),
+            )
             submission = once.recovered(paths, status.client_of)
         except SlurmUnreachableError:
             continue  # the new submission will say so, or reach another cluster
@@ -70,7 +77,10 @@ def _is_same(paths: Paths, attempt: Attempt, inputs: Inputs) -> bool:
         changed = 0.0 if inputs.program else Path(before.script or "").stat().st_mtime
     except (ConfigError, OSError):
         return False
-    return before == repeatable(inputs, plan(inputs)) and changed <= datetime.fromisoformat(attempt.submitted).timestamp() + 1
+    return (
+        before == repeatable(inputs, plan(inputs))
+        and changed <= datetime.fromisoformat(attempt.submitted).timestamp() + 1
+    )
 
 
 def _await_sbatch(mark: str) -> None:

@@ -28,8 +28,9 @@ _RANK = re.compile(r"^(?P<rank>\d{1,9})\| ?(?P<text>.*)$")
 class Line:
     """A line of a log.
 
-    ``rank`` is None where a launcher's agent or the batch shell wrote it; ``host`` is "" for the batch shell; ``element`` is the number in
-    a job array; ``attempt`` counts how often the job was started, where its logs tell.
+    ``rank`` is None where a launcher's agent or the batch shell wrote it; ``host`` is "" for the
+    batch shell; ``element`` is the number in a job array; ``attempt`` counts how often the job was
+    started, where its logs tell.
     """
 
     text: str
@@ -48,8 +49,9 @@ class Line:
 def line(text: str, log: Log, launch: Launch) -> Line:
     """Return a line with the rank that wrote it.
 
-    Where a launcher's agents label the lines of their ranks, the label tells; where Slurm's tasks are ranks, the log does. Elsewhere a
-    script may well print ``5| x`` by itself, which is its own text.
+    Where a launcher's agents label the lines of their ranks, the label tells; where Slurm's tasks
+    are ranks, the log does. Elsewhere a script may well print ``5| x`` by itself, which is its own
+    text.
     """
     match = _RANK.match(text) if launch.labels_lines else None
     if match:
@@ -112,4 +114,7 @@ def ranks(lines: Iterable[Line]) -> dict[str, tuple[int, ...]]:
     for entry in lines:
         if entry.rank is not None and entry.host:
             found.setdefault(entry.host, set()).add(entry.rank)
-    return {host: tuple(sorted(numbers)) for host, numbers in sorted(found.items(), key=lambda item: min(item[1]))}
+    return {
+        host: tuple(sorted(numbers))
+        for host, numbers in sorted(found.items(), key=lambda item: min(item[1]))
+    }

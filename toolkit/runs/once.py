@@ -1,8 +1,9 @@
 """One run is one job, whatever is lost on the way to Slurm and back.
 
-Each submission has a mark, which Slurm shows with the job. Where sbatch gives no answer, Slurm is asked for the mark before the script is
-submitted again. A job that surfaces all the same, minutes later, does no work: the first job of a mark to start claims the run
-(``Paths.claim``), any other ends at once, and `toolkit ps`, `toolkit logs -f` and `toolkit run` cancel it when they see it.
+Each submission has a mark, which Slurm shows with the job. Where sbatch gives no answer, Slurm is
+asked for the mark before the script is submitted again. A job that surfaces all the same, minutes
+later, does no work: the first job of a mark to start claims the run (``Paths.claim``), any other
+ends at once, and `toolkit ps`, `toolkit logs -f` and `toolkit run` cancel it when they see it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from toolkit.runs.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
 
-_LOOKS = (0.0, 1.0, 2.0, 3.0)  # seconds before each look for a job that a busy controller may take late
+_LOOKS = (
+    0.0,
+    1.0,
+    2.0,
+    3.0,
+)  # seconds before each look for a job that a busy controller may take late
 _TRIES = 3  # submissions that give no answer while Slurm answers all else: then it is sbatch itself that is broken
 
 
@@ -77,7 +83,10 @@ def process_start(pid: int) -> int:
 
 def is_under_way(attempt: Attempt) -> bool:
     """Return whether the process that submits is still at work; of one on another host this is not known, and False."""
-    return attempt.host == socket.gethostname() and attempt.process_start == process_start(attempt.pid) != 0
+    return (
+        attempt.host == socket.gethostname()
+        and attempt.process_start == process_start(attempt.pid) != 0
+    )
 
 
 def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitted:
@@ -91,7 +100,8 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitte
     lost: AnswerLostError | None = None
     for _ in range(_TRIES):
         try:
-            # Here only a controller that was not reached is asked again: it cannot have taken the job.
+            # Here only a controller that was not reached is asked again: it cannot have taken the
+            # job.
             number = patiently(lambda: client.submit(script, mark), wait)
         except AnswerLostError as error:
             lost = error
@@ -112,7 +122,10 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitte
             return Submitted(number, lost is not None)
     assert lost is not None
     raise AnswerLostError(
-        f"sbatch gave no answer {_TRIES} times, and Slurm has no such job", place=lost.place, details=lost.details, next_step=lost.next_step
+        f"sbatch gave no answer {_TRIES} times, and Slurm has no such job",
+        place=lost.place,
+        details=lost.details,
+        next_step=lost.next_step,
     )
 
 
@@ -146,7 +159,8 @@ def unknown(lost: AnswerLostError, error: SubmissionError | SlurmSilentError) ->
 def claim(paths: Paths, mark: str, job_id: int) -> int:
     """Claim a run for a job, and return the job that has it: this one, or one that was faster.
 
-    The job's script does the same when it starts. A symbolic link is made by one step on every file system.
+    The job's script does the same when it starts. A symbolic link is made by one step on every file
+    system.
     """
     place = paths.claim(mark)
     with contextlib.suppress(FileExistsError):
@@ -160,7 +174,8 @@ def claim(paths: Paths, mark: str, job_id: int) -> int:
 def release_claim(paths: Paths) -> None:
     """Remove the claim of a run that has ended and of which there cannot be a second job.
 
-    It is a symbolic link that leads nowhere, which copies of the directory (`scp -r`) would stumble over.
+    It is a symbolic link that leads nowhere, which copies of the directory (`scp -r`) would stumble
+    over.
     """
     submission = paths.read_submission()
     if submission is not None and submission.mark and not submission.is_doubtful:
@@ -175,7 +190,11 @@ def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
         UnrecordedError: Slurm has the job, and the directory cannot be written. The mark of the attempt is kept there.
     """
     try:
-        job_id = claim(paths, attempt.mark, submitted.job_id) if submitted.is_doubtful else submitted.job_id
+        job_id = (
+            claim(paths, attempt.mark, submitted.job_id)
+            if submitted.is_doubtful
+            else submitted.job_id
+        )
         submission = Submission(
             job_id=job_id,
             site=attempt.site,

@@ -14,7 +14,13 @@ from toolkit.runs.store import Log, Paths
 
 
 def read(
-    paths: Paths, plan: Plan, job_id: int, states: Mapping[int, JobState], past: excerpt.History, *, ended: bool
+    paths: Paths,
+    plan: Plan,
+    job_id: int,
+    states: Mapping[int, JobState],
+    past: excerpt.History,
+    *,
+    ended: bool,
 ) -> tuple[PointOutcome, ...]:
     """Read how each element came out, one at a time, so that only one element's logs are in memory.
 
@@ -28,7 +34,12 @@ def read(
     """
     logs = by_element(paths, job_id)
     numbers = sorted({*states, *sweep.numbers(dict(plan.directives).get("array"))})
-    return tuple(_point(paths, plan, job_id, number, states.get(number), logs.get(number, ()), past, ended=ended) for number in numbers)
+    return tuple(
+        _point(
+            paths, plan, job_id, number, states.get(number), logs.get(number, ()), past, ended=ended
+        )
+        for number in numbers
+    )
 
 
 def by_element(paths: Paths, job_id: int) -> dict[int | None, list[Log]]:
@@ -64,6 +75,13 @@ def _point(
     if not ended:
         return PointOutcome(number=number, state=state.state if state else "PENDING")
     if not logs:
-        return PointOutcome(number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started")
+        return PointOutcome(
+            number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started"
+        )
     printed = excerpt.of_logs(paths, plan, logs, past).lines
-    return PointOutcome(number=number, state="UNKNOWN", results=results(printed), message="Slurm no longer knows how it ended")
+    return PointOutcome(
+        number=number,
+        state="UNKNOWN",
+        results=results(printed),
+        message="Slurm no longer knows how it ended",
+    )

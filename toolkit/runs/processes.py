@@ -29,7 +29,8 @@ _WAITING = frozenset(
         "conmon",
     )
 )
-# Of several numbers that a process may have been given the first that there is: the last one is Slurm's own, of its task.
+# Of several numbers that a process may have been given the first that there is: the last one is
+# Slurm's own, of its task.
 _RANKS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -66,7 +67,10 @@ def look(client: Client, state: JobState, *, task_is_rank: bool) -> tuple[list[P
     Raises:
         SubmissionError: Slurm did not let us look.
     """
-    return parse(client.on_nodes(state.job_id, len(expand(state.nodes)), script()).splitlines(), task_is_rank=task_is_rank)
+    return parse(
+        client.on_nodes(state.job_id, len(expand(state.nodes)), script()).splitlines(),
+        task_is_rank=task_is_rank,
+    )
 
 
 def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], list[Gpu]]:
@@ -77,11 +81,15 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
         task_is_rank: the number of Slurm's task is a rank; else only a rank has one that a launcher gave it.
     """
     rows = [line.split("\t") for line in lines]
-    used = {(row[1], row[2]): _bytes(row[3]) for row in rows if row[0] == "memory" and len(row) == 4}
+    used = {
+        (row[1], row[2]): _bytes(row[3]) for row in rows if row[0] == "memory" and len(row) == 4
+    }
     processes = [
         Process(
             host=row[1],
-            rank=_rank(dict(pair.split("=", 1) for pair in row[5].split()), task_is_rank=task_is_rank),
+            rank=_rank(
+                dict(pair.split("=", 1) for pair in row[5].split()), task_is_rank=task_is_rank
+            ),
             pid=int(row[2]),
             cpu=int(row[3]),
             memory=int(row[4]) * 1024,
@@ -92,16 +100,28 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
         if row[0] == "process" and len(row) == 7
     ]
     gpus = [
-        Gpu(row[1], int(row[2]), int(row[3]) if row[3].isdigit() else 0, _bytes(row[4]), _bytes(row[5]))
+        Gpu(
+            row[1],
+            int(row[2]),
+            int(row[3]) if row[3].isdigit() else 0,
+            _bytes(row[4]),
+            _bytes(row[5]),
+        )
         for row in rows
         if row[0] == "gpu" and len(row) == 6
     ]
-    return sorted(processes, key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.pid)), sorted(gpus)
+    return sorted(
+        processes, key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.pid)
+    ), sorted(gpus)
 
 
 def working(processes: Iterable[Process]) -> list[Process]:
     """Without those that only start others and wait for them, as far as they do."""
-    return [one for one in processes if one.cpu > 0 or one.gpu_memory or _name(one.command) not in _WAITING]
+    return [
+        one
+        for one in processes
+        if one.cpu > 0 or one.gpu_memory or _name(one.command) not in _WAITING
+    ]
 
 
 def _name(command: str) -> str:

@@ -11,7 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.errors import BusyError, ConfigError, ForbiddenError, SlurmUnreachableError, ToolkitError
+from toolkit.errors import (
+    BusyError,
+    ConfigError,
+    ForbiddenError,
+    SlurmUnreachableError,
+    ToolkitError,
+)
 from toolkit.images.store import usage
 from toolkit.model.base import Model
 from toolkit.runs import follow, status
@@ -19,7 +25,9 @@ from toolkit.runs.interrupted import own_commands
 from toolkit.runs.store import Paths
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
-_PATIENCE = 90.0  # seconds for a cancelled job to end; Slurm kills what does not after KillWait, 30 s
+_PATIENCE = (
+    90.0  # seconds for a cancelled job to end; Slurm kills what does not after KillWait, 30 s
+)
 _BEING_WRITTEN = 300.0  # seconds that a run may lie there before its submission begins
 _MARK = ".removed-"
 
@@ -159,7 +167,9 @@ def _busy(staying: dict[Paths, _Reason]) -> BusyError:
     count = len(staying)
     step = "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
     return BusyError(
-        "nothing was removed: " + ("a run has" if count == 1 else f"{count} runs have") + " not ended",
+        "nothing was removed: "
+        + ("a run has" if count == 1 else f"{count} runs have")
+        + " not ended",
         details=[f"{paths.name}: {why.text}" for paths, why in staying.items()],
         next_step=step if first.is_certain else "if you know that it has ended: toolkit rm --force",
     )
@@ -232,7 +242,9 @@ def size_of(directory: Path) -> int:
     return total
 
 
-def candidates(runs: Sequence[Paths], *, older_than: float | None, keep: int | None) -> tuple[Removal, ...]:
+def candidates(
+    runs: Sequence[Paths], *, older_than: float | None, keep: int | None
+) -> tuple[Removal, ...]:
     """Return the runs that are old or many enough to go.
 
     Args:

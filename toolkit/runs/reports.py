@@ -25,7 +25,9 @@ def place_hook(directory: Path) -> None:
     (target / source.name).write_bytes(source.read_bytes())
 
 
-def read(paths: Paths, job_id: int, element: int | None = None, attempt: int | None = None) -> tuple[Report, ...]:
+def read(
+    paths: Paths, job_id: int, element: int | None = None, attempt: int | None = None
+) -> tuple[Report, ...]:
     """Return the records of a job, the earliest first.
 
     Args:
@@ -36,15 +38,25 @@ def read(paths: Paths, job_id: int, element: int | None = None, attempt: int | N
     """
     found = [report for report in _decoded(paths.reports) if _is_of(report, job_id, element)]
     last = max((_attempt(report) for report in found), default=1) if attempt is None else attempt
-    return tuple(sorted((report for report in found if _attempt(report) == last), key=lambda report: report.time_ns))
+    return tuple(
+        sorted(
+            (report for report in found if _attempt(report) == last),
+            key=lambda report: report.time_ns,
+        )
+    )
 
 
 def _is_of(report: Report, job_id: int, element: int | None) -> bool:
     env = report.env
     if element is not None and env.get("SLURM_ARRAY_TASK_ID") != str(element):
         return False
-    # A job that joins an elastic one has a number of its own; the name of their meeting begins with the other's.
-    numbers = (env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_JOB_ID"), env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0])
+    # A job that joins an elastic one has a number of its own; the name of their meeting begins with
+    # the other's.
+    numbers = (
+        env.get("SLURM_ARRAY_JOB_ID"),
+        env.get("SLURM_JOB_ID"),
+        env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0],
+    )
     return str(job_id) in numbers
 
 

@@ -150,10 +150,14 @@ def _is_compiled(name: str) -> bool:
 def is_secret_file(name: str) -> bool:
     """Return whether a file usually holds secrets, by its name."""
     last = PurePosixPath(name).name.lower()
-    return any(fnmatchcase(last, pattern) for pattern in SECRET_FILES) and not any(fnmatchcase(last, pattern) for pattern in _EXAMPLES)
+    return any(fnmatchcase(last, pattern) for pattern in SECRET_FILES) and not any(
+        fnmatchcase(last, pattern) for pattern in _EXAMPLES
+    )
 
 
-def _sorted_out(root: Path, names: Iterable[str], *, keep_secrets: bool) -> tuple[list[_Entry], tuple[str, ...]]:
+def _sorted_out(
+    root: Path, names: Iterable[str], *, keep_secrets: bool
+) -> tuple[list[_Entry], tuple[str, ...]]:
     """Return what is copied, and the names of what is not; what was deleted is neither."""
     entries, left_out = [], []
     for name in names:

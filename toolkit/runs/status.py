@@ -84,18 +84,23 @@ class Refresh:
 def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | None, Outcome | None]:
     """Return what Slurm says of a run, or how it came out; neither, if it was never submitted or Slurm has forgotten it.
 
-    A second job of the same run, which surfaced after an answer of sbatch had been lost, is cancelled.
+    A second job of the same run, which surfaced after an answer of sbatch had been lost, is
+    cancelled.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
     """
     outcome = paths.read_outcome()
-    submission = None if outcome is not None else paths.read_submission() or once.recovered(paths, client_of)
+    submission = (
+        None if outcome is not None else paths.read_submission() or once.recovered(paths, client_of)
+    )
     if outcome is not None or submission is None:
         return None, outcome
     client = client_of(submission)
     states, marks = (refresh or Refresh([paths])).jobs(client, submission.cluster)
-    once.cancel_duplicates(client, submission, marks.get(submission.mark, ()) if submission.mark else ())
+    once.cancel_duplicates(
+        client, submission, marks.get(submission.mark, ()) if submission.mark else ()
+    )
     state = states.get(submission.job_id)
     if state is not None and not follow.is_of(state, paths, submission.mark):
         return None, None
@@ -114,7 +119,11 @@ def running(paths: Paths) -> list[JobState]:
     submission = submission_of(paths)
     if state is None or state.state != "RUNNING":
         return []
-    elements = client_of(submission).elements(submission.job_id) if follow.read_plan(paths).array else {0: state}
+    elements = (
+        client_of(submission).elements(submission.job_id)
+        if follow.read_plan(paths).array
+        else {0: state}
+    )
     return [one for one in elements.values() if one.state == "RUNNING"]
 
 
@@ -128,11 +137,19 @@ def of(paths: Paths, refresh: Refresh | None = None) -> Status:
     state, outcome = current(paths, refresh)
     if outcome is not None:
         message = outcome.message or headline(outcome.results)
-        return _row(paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message)
+        return _row(
+            paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message
+        )
     if state is not None:
-        seconds = max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
+        seconds = (
+            max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
+        )
         return _row(paths, state.state, seconds, None, state.nodes, state.reason)
-    return _row(paths, "NOT SUBMITTED", 0.0, None, "", "") if was_never_submitted(paths) else unknown(paths)
+    return (
+        _row(paths, "NOT SUBMITTED", 0.0, None, "", "")
+        if was_never_submitted(paths)
+        else unknown(paths)
+    )
 
 
 def was_never_submitted(paths: Paths) -> bool:
@@ -172,10 +189,19 @@ def is_readable(paths: Paths) -> bool:
 
 def unknown(paths: Paths) -> Status:
     """Return the row of a run of which nothing can be said now."""
-    return _row(paths, "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED", 0.0, None, "", "")
+    return _row(
+        paths,
+        "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED",
+        0.0,
+        None,
+        "",
+        "",
+    )
 
 
-def _row(paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str) -> Status:
+def _row(
+    paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str
+) -> Status:
     submission = paths.read_submission()
     plan = follow.read_plan(paths)
     number = submission.job_id if submission else 0
@@ -186,7 +212,11 @@ def _row(paths: Paths, state: str, seconds: float, exit_code: int | None, nodes:
 
 def stints(paths: Paths) -> tuple[Stint, ...]:
     """The attempts of a run that may go back into the queue, as far as they have begun; empty for any other."""
-    outcome, submission, plan = paths.read_outcome(), paths.read_submission(), follow.read_plan(paths)
+    outcome, submission, plan = (
+        paths.read_outcome(),
+        paths.read_submission(),
+        follow.read_plan(paths),
+    )
     if outcome is not None or submission is None or plan.requeue is None:
         return outcome.stints if outcome else ()
     return excerpt.history(paths, plan, submission.job_id).stints

@@ -17,7 +17,9 @@ from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
-_LOG = re.compile(r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z")
+_LOG = re.compile(
+    r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z"
+)
 _MODE = 0o775  # never writable for everybody, whatever the umask says
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
@@ -27,7 +29,8 @@ _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element
 class Log:
     """One log of a job: of the batch shell (no host), or of one task; ``element`` is the number in a job array.
 
-    A job that goes back into the queue has logs of its tasks for each ``attempt``, from 1; its batch shell has one for all.
+    A job that goes back into the queue has logs of its tasks for each ``attempt``, from 1; its
+    batch shell has one for all.
     """
 
     path: Path
@@ -133,9 +136,15 @@ class Paths:
             match = _LOG.match(path.name)
             if match and int(match["job"]) == job_id:
                 element = int(match["element"]) if match["element"] else None
-                task, attempt = int(match["task"]) if match["task"] else None, int(match["restart"] or 0) + 1
+                task, attempt = (
+                    int(match["task"]) if match["task"] else None,
+                    int(match["restart"] or 0) + 1,
+                )
                 found.append(Log(path, job_id, task, match["host"] or "", element, attempt))
-        return sorted(found, key=lambda log: (log.element or 0, log.task is not None, log.attempt, log.task or 0))
+        return sorted(
+            found,
+            key=lambda log: (log.element or 0, log.task is not None, log.attempt, log.task or 0),
+        )
 
     def read_submission(self) -> Submission | None:
         return read_json(self.submission, Submission) if self.submission.is_file() else None
@@ -147,7 +156,11 @@ class Paths:
 def next_directory(runs: Path, name: str) -> Path:
     """The directory that the next run of this name will have; it is not made."""
     safe = _UNSAFE.sub("-", name).strip("-.") or "run"
-    numbers = [int(match["number"]) for path in _entries(runs) if (match := _NUMBERED.match(path.name)) and match["name"] == safe]
+    numbers = [
+        int(match["number"])
+        for path in _entries(runs)
+        if (match := _NUMBERED.match(path.name)) and match["name"] == safe
+    ]
     return runs / f"{safe}-{max(numbers, default=0) + 1:04d}"
 
 
@@ -178,11 +191,21 @@ def _own(runs: Path) -> None:
     """Refuse a directory of runs that leads where another user wants it to, or in which everybody may exchange what others made."""
     link, target = runs.lstat(), runs.stat()
     ours = (0, os.geteuid())
-    anybody = runs.absolute().parent.stat().st_mode & stat.S_IWOTH  # such as /tmp: who comes first has the name
-    if (stat.S_ISLNK(link.st_mode) and link.st_uid not in ours) or (anybody and target.st_uid not in ours):
-        raise ForbiddenError(f"another user made {runs}", place="runs", next_step="run from a directory of yours")
+    anybody = (
+        runs.absolute().parent.stat().st_mode & stat.S_IWOTH
+    )  # such as /tmp: who comes first has the name
+    if (stat.S_ISLNK(link.st_mode) and link.st_uid not in ours) or (
+        anybody and target.st_uid not in ours
+    ):
+        raise ForbiddenError(
+            f"another user made {runs}", place="runs", next_step="run from a directory of yours"
+        )
     if target.st_mode & stat.S_IWOTH and not target.st_mode & stat.S_ISVTX:
-        raise ForbiddenError(f"everybody may exchange what is in {runs}: scripts of jobs, too", place="runs", next_step=f"chmod o-w {runs}")
+        raise ForbiddenError(
+            f"everybody may exchange what is in {runs}: scripts of jobs, too",
+            place="runs",
+            next_step=f"chmod o-w {runs}",
+        )
 
 
 def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
@@ -246,7 +269,9 @@ def _of_job(job_id: int, here: Iterable[Paths], runs: Path) -> Paths | None:
 
     found = next((paths for paths in here if _has_job(paths, job_id)), None)
     if found is None:
-        others = newest_first(paths for other in index.directories_except(runs) for paths in all_runs(other))
+        others = newest_first(
+            paths for other in index.directories_except(runs) for paths in all_runs(other)
+        )
         found = next((paths for paths in others if _has_job(paths, job_id)), None)
     return Paths(found.directory.resolve()) if found else None
 
@@ -264,12 +289,20 @@ def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunErro
 
     others = index.directories_except(runs)
     same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]
-    what = f"job {name}: no run in {runs}, or in another directory that is known, has it" if name and _JOB_ID.match(name) else ""
+    what = (
+        f"job {name}: no run in {runs}, or in another directory that is known, has it"
+        if name and _JOB_ID.match(name)
+        else ""
+    )
     elsewhere = "toolkit ps --all-directories" if others else "toolkit run --help"
     return UnknownRunError(
         what or (f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}"),
         place="RUN",
         choices=[paths.name for paths in known],
         value=name or "",
-        next_step=f"name it by its directory: {shell(same[0])}" if same else "toolkit ps" if known else elsewhere,
+        next_step=f"name it by its directory: {shell(same[0])}"
+        if same
+        else "toolkit ps"
+        if known
+        else elsewhere,
     )

@@ -34,7 +34,9 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     decided = plan(snapshot.frozen(inputs))
     if inputs.to_fetch:
         step = f"toolkit image pull {inputs.to_fetch} --name {Path(inputs.image).name.removesuffix('.sif')}"
-        raise ImageMissingError(f"{inputs.to_fetch} has not been fetched", place="--image", next_step=step)
+        raise ImageMissingError(
+            f"{inputs.to_fetch} has not been fetched", place="--image", next_step=step
+        )
     while not store.create(Path(decided.run_directory)):
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
@@ -50,7 +52,9 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         if values:
             hidden.write(directory, decided.container.prefix, values)
         # The plan comes first: a run whose submission is killed is listed, and can be removed.
-        paths = store.write(directory, decided, repeatable(inputs, decided), scripts.script(decided))
+        paths = store.write(
+            directory, decided, repeatable(inputs, decided), scripts.script(decided)
+        )
         snapshot.take(paths, inputs)
         if inputs.tree is not None and inputs.tree.is_copy:
             code.repeat(Path(inputs.tree.root).parent, paths)
@@ -64,14 +68,18 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
 
 def repeatable(inputs: Inputs, decided: Plan) -> Job:
     """Return the settings by which a run can be repeated: without the values of secrets, and without what it waits for."""
-    script = inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
+    script = (
+        inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
+    )
     if inputs.tree is not None and inputs.tree.is_copy:
         script = inputs.job.script or script  # of the work tree, which --no-snapshot runs
     values = {name: value for name, value in inputs.job.env.items() if name not in decided.secrets}
     return replace(inputs.job, script=script, after=(), env=values, pass_env=())
 
 
-def submit(paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None) -> Submission:
+def submit(
+    paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None
+) -> Submission:
     """Submit a written run, once. From here on its directory is never removed.
 
     Args:
@@ -105,7 +113,9 @@ def not_submitted(paths: store.Paths, error: ToolkitError) -> None:
     """Write down that Slurm does not have a run, and why if it refused it."""
     if isinstance(error, SubmissionError):
         words = "; ".join((error.cause, *error.details))
-        refused = Outcome(state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=words)
+        refused = Outcome(
+            state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=words
+        )
         write_atomically(paths.outcome, to_json(refused))
     paths.attempt.unlink(missing_ok=True)
     again = f"the script is kept; submit it again: toolkit run {paths.directory.parent.name}/{paths.name}"

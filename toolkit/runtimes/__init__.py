@@ -1,7 +1,8 @@
 """What a rank runs inside: one module per runtime, one template of the same name in ``scripts/templates/runtimes``, one line here.
 
-A runtime is pure: it refuses (``check``), and says how a command enters (``container``), which the script does. What it needs to know of
-this machine was looked up before, in ``toolkit.runtimes.discover.discover``.
+A runtime is pure: it refuses (``check``), and says how a command enters (``container``), which the
+script does. What it needs to know of this machine was looked up before, in
+``toolkit.runtimes.discover.discover``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,17 @@ RUNTIMES: dict[str, Entry] = {
     "pyxis": Entry(
         "Slurm's own plugin Pyxis, with an image of a registry or a squashfs file of enroot",
         image="enroot",
-        launchers=("torchrun", "srun", "spawn", "none", "horovod", "mpi", "horovod-gloo", "tensorflow", "shell"),
+        launchers=(
+            "torchrun",
+            "srun",
+            "spawn",
+            "none",
+            "horovod",
+            "mpi",
+            "horovod-gloo",
+            "tensorflow",
+            "shell",
+        ),
     ),
     "conda": Entry("a conda environment (--env NAME), with the site's modules", noun="environment"),
     "none": Entry(
@@ -105,7 +116,11 @@ def get(name: str) -> Runtime:
     """
     if name not in RUNTIMES:
         raise UnknownRuntimeError(
-            f"there is no runtime {name!r}", place="--runtime", choices=RUNTIMES, value=name, next_step=f"one of {', '.join(RUNTIMES)}"
+            f"there is no runtime {name!r}",
+            place="--runtime",
+            choices=RUNTIMES,
+            value=name,
+            next_step=f"one of {', '.join(RUNTIMES)}",
         )
     module: Runtime = importlib.import_module(f"toolkit.runtimes.{name}")
     return module
@@ -115,7 +130,14 @@ def able(runtime: str, launcher: str) -> str:
     """The launcher that does the same in a runtime: ``horovod-gloo`` for ``horovod`` where no rank would find Slurm's PMI; else itself."""
     entry = RUNTIMES.get(runtime)
     other = f"{launcher}-gloo"
-    return other if entry and entry.launchers and launcher not in entry.launchers and other in entry.launchers else launcher
+    return (
+        other
+        if entry
+        and entry.launchers
+        and launcher not in entry.launchers
+        and other in entry.launchers
+        else launcher
+    )
 
 
 def launcher_findings(runtime: str, launcher: str) -> list[ToolkitError]:

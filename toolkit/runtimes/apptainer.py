@@ -14,21 +14,27 @@ def check(asked: Asked) -> Sequence[ToolkitError]:
     """A command that starts containers must be known; an environment of conda means nothing."""
     findings = common.no_environment(asked, "apptainer")
     if not asked.facts.container:
-        findings.append(SlurmUnreachableError("no container command is known for this site", next_step="toolkit setup"))
+        findings.append(
+            SlurmUnreachableError(
+                "no container command is known for this site", next_step="toolkit setup"
+            )
+        )
     return findings
 
 
 def container(asked: Asked) -> Container:
     """How a rank enters an image.
 
-    Our own images are entered by ``run``; of a foreign one nobody knows what its runscript does (NGC's writes into the read-only
-    image), so it is entered by ``exec``.
+    Our own images are entered by ``run``; of a foreign one nobody knows what its runscript does
+    (NGC's writes into the read-only image), so it is entered by ``exec``.
     """
     command = asked.facts.container or "apptainer"
     name = asked.manifest.name if asked.manifest else PurePosixPath(asked.image).stem
     return Container(
         command=command,
-        action="run" if (asked.manifest.runscript if asked.manifest is not None else asked.is_recipe) else "exec",
+        action="run"
+        if (asked.manifest.runscript if asked.manifest is not None else asked.is_recipe)
+        else "exec",
         image=asked.image,
         name=name,
         where=f"in {name}",
@@ -53,11 +59,19 @@ def bind(text: str, directory: str) -> Bind:
     """
     parts = text.split(":")
     if not parts[0] or len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
-        raise UsageError(f"{text!r} is not SRC:DST[:ro]", place="--bind", next_step="--bind /data/imagenet:/data:ro")
+        raise UsageError(
+            f"{text!r} is not SRC:DST[:ro]",
+            place="--bind",
+            next_step="--bind /data/imagenet:/data:ro",
+        )
     source = str(PurePosixPath(directory) / parts[0])
     target = parts[1] if len(parts) > 1 and parts[1] else source
     if not target.startswith("/"):
-        raise UsageError(f"the target of {text!r} must be an absolute path", place="--bind", next_step=f"--bind {parts[0]}:/{target}")
+        raise UsageError(
+            f"the target of {text!r} must be an absolute path",
+            place="--bind",
+            next_step=f"--bind {parts[0]}:/{target}",
+        )
     return checked(Bind(source=source, target=target, read_only=parts[2:] == ["ro"]), "--bind")
 
 

@@ -14,9 +14,18 @@ def check(asked: Asked) -> Sequence[ToolkitError]:
     """The environment must be named; that it is there was looked up."""
     findings = [*common.no_image(asked, "conda"), *common.unsigned(asked, "conda")]
     if asked.job.conda_env is None:
-        findings.append(UsageError("the runtime conda needs the name of an environment", place="--env", next_step="--env NAME"))
+        findings.append(
+            UsageError(
+                "the runtime conda needs the name of an environment",
+                place="--env",
+                next_step="--env NAME",
+            )
+        )
     findings += common.on_path(asked.environment.prefix, "--env") if asked.environment else []
-    return [*findings, *(no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else [])]
+    return [
+        *findings,
+        *(no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else []),
+    ]
 
 
 def container(asked: Asked) -> Container:
@@ -30,7 +39,11 @@ def container(asked: Asked) -> Container:
         where=f"in the conda environment {name}",
         prefix=common.PREFIX,
         inherits=True,
-        settings={"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": name, **(found.variables if found else {})},
+        settings={
+            "CONDA_PREFIX": prefix,
+            "CONDA_DEFAULT_ENV": name,
+            **(found.variables if found else {}),
+        },
     )
 
 

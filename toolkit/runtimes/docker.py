@@ -16,11 +16,26 @@ _CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
 def check(asked: Asked) -> Sequence[ToolkitError]:
     """One node, GPUs that the engine can give, and no variable that its client stumbles over."""
-    findings = [*common.one_node(asked, "docker", _WHY), *common.no_environment(asked, "docker"), *common.unsigned(asked, "docker")]
+    findings = [
+        *common.one_node(asked, "docker", _WHY),
+        *common.no_environment(asked, "docker"),
+        *common.unsigned(asked, "docker"),
+    ]
     if asked.job.pty:
-        findings.append(UsageError("ranks in docker have no terminal", place="--pty", next_step="leave it out, or --runtime apptainer"))
+        findings.append(
+            UsageError(
+                "ranks in docker have no terminal",
+                place="--pty",
+                next_step="leave it out, or --runtime apptainer",
+            )
+        )
     engine = asked.engine
-    if engine and asked.job.most_gpus and not engine.nvidia and asked.site.access != "local-cluster":
+    if (
+        engine
+        and asked.job.most_gpus
+        and not engine.nvidia
+        and asked.site.access != "local-cluster"
+    ):
         findings.append(
             LauncherMismatchError(
                 f"{engine.program} here gives containers no GPUs",
@@ -29,7 +44,11 @@ def check(asked: Asked) -> Sequence[ToolkitError]:
             )
         )
     findings += [
-        UsageError(f"{name} would be read by {engine.program if engine else 'docker'} itself", place="--env", next_step="leave it out")
+        UsageError(
+            f"{name} would be read by {engine.program if engine else 'docker'} itself",
+            place="--env",
+            next_step="leave it out",
+        )
         for name in asked.job.env
         if name == "HOME" or name.startswith(_CLIENTS)
     ]
@@ -40,7 +59,9 @@ def container(asked: Asked) -> Container:
     """The image by its reference, started by the engine's client, as the user who owns the files."""
     engine = asked.engine
     program = engine.program if engine else "docker"
-    keeps_user = ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
+    keeps_user = (
+        ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
+    )
     return Container(
         runtime="docker",
         command=program,
@@ -51,7 +72,9 @@ def container(asked: Asked) -> Container:
         binds=asked.binds,
         gpus=bool(asked.job.most_gpus and engine and engine.nvidia),
         options=keeps_user if engine and engine.rootless else (),
-        settings={f"{'CONTAINER' if program == 'podman' else 'DOCKER'}_HOST": engine.address} if engine and engine.address else {},
+        settings={f"{'CONTAINER' if program == 'podman' else 'DOCKER'}_HOST": engine.address}
+        if engine and engine.address
+        else {},
         **common.home(asked.image, asked.site.scratch),
     )
 
@@ -65,5 +88,11 @@ def warnings(asked: Asked) -> tuple[str, ...]:
     """Frameworks that are not in the image, and groups that do not go along."""
     engine = asked.engine
     alone = engine and engine.program == "podman" and engine.rootless and not _groups(engine)
-    lacks = ("ranks have your first group only: podman takes no others along through the socket that DOCKER_HOST names",) if alone else ()
+    lacks = (
+        (
+            "ranks have your first group only: podman takes no others along through the socket that DOCKER_HOST names",
+        )
+        if alone
+        else ()
+    )
     return (*common.unheld(asked, asked.image), *lacks)

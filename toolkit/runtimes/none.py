@@ -50,7 +50,9 @@ def data(asked: Asked) -> tuple[str, ...]:
     """Where the site's data is, which the job's arguments may look for as ``/data/NAME``."""
     known = asked.site.datasets
     return tuple(
-        f"/data/{name} is there in containers only; here the data is {known[name]}" for name in asked.job.datasets if name in known
+        f"/data/{name} is there in containers only; here the data is {known[name]}"
+        for name in asked.job.datasets
+        if name in known
     )
 
 
@@ -69,6 +71,8 @@ def no_torchrun(found: Environment | None) -> list[ToolkitError]:
         return []
     return [
         LauncherMismatchError(
-            f"there is no program torchrun in {found.name}", place="--launcher", next_step="--launcher srun does without it"
+            f"there is no program torchrun in {found.name}",
+            place="--launcher",
+            next_step="--launcher srun does without it",
         )
     ]

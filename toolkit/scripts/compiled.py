@@ -1,6 +1,7 @@
 """Templates that were compiled before: compiling those of one script is a tenth of what `toolkit run --dry-run` takes.
 
-They are kept where only this user writes, since they are code. Who wants no byte code of Python (PYTHONDONTWRITEBYTECODE) gets none.
+They are kept where only this user writes, since they are code. Who wants no byte code of Python
+(PYTHONDONTWRITEBYTECODE) gets none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class _Cache(FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        with suppress(OSError, EOFError, ValueError, TypeError):  # one that was cut off is compiled again
+        with suppress(
+            OSError, EOFError, ValueError, TypeError
+        ):  # one that was cut off is compiled again
             super().load_bytecode(bucket)
 
 
@@ -33,9 +36,17 @@ def cache() -> FileSystemBytecodeCache | None:
     if sys.dont_write_bytecode:
         return None
     try:
-        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolkit" / "templates"
+        directory = (
+            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            / "toolkit"
+            / "templates"
+        )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.lstat()
     except (OSError, RuntimeError):
         return None
-    return _Cache(str(directory)) if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE else None
+    return (
+        _Cache(str(directory))
+        if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+        else None
+    )

@@ -1,8 +1,9 @@
 """A plan becomes a script. Pure: the same plan gives the same bytes. The only place that knows ``#SBATCH``.
 
-Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``, and what the ranks run inside is written
-by the macros of ``runtimes/<name>.j2``. They know the two quotings as the filters
-``shell``, ``words``, ``expanding`` and ``sbatch``, ``path``; a value without one of them is a fault, which a test looks for.
+Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``, and
+what the ranks run inside is written by the macros of ``runtimes/<name>.j2``. They know the two
+quotings as the filters ``shell``, ``words``, ``expanding`` and ``sbatch``, ``path``; a value
+without one of them is a fault, which a test looks for.
 """
 
 from __future__ import annotations
@@ -47,5 +48,7 @@ def script(plan: Plan) -> str:
     """
     known = {"plan": plan, "container": plan.container, "launch": plan.launch}
     runtime = _templates().get_template(f"runtimes/{plan.container.runtime}.j2").make_module(known)
-    template = _templates().get_template(f"{plan.launch.template or plan.launch.launcher}.sbatch.j2")
+    template = _templates().get_template(
+        f"{plan.launch.template or plan.launch.launcher}.sbatch.j2"
+    )
     return template.render(runtime=runtime, **known)

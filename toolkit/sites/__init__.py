@@ -33,7 +33,9 @@ def directories() -> tuple[Path, ...]:
 
 def names() -> tuple[str, ...]:
     """All sites that are known here, sorted."""
-    return tuple(sorted({path.stem for directory in directories() for path in directory.glob("*.toml")}))
+    return tuple(
+        sorted({path.stem for directory in directories() for path in directory.glob("*.toml")})
+    )
 
 
 def load(name: str) -> Site:
@@ -58,7 +60,11 @@ def path_of(name: str) -> Path:
             return path
     known = names()
     raise UnknownSiteError(
-        f"there is no site {name!r}", place="--site", choices=known, value=name, next_step=f"one of auto, {', '.join(known)}"
+        f"there is no site {name!r}",
+        place="--site",
+        choices=known,
+        value=name,
+        next_step=f"one of auto, {', '.join(known)}",
     )
 
 
@@ -79,13 +85,20 @@ def _load(name: str, within: tuple[str, ...]) -> Site:
     if site.extends is None:
         return site
     if name in within:
-        raise ConfigError(f"sites extend each other in a circle: {' -> '.join((*within, name))}", place=f"{path}, key extends")
+        raise ConfigError(
+            f"sites extend each other in a circle: {' -> '.join((*within, name))}",
+            place=f"{path}, key extends",
+        )
     return _upon(_load(site.extends, (*within, name)), site)
 
 
 def _upon(base: Site, site: Site) -> Site:
     """``site``, with ``base`` where it says nothing; tables are joined key by key, everything else is replaced as a whole."""
-    said = {field.name: getattr(site, field.name) for field in fields(Site) if getattr(site, field.name) != _default(field)}
+    said = {
+        field.name: getattr(site, field.name)
+        for field in fields(Site)
+        if getattr(site, field.name) != _default(field)
+    }
     for key, value in said.items():
         before = getattr(base, key)
         if isinstance(value, dict) and isinstance(before, dict):

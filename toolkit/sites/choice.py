@@ -11,7 +11,13 @@ _KEY = re.compile(r"site\s*=")
 def chosen(text: str, name: str | None) -> str:
     """The file's text with ``site = NAME`` in it, all else as it was; without it where ``name`` is None."""
     lines = text.splitlines()
-    first_table = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
-    kept = [line for number, line in enumerate(lines) if number >= first_table or not _KEY.match(line.lstrip())]
+    first_table = next(
+        (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
+    )
+    kept = [
+        line
+        for number, line in enumerate(lines)
+        if number >= first_table or not _KEY.match(line.lstrip())
+    ]
     row = [f"site = {json.dumps(name, ensure_ascii=False)}"] if name is not None else []
     return "".join(f"{line}\n" for line in (*row, *kept))

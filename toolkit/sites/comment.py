@@ -30,12 +30,18 @@ def _fields_problem(rule: CommentRule, value: str) -> str | None:
         if allowed and given[key] not in allowed:
             return f"{given[key]!r} is not among this site's values of {key}{_close(given[key], allowed)}"
     unknown = next((key for key in given if key not in rule.fields), None)
-    return f"this site knows no {unknown!r} in a comment{_close(unknown, tuple(rule.fields))}" if unknown is not None else None
+    return (
+        f"this site knows no {unknown!r} in a comment{_close(unknown, tuple(rule.fields))}"
+        if unknown is not None
+        else None
+    )
 
 
 def form(rule: CommentRule) -> str:
     """``field=<field>;appl=<appl>``, or the words that are allowed."""
-    return ";".join(f"{key}=<{key}>" for key in rule.fields) if rule.fields else " | ".join(rule.words)
+    return (
+        ";".join(f"{key}=<{key}>" for key in rule.fields) if rule.fields else " | ".join(rule.words)
+    )
 
 
 def _close(value: str, allowed: tuple[str, ...]) -> str:

@@ -42,7 +42,11 @@ def _within(site: Site) -> Iterator[Difference]:
     for table in ("required", "forbidden"):
         for option in getattr(site, table):
             if option not in known:
-                yield Difference(key=f"{table}.{option}", text=f"toolkit run has no --{option}: nobody looks at it", wrong=False)
+                yield Difference(
+                    key=f"{table}.{option}",
+                    text=f"toolkit run has no --{option}: nobody looks at it",
+                    wrong=False,
+                )
         both = sorted(set(site.required) & set(site.forbidden)) if table == "required" else []
         if both:
             yield Difference(key=f"required.{both[0]}", text="it is forbidden as well")
@@ -71,19 +75,31 @@ def _against(site: Site, found: Survey) -> Iterator[Difference]:
             yield Difference(key=f"partitions.{name}", text="it is gone")
     for name in queues:
         if name not in site.partitions and site.partitions:
-            yield Difference(key=f"partitions.{name}", text="it is new: nothing is written of it", wrong=False)
+            yield Difference(
+                key=f"partitions.{name}", text="it is new: nothing is written of it", wrong=False
+            )
     if site.mpi and found.mpi and (missing := [kind for kind in site.mpi if kind not in found.mpi]):
-        yield Difference(key="mpi", text=f"srun --mpi has no {', '.join(missing)}; it has {', '.join(found.mpi)}")
+        yield Difference(
+            key="mpi", text=f"srun --mpi has no {', '.join(missing)}; it has {', '.join(found.mpi)}"
+        )
     if found.modules is not None:
-        lost = [module for module in (*site.modules, *site.available_modules) if module not in found.modules]
+        lost = [
+            module
+            for module in (*site.modules, *site.available_modules)
+            if module not in found.modules
+        ]
         for module in dict.fromkeys(lost):
             yield Difference(key="modules", text=f"{module} is gone", wrong=module in site.modules)
 
 
-def _partition(name: str, written: SitePartition, site: Site, found: Survey) -> Iterator[Difference]:
+def _partition(
+    name: str, written: SitePartition, site: Site, found: Survey
+) -> Iterator[Difference]:
     queue = next(queue for queue in found.queues if queue.name == name)
     members = found.members(queue)
-    gpus, cpus = (max((getattr(node, key) for node in members), default=0) for key in ("gpus", "cpus"))
+    gpus, cpus = (
+        max((getattr(node, key) for node in members), default=0) for key in ("gpus", "cpus")
+    )
     where = f"partitions.{name}"
     if written.gpus != gpus:
         yield Difference(key=f"{where}.gpus", text=f"a node has {gpus}, {written.gpus} are written")
@@ -95,12 +111,21 @@ def _partition(name: str, written: SitePartition, site: Site, found: Survey) -> 
         yield Difference(key=f"{where}.max_minutes", text=f"Slurm says {says}, {limit} are written")
     nodes = count(written.nodes)
     if nodes is not None and nodes != len(members):
-        yield Difference(key=f"{where}.nodes", text=f"there are {len(members)}, {nodes} are written", wrong=False)
+        yield Difference(
+            key=f"{where}.nodes", text=f"there are {len(members)}, {nodes} are written", wrong=False
+        )
     arches = {node.arch for node in members if node.arch}
     if arches and written.arch not in arches:
-        yield Difference(key=f"{where}.arch", text=f"the nodes are {', '.join(sorted(arches))}, {written.arch} is written")
+        yield Difference(
+            key=f"{where}.arch",
+            text=f"the nodes are {', '.join(sorted(arches))}, {written.arch} is written",
+        )
     limits = found.limits.get(name)
-    for key, live in (("jobs_submitted", "jobs_submitted"), ("jobs_running", "jobs_running"), ("gpus_per_user", "gpus")):
+    for key, live in (
+        ("jobs_submitted", "jobs_submitted"),
+        ("jobs_running", "jobs_running"),
+        ("gpus_per_user", "gpus"),
+    ):
         now, then = getattr(limits, live, None), getattr(written, key)
         if now is not None and then is not None and now != then:
             yield Difference(key=f"{where}.{key}", text=f"Slurm says {now}, {then} are written")

@@ -31,13 +31,21 @@ def _head(name: str, found: Survey, date: str) -> Iterator[str]:
     yield f"date = {_value(date[:7])}"
     if found.local:
         yield 'access = "local-cluster"'
-    loaded = [module for module in found.modules or () if re.match(r"(?:apptainer|singularity)(?:/|$)", module, re.IGNORECASE)]
+    loaded = [
+        module
+        for module in found.modules or ()
+        if re.match(r"(?:apptainer|singularity)(?:/|$)", module, re.IGNORECASE)
+    ]
     if found.containers:
         yield f"containers = {_value(found.containers)}"
     else:
         yield f'{_ASK} containers = ["apptainer"]   # neither apptainer nor singularity is on PATH{" without a module" if loaded else ""}'
     yield from _modules(found, loaded)
-    yield f"mpi = {_value(found.mpi)}" if found.mpi else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list said nothing'
+    yield (
+        f"mpi = {_value(found.mpi)}"
+        if found.mpi
+        else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list said nothing'
+    )
     yield from _nodes_own(found)
     if found.scratch:
         yield f"scratch = {_value(found.scratch)}"
@@ -61,14 +69,21 @@ def _nodes_own(found: Survey) -> Iterator[str]:
     """What only a job on a node can see."""
     seen = [one for one in found.met.values() if not one.problem]
     interfaces = list(dict.fromkeys(name for one in seen for name in one.interfaces))
-    drivers = sorted({one.driver for one in seen if one.driver}, key=lambda text: [int(part) for part in re.findall(r"\d+", text)])
+    drivers = sorted(
+        {one.driver for one in seen if one.driver},
+        key=lambda text: [int(part) for part in re.findall(r"\d+", text)],
+    )
     why = "ask a node: toolkit site init --probe" if not found.met else "the probes did not tell"
     if len(interfaces) == 1:
         yield f"interface = {_value(interfaces[0])}"
     else:
         first = _value(interfaces[0] if interfaces else "ib0")
         yield f"{_ASK} interface = {first}   # {f'one of {_plain(str(interfaces))}' if interfaces else why}"
-    yield f"driver = {_value(drivers[0])}   # the oldest that was met" if drivers else f'{_ASK} driver = "570.86"   # {why}'
+    yield (
+        f"driver = {_value(drivers[0])}   # the oldest that was met"
+        if drivers
+        else f'{_ASK} driver = "570.86"   # {why}'
+    )
     for partition, one in found.met.items():
         if one.problem:
             yield f"# the probe of {_plain(partition)} failed: {_plain(one.problem)}"
@@ -89,18 +104,32 @@ def _partitions(found: Survey) -> Iterator[str]:
             ("jobs_running", limits.jobs_running if limits else None),
             ("gpus_per_user", limits.gpus if limits else None),
         ):
-            yield f"{key} = {value}" if value is not None else f"{_ASK} {key} = 10   # Slurm names no limit"
+            yield (
+                f"{key} = {value}"
+                if value is not None
+                else f"{_ASK} {key} = 10   # Slurm names no limit"
+            )
 
 
 def _hardware(queue: Queue, members: Sequence[Live], found: Survey) -> Iterator[str]:
     for key in ("cpus", "memory", "gpus"):
         values = sorted({getattr(node, key) for node in members})
         if values and (values[-1] or key != "gpus"):
-            yield f"{key} = {values[-1]}" + (f"   # of the largest; there are {_plain(str(values))}" if len(values) > 1 else "")
+            yield f"{key} = {values[-1]}" + (
+                f"   # of the largest; there are {_plain(str(values))}" if len(values) > 1 else ""
+            )
     met = found.met.get(queue.name)
-    kinds = list(met.gpus[:1]) if met and met.gpus else list(dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type))
+    kinds = (
+        list(met.gpus[:1])
+        if met and met.gpus
+        else list(dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type))
+    )
     if any(node.gpus for node in members):
-        yield f"gpu = {_value(', '.join(kinds))}" if kinds else f'{_ASK} gpu = "A100"   # Slurm gives them no type'
+        yield (
+            f"gpu = {_value(', '.join(kinds))}"
+            if kinds
+            else f'{_ASK} gpu = "A100"   # Slurm gives them no type'
+        )
     architectures = sorted({node.arch for node in members if node.arch})
     if architectures == ["aarch64"]:
         yield 'arch = "aarch64"'

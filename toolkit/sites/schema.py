@@ -25,7 +25,11 @@ def text() -> str:
         for key, rule in definition["properties"].items():
             if key in said:
                 rule["description"] = said[key]
-    whole: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A site of toolkit", **schema}
+    whole: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A site of toolkit",
+        **schema,
+    }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -41,5 +45,7 @@ def _attributes(model: type[Model]) -> dict[str, str]:
     for entry in re.split(r"\n(?= {8}\w)", "\n" + block.rstrip()):
         names, colon, text = entry.strip().partition(":")
         if colon:
-            found |= dict.fromkeys(re.split(r",\s*", names), " ".join(text.split()).replace("``", "`"))
+            found |= dict.fromkeys(
+                re.split(r",\s*", names), " ".join(text.split()).replace("``", "`")
+            )
     return found

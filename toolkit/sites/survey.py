@@ -39,7 +39,9 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
     progress.begin("slurm", "partitions, nodes, limits")
     partitions = client.ask("scontrol", "--oneliner", "show", "partition")
     if not partitions.ok:
-        raise no_slurm("Slurm does not show its partitions", "scontrol show partition", partitions.tail(3))
+        raise no_slurm(
+            "Slurm does not show its partitions", "scontrol show partition", partitions.tail(3)
+        )
     queues = overview.queues(partitions.stdout)
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
     config = configuration(client.ask("scontrol", "show", "config").stdout)
@@ -69,13 +71,21 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
 def configuration(text: str) -> dict[str, str]:
     """The answer of ``scontrol show config``; what is not set is left out."""
     rows = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in rows if value.strip() not in ("", "(null)", "N/A")}
+    return {
+        name.strip(): value.strip()
+        for name, _, value in rows
+        if value.strip() not in ("", "(null)", "N/A")
+    }
 
 
 def _modules() -> tuple[str, ...] | None:
     """What ``module avail`` lists in a login shell; None: there is no such command."""
     try:
-        said = shell.run(("bash", "-lc", "type module >/dev/null 2>&1 && module -t avail 2>&1"), check=False, timeout=_PATIENCE)
+        said = shell.run(
+            ("bash", "-lc", "type module >/dev/null 2>&1 && module -t avail 2>&1"),
+            check=False,
+            timeout=_PATIENCE,
+        )
     except ToolkitError:
         return None
     return modules(said.stdout) if said.ok else None
@@ -85,7 +95,9 @@ def modules(text: str) -> tuple[str, ...]:
     """The answer of ``module -t avail``: names without their marks; headings end in a colon."""
     lines = map(str.strip, text.splitlines())
     names = (_unmarked(line) for line in lines if not line.endswith(":"))
-    return tuple(sorted({name for name in names if name and " " not in name and not name.endswith("/")}))
+    return tuple(
+        sorted({name for name in names if name and " " not in name and not name.endswith("/")})
+    )
 
 
 def _unmarked(line: str) -> str:
@@ -102,7 +114,14 @@ def _scratch(environment: Mapping[str, str]) -> str:
 
 def _probe(client: Client, progress: Progress, partition: str, options: Sequence[str]) -> Met:
     progress.begin("probe", f"a job of some seconds in {partition}")
-    words = ("--nodes=1", "--ntasks=1", "--gres=gpu:1", "--time=2", f"--immediate={_PATIENCE}", f"--partition={partition}")
+    words = (
+        "--nodes=1",
+        "--ntasks=1",
+        "--gres=gpu:1",
+        "--time=2",
+        f"--immediate={_PATIENCE}",
+        f"--partition={partition}",
+    )
     try:
         said = client.ask("srun", *words, *options, "bash", "-c", _PROBE)
     except ToolkitError as error:
@@ -114,7 +133,9 @@ def met(text: str) -> Met:
     """What a probe said."""
     rows = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     gpus = [value.partition(", ") for kind, value in rows if kind == "gpu"]
-    interfaces = tuple(dict.fromkeys(value.split("@")[0] for kind, value in rows if kind == "interface"))
+    interfaces = tuple(
+        dict.fromkeys(value.split("@")[0] for kind, value in rows if kind == "interface")
+    )
     return Met(
         host=next((value for kind, value in rows if kind == "host"), ""),
         gpus=tuple(name for _, _, name in gpus),

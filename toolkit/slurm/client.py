@@ -10,20 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, NeedsInstallError, SlurmSilentError, SlurmUnreachableError, SubmissionError
+from toolkit.errors import (
+    CommandFailedError,
+    NeedsInstallError,
+    SlurmSilentError,
+    SlurmUnreachableError,
+    SubmissionError,
+)
 from toolkit.files import write_atomically
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.slurm import parse, queue
 
-# What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the controller.
+# What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the
+# controller.
 _UNREACHED = re.compile(
     r"connect failure|Could not establish a configuration source|fetch_config|Connection refused|No route to host"
     r"|Unable to establish control machine address|Protocol authentication error"
     r"|munge.{0,100}(?:refused|No such file)",
     re.IGNORECASE,
 )
-# And when the connection breaks after that: the controller may have done what it was asked, and its answer was lost.
+# And when the connection breaks after that: the controller may have done what it was asked, and its
+# answer was lost.
 _LOST = re.compile(
     r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer|Socket timed out|Connection timed out"
     r"|Message receive failure|Unexpected message received|Broken pipe|Transport endpoint is not connected|Insane message length",
@@ -63,24 +71,34 @@ class Client:
         if not result.ok and (_UNREACHED.search(result.stderr) or _LOST.search(result.stderr)):
             raise silent("no Slurm controller answers", argv[0], result.tail(3))
         if check and not result.ok:
-            raise SubmissionError(f"{argv[0]} failed with exit code {result.returncode}", place=" ".join(argv), details=result.tail())
+            raise SubmissionError(
+                f"{argv[0]} failed with exit code {result.returncode}",
+                place=" ".join(argv),
+                details=result.tail(),
+            )
         return result
 
     def _said(self, argv: Sequence[str]) -> shell.Result:
         environment = without_slurm_defaults(os.environ)
         try:
-            result = shell.run([*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False)
+            result = shell.run(
+                [*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False
+            )
         except NeedsInstallError as error:
             raise no_slurm(f"{error.cause}", error.place) from None
         except CommandFailedError as error:
-            raise AnswerLostError(error.cause, place=argv[0], details=error.details, next_step=_SILENT_STEP) from None
+            raise AnswerLostError(
+                error.cause, place=argv[0], details=error.details, next_step=_SILENT_STEP
+            ) from None
         if result.returncode == 127:
             raise no_slurm("no Slurm controller answers", argv[0], result.tail(3))
         return result
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions that this user may see."""
-        return parse.partitions(self._run(["sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"]).stdout)
+        return parse.partitions(
+            self._run(["sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"]).stdout
+        )
 
     def mpi_types(self) -> tuple[str, ...]:
         """What ``srun --mpi`` accepts here."""
@@ -127,9 +145,16 @@ class Client:
             raise silent("no Slurm controller answers", "sbatch", result.tail(3))
         killed = result.returncode < 0 or result.returncode > 128
         if result.ok or match or killed or not result.tail() or _LOST.search(result.stderr):
-            raise AnswerLostError("sbatch gave no answer", place=str(script), details=result.tail(3), next_step=_SILENT_STEP)
+            raise AnswerLostError(
+                "sbatch gave no answer",
+                place=str(script),
+                details=result.tail(3),
+                next_step=_SILENT_STEP,
+            )
         words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
-        raise SubmissionError("Slurm refused the job; nothing was submitted", place=str(script), details=words)
+        raise SubmissionError(
+            "Slurm refused the job; nothing was submitted", place=str(script), details=words
+        )
 
     def marked(self, mark: str) -> tuple[int, ...]:
         """Return the ids of the jobs that were submitted with a mark, in rising order.
@@ -137,7 +162,9 @@ class Client:
         Ended jobs are among them as long as Slurm or its accounting has them.
         """
         found = queue.job_ids(self._queued(), mark)
-        return found or queue.job_ids(self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark)
+        return found or queue.job_ids(
+            self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark
+        )
 
     def my_jobs(self) -> dict[int, JobState]:
         """Return the states of all jobs of this user that squeue shows, by job id; a job array is one job."""
@@ -146,8 +173,8 @@ class Client:
     def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
         """Return all jobs of this user, and their marks.
 
-        This is one question about one user, whatever the number of jobs. Jobs that ended are among them for
-        the time that the controller remembers them (MinJobAge).
+        This is one question about one user, whatever the number of jobs. Jobs that ended are among
+        them for the time that the controller remembers them (MinJobAge).
 
         Args:
             ids: jobs that are looked up in the accounting, all at once, where the controller has forgotten them.
@@ -157,8 +184,8 @@ class Client:
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         """Return the states of jobs by job id, of ended ones too; a job that Slurm has forgotten is missing.
 
-        Several jobs are looked for among those of this user, because squeue fetches the queue of the whole
-        site for a list of ids. One job may be another user's.
+        Several jobs are looked for among those of this user, because squeue fetches the queue of
+        the whole site for a list of ids. One job may be another user's.
         """
         if not ids:
             return {}
@@ -185,7 +212,13 @@ class Client:
         """Ask squeue about one job, or about all jobs of this user."""
         separator = _new_separator()
         which = "--me" if job_id is None else f"--jobs={job_id}"
-        words = ("squeue", "--noheader", which, "--states=all", f"--Format={queue.squeue_format(separator)}")
+        words = (
+            "squeue",
+            "--noheader",
+            which,
+            "--states=all",
+            f"--Format={queue.squeue_format(separator)}",
+        )
         result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
             raise silent("Slurm does not tell which jobs it has", "squeue", result.tail(3))
@@ -201,7 +234,9 @@ class Client:
 
     def expected_start(self, job_id: int) -> str:
         """When Slurm thinks that a waiting job starts, in its words; empty where it does not know."""
-        result = self._run(["squeue", "--noheader", "--start", f"--jobs={job_id}", "--format=%S"], check=False)
+        result = self._run(
+            ["squeue", "--noheader", "--start", f"--jobs={job_id}", "--format=%S"], check=False
+        )
         text = result.stdout.strip()
         return "" if text in ("", "N/A") else text
 
@@ -221,8 +256,18 @@ class Client:
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
         """Of each node of a partition, or of all: its state in Slurm's long form, and the reason that somebody gave."""
-        asked = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *((f"--partition={partition}",) if partition else ())]
-        rows = [line.split("|", 2) for line in self._run(asked).stdout.splitlines() if line.count("|") >= 2]
+        asked = [
+            "sinfo",
+            "--noheader",
+            "--Node",
+            "--format=%N|%T|%E",
+            *((f"--partition={partition}",) if partition else ()),
+        ]
+        rows = [
+            line.split("|", 2)
+            for line in self._run(asked).stdout.splitlines()
+            if line.count("|") >= 2
+        ]
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
 
     def on_nodes(self, job_id: int, nodes: int, script: str) -> str:
@@ -231,17 +276,32 @@ class Client:
         Raises:
             SubmissionError: the job does not run, or Slurm does not let us.
         """
-        shape = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1")
-        return self._run(["srun", f"--jobid={job_id}", "--overlap", "--input=none", *shape, "bash", "-c", script]).stdout
+        shape = (
+            f"--nodes={nodes}",
+            f"--ntasks={nodes}",
+            "--ntasks-per-node=1",
+            "--cpus-per-task=1",
+        )
+        return self._run(
+            ["srun", f"--jobid={job_id}", "--overlap", "--input=none", *shape, "bash", "-c", script]
+        ).stdout
 
     def cancel(self, job_id: int) -> None:
         """Cancel a job; one that has ended already is no error."""
         result = self._run(["scancel", str(job_id)], check=False)
-        if not result.ok and "Invalid job id" not in result.stderr and "already completing" not in result.stderr:
-            raise SubmissionError(f"job {job_id} could not be cancelled", place="scancel", details=result.tail())
+        if (
+            not result.ok
+            and "Invalid job id" not in result.stderr
+            and "already completing" not in result.stderr
+        ):
+            raise SubmissionError(
+                f"job {job_id} could not be cancelled", place="scancel", details=result.tail()
+            )
 
 
-_SILENT_STEP = "ask again later; sinfo tells when Slurm answers. On a local cluster: toolkit cluster status"
+_SILENT_STEP = (
+    "ask again later; sinfo tells when Slurm answers. On a local cluster: toolkit cluster status"
+)
 
 
 def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
@@ -249,7 +309,9 @@ def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) ->
     return SlurmSilentError(cause, place=place, details=details, next_step=_SILENT_STEP)
 
 
-def no_slurm(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmUnreachableError:
+def no_slurm(
+    cause: str, place: str | None = None, details: Sequence[str] = ()
+) -> SlurmUnreachableError:
     """The error for a place without Slurm, with what to do about it."""
     return SlurmUnreachableError(
         cause,

@@ -18,7 +18,10 @@ def expand(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [[piece] if index % 2 == 0 else list(_numbers(piece)) for index, piece in enumerate(pieces)]
+        choices = [
+            [piece] if index % 2 == 0 else list(_numbers(piece))
+            for index, piece in enumerate(pieces)
+        ]
         names += ["".join(combination) for combination in itertools.product(*choices)]
     return tuple(names)
 
@@ -26,7 +29,11 @@ def expand(text: str) -> tuple[str, ...]:
 def _numbers(ranges: str) -> Iterable[str]:
     for item in ranges.split(","):
         first, dash, last = item.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        if (
+            not first.isdigit()
+            or (dash and not last.isdigit())
+            or (dash and int(last) < int(first))
+        ):
             raise ValueError(f"{item!r} is not a range of a host list")
         for number in range(int(first), int(last or first) + 1):
             yield str(number).zfill(len(first))

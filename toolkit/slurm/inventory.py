@@ -25,7 +25,9 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
     """
     said = client.ask("scontrol", "--oneliner", "show", "partition")
     if not said.ok:
-        raise no_slurm("Slurm does not show its partitions", "scontrol show partition", said.tail(3))
+        raise no_slurm(
+            "Slurm does not show its partitions", "scontrol show partition", said.tail(3)
+        )
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
     mine = usage.mine(client)
     qos, associations = accounts(client)
@@ -33,7 +35,16 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
     for queue in overview.queues(said.stdout):
         members = [node for node in nodes if queue.name in node.partitions]
         allowed = overview.limits(queue, site, qos, associations)
-        found.append(overview.standing(queue, members, site, allowed, mine.get(queue.name, Use()), _start(client, site, queue, shape)))
+        found.append(
+            overview.standing(
+                queue,
+                members,
+                site,
+                allowed,
+                mine.get(queue.name, Use()),
+                _start(client, site, queue, shape),
+            )
+        )
     return tuple(found)
 
 
@@ -43,7 +54,10 @@ def limits(client: Client, partition: str) -> dict[str, Limits]:
     if not any(one != Limits(source=one.source) for one in (*qos.values(), *associations.values())):
         return {}
     said = client.ask("scontrol", "--oneliner", "show", "partition", partition)
-    found = {queue.name: overview.limits(queue, Site(name="-"), qos, associations) for queue in overview.queues(said.stdout)}
+    found = {
+        queue.name: overview.limits(queue, Site(name="-"), qos, associations)
+        for queue in overview.queues(said.stdout)
+    }
     return {name: one for name, one in found.items() if one.source}
 
 
@@ -54,15 +68,25 @@ def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
     qos = client.ask(*asked, "qos", f"format={overview.QOS_FORMAT}")
     if not qos.ok:
         return {}, {}
-    own = client.ask(*asked, "associations", f"user={name}", f"format={overview.ASSOCIATION_FORMAT}")
-    return overview.limits_of(qos.stdout, "Slurm's QOS"), overview.limits_of(own.stdout if own.ok else "", "Slurm's association")
+    own = client.ask(
+        *asked, "associations", f"user={name}", f"format={overview.ASSOCIATION_FORMAT}"
+    )
+    return overview.limits_of(qos.stdout, "Slurm's QOS"), overview.limits_of(
+        own.stdout if own.ok else "", "Slurm's association"
+    )
 
 
 def _start(client: Client, site: Site, queue: Queue, shape: Sequence[str] | None) -> Start | None:
     if shape is None:
         return None
-    comment = (f"--comment={site.comment.example}",) if site.comment and site.comment.example else ()
+    comment = (
+        (f"--comment={site.comment.example}",) if site.comment and site.comment.example else ()
+    )
     given = {word.partition("=")[0] for word in shape}
-    words = [word for word in (f"--partition={queue.name}", *comment) if word.partition("=")[0] not in given]
+    words = [
+        word
+        for word in (f"--partition={queue.name}", *comment)
+        if word.partition("=")[0] not in given
+    ]
     result = client.ask("sbatch", "--test-only", *words, *shape, "--wrap=true")
     return overview.start(result.stdout + result.stderr)

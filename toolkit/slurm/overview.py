@@ -14,8 +14,24 @@ QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
 _TYPE = re.compile(r"gpu:([A-Za-z][^:,(]*)")
 # 26.05 has more words before "using", such as the cluster's name.
-_STARTS = re.compile(r"to start at (?P<at>\S+).{0,200}? using .{0,200}? on (?:nodes? )?(?P<nodes>\S+)")
-_GONE = frozenset(("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN", "NOT_RESPONDING", "MAINT"))
+_STARTS = re.compile(
+    r"to start at (?P<at>\S+).{0,200}? using .{0,200}? on (?:nodes? )?(?P<nodes>\S+)"
+)
+_GONE = frozenset(
+    (
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAIL",
+        "FAILING",
+        "ERROR",
+        "FUTURE",
+        "UNKNOWN",
+        "NOT_RESPONDING",
+        "MAINT",
+    )
+)
 _FLAGS = "*~#!%$@^-"  # behind a state, in some versions; * is: it does not answer
 
 
@@ -49,12 +65,16 @@ def _state(text: str) -> str:
     words = [word.rstrip(_FLAGS) for word in text.split("+")]
     if "*" in text or _GONE.intersection(words):
         return "down"
-    return {"IDLE": "idle", "MIXED": "mixed", "ALLOCATED": "full", "COMPLETING": "full"}.get(words[0], "down")
+    return {"IDLE": "idle", "MIXED": "mixed", "ALLOCATED": "full", "COMPLETING": "full"}.get(
+        words[0], "down"
+    )
 
 
 def queues(text: str) -> tuple[Queue, ...]:
     """The answer of ``scontrol --oneliner show partition``, in Slurm's order."""
-    return tuple(_queue(fields(line)) for line in text.splitlines() if line.startswith("PartitionName="))
+    return tuple(
+        _queue(fields(line)) for line in text.splitlines() if line.startswith("PartitionName=")
+    )
 
 
 def _queue(said: Mapping[str, str]) -> Queue:
@@ -83,7 +103,12 @@ def limits_of(text: str, source: str) -> dict[str, Limits]:
     found = {}
     for line in text.splitlines():
         name, running, submitted, tres = (*line.split("|"), "", "", "")[:4]
-        found[name] = Limits(jobs_submitted=_number(submitted), jobs_running=_number(running), gpus=gpus_of(tres), source=source)
+        found[name] = Limits(
+            jobs_submitted=_number(submitted),
+            jobs_running=_number(running),
+            gpus=gpus_of(tres),
+            source=source,
+        )
     return found
 
 
@@ -96,7 +121,9 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def limits(queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Mapping[str, Limits]) -> Limits:
+def limits(
+    queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Mapping[str, Limits]
+) -> Limits:
     """What one user may have in a partition. A limit of Slurm's own goes before what is written."""
     written = site.partitions.get(queue.name)
     from_site = (
@@ -109,9 +136,19 @@ def limits(queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Ma
         if written
         else Limits()
     )
-    found = [one for one in (qos.get(queue.qos), associations.get(queue.name), associations.get(""), from_site) if one]
+    found = [
+        one
+        for one in (
+            qos.get(queue.qos),
+            associations.get(queue.name),
+            associations.get(""),
+            from_site,
+        )
+        if one
+    ]
     chosen = {
-        name: next((one for one in found if getattr(one, name) is not None), None) for name in ("jobs_submitted", "jobs_running", "gpus")
+        name: next((one for one in found if getattr(one, name) is not None), None)
+        for name in ("jobs_submitted", "jobs_running", "gpus")
     }
     return Limits(
         **{name: getattr(one, name) for name, one in chosen.items() if one},
@@ -119,12 +156,22 @@ def limits(queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Ma
     )
 
 
-def standing(queue: Queue, members: Sequence[Live], site: Site, allowed: Limits, use: Use, start: Start | None) -> Standing:
+def standing(
+    queue: Queue,
+    members: Sequence[Live],
+    site: Site,
+    allowed: Limits,
+    use: Use,
+    start: Start | None,
+) -> Standing:
     """A partition, counted."""
     written = site.partitions.get(queue.name)
     kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
     alive = [node for node in members if node.state != "down"]
-    counts = {state: sum(node.state == state for node in members) for state in ("idle", "mixed", "full", "down")}
+    counts = {
+        state: sum(node.state == state for node in members)
+        for state in ("idle", "mixed", "full", "down")
+    }
     return Standing(
         queue=queue,
         gpu=(written.gpu if written and written.gpu else kinds) or "",
@@ -144,7 +191,11 @@ def start(text: str) -> Start:
     match = _STARTS.search(text)
     if match:
         return Start(at=match["at"], nodes=match["nodes"])
-    lines = [re.sub(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?", "", line) for line in text.splitlines() if line.strip()]
+    lines = [
+        re.sub(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?", "", line)
+        for line in text.splitlines()
+        if line.strip()
+    ]
     return Start(refused="; ".join(dict.fromkeys(lines)) or "no answer")
 
 

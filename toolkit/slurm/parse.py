@@ -9,7 +9,8 @@ from toolkit.model.site import Partition
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
-# States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a moment after the controller's start.
+# States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
+# moment after the controller's start.
 _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
 
 
@@ -52,7 +53,14 @@ def partitions(text: str) -> tuple[Partition, ...]:
         name, available, limit, size, count, state, cpus, memory, gres = line.split("|")
         entry = found.setdefault(
             name.rstrip("*"),
-            {"default": name.endswith("*"), "nodes": 0, "cpus": 0, "memory": 0, "gpus": 0, "gpu_type": None},
+            {
+                "default": name.endswith("*"),
+                "nodes": 0,
+                "cpus": 0,
+                "memory": 0,
+                "gpus": 0,
+                "gpu_type": None,
+            },
         )
         entry["available"] = available == "up"
         entry["max_minutes"] = minutes(limit)
@@ -79,13 +87,16 @@ def _number(text: str) -> int:
 
 def _gpus(gres: str) -> tuple[int, str | None]:
     matches = list(_GPU.finditer(gres))
-    return sum(int(match["count"]) for match in matches), next((match["type"] for match in matches if match["type"]), None)
+    return sum(int(match["count"]) for match in matches), next(
+        (match["type"] for match in matches if match["type"]), None
+    )
 
 
 def mpi_types(text: str) -> tuple[str, ...]:
     """The answer of ``srun --mpi=list``: names only, the plugin's versions (``pmix_v4``) included, in Slurm's order.
 
-    22.05 prints ``MPI plugin types are...`` and indented names, later ``specific pmix plugin versions available: pmix_v4``.
+    22.05 prints ``MPI plugin types are...`` and indented names, later ``specific pmix plugin
+    versions available: pmix_v4``.
     """
     names: list[str] = []
     for line in text.splitlines():

@@ -61,7 +61,11 @@ def asked(tell: Tell) -> Wait:
     if said is None:
         return Wait(PATIENCE, tell)
     if not said.isdecimal():
-        raise UsageError(f"{said!r} is no number of seconds", place=VARIABLE, next_step=f"{VARIABLE}={PATIENCE:g}")
+        raise UsageError(
+            f"{said!r} is no number of seconds",
+            place=VARIABLE,
+            next_step=f"{VARIABLE}={PATIENCE:g}",
+        )
     return Wait(int(said), tell)
 
 
@@ -70,7 +74,10 @@ def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
     if not seconds:
         return error
     return type(error)(
-        f"{error.cause}; it was asked for {human_time(seconds)}", place=error.place, details=error.details, next_step=error.next_step
+        f"{error.cause}; it was asked for {human_time(seconds)}",
+        place=error.place,
+        details=error.details,
+        next_step=error.next_step,
     )
 
 

@@ -1,9 +1,9 @@
 """Parse the jobs that ``squeue --Format`` and ``sacct --parsable`` print. Pure.
 
-Text is read rather than ``--json``: squeue of 22.05 prints the jobs of the whole site as JSON, whatever
-user or job is asked for, and gives 0 as the return code of a job that failed. ``--Format`` exists in every
-version, and a width of 0 prints a value whole. Job names and paths may contain any character, so each value
-ends with a separator that the caller makes at random.
+Text is read rather than ``--json``: squeue of 22.05 prints the jobs of the whole site as JSON,
+whatever user or job is asked for, and gives 0 as the return code of a job that failed. ``--Format``
+exists in every version, and a width of 0 prints a value whole. Job names and paths may contain any
+character, so each value ends with a separator that the caller makes at random.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SACCT = (
     *("JobIDRaw", "JobID", "State", "Reason", "NodeList", "Partition"),
     *("ExitCode", "Start", "End", "JobName", "SubmitLine"),
 )
-# Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64 characters.
+# Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64
+# characters.
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
 # Newer versions quote words; older ones show the script's argument, which is the mark once more.
 _MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?(?: ['\"]?\1['\"]?)?$")
@@ -75,7 +76,9 @@ def squeue_entries(text: str, separator: str) -> list[Entry]:
 
 def sacct_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of sacct."""
-    return [_sacct_entry(row) for row in _rows(text, separator, len(_SACCT)) if row[0][:1].isdigit()]
+    return [
+        _sacct_entry(row) for row in _rows(text, separator, len(_SACCT)) if row[0][:1].isdigit()
+    ]
 
 
 def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
@@ -161,7 +164,8 @@ def _exit(text: str) -> tuple[int, int]:
 def merge(queued: Sequence[Entry], accounted: Iterable[Entry]) -> list[Entry]:
     """Return the entries of the queue, and those of the accounting that the queue does not have any more.
 
-    The accounting is some seconds late. So of a job array that is in the queue only ended tasks are taken.
+    The accounting is some seconds late. So of a job array that is in the queue only ended tasks are
+    taken.
     """
     known = {task for entry in queued for task in _tasks_of(entry)}
     arrays = {entry.array for entry in queued if entry.array}
@@ -195,8 +199,8 @@ def _first_task(entry: Entry) -> int:
 def array_state(number: int, members: Sequence[JobState]) -> JobState:
     """Return the state of a job array as one job.
 
-    It runs while a task does, has ended when all have, and then has the state of the first task that did not
-    complete.
+    It runs while a task does, has ended when all have, and then has the state of the first task
+    that did not complete.
     """
     alive = [state for state in members if not state.ended]
     running = next((state for state in alive if state.state != "PENDING"), None)
@@ -218,13 +222,20 @@ def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
 
     Tasks that wait, or were cancelled, together in one entry of the queue are among them.
     """
-    states = {task: entry.state for entry in entries if entry.array == array for task in tasks.expand(entry.tasks)}
+    states = {
+        task: entry.state
+        for entry in entries
+        if entry.array == array
+        for task in tasks.expand(entry.tasks)
+    }
     return {task: states[task] for task in sorted(states)}
 
 
 def job_ids(entries: Iterable[Entry], mark: str) -> tuple[int, ...]:
     """Return the ids of the jobs with a mark in rising order; a job array is one job."""
-    return tuple(sorted({entry.array or entry.state.job_id for entry in entries if entry.state.mark == mark}))
+    return tuple(
+        sorted({entry.array or entry.state.job_id for entry in entries if entry.state.mark == mark})
+    )
 
 
 def snapshot(entries: Sequence[Entry]) -> Snapshot:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolkit.versions import numbers
 
-# All of tests/cluster ran with these, on the Debian release behind it (`make test-slurm SUITE=...`).
+# All of tests/cluster ran with these, on the Debian release behind it (`make test-slurm
+# SUITE=...`).
 SUITE = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 # Of these, built from their sources, the answers of the commands are examples for the tests
 # (tests/golden/slurm), and the tests of the client ran (tests/cluster/test_slurm_client.py).

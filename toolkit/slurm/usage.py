@@ -17,8 +17,17 @@ _GIVEN = re.compile(r"\bGRES=(\S+)")
 
 def mine(client: Client) -> dict[str, Use]:
     """Jobs and GPUs of ours in each partition; empty where squeue does not tell."""
-    result = client.ask("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FORMAT}")
-    return {} if not result.ok else uses(result.stdout, lambda job: client.ask("scontrol", "--details", "show", "job", job).stdout)
+    result = client.ask(
+        "squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FORMAT}"
+    )
+    return (
+        {}
+        if not result.ok
+        else uses(
+            result.stdout,
+            lambda job: client.ask("scontrol", "--details", "show", "job", job).stdout,
+        )
+    )
 
 
 def uses(text: str, details: Callable[[str], str]) -> dict[str, Use]:
@@ -38,7 +47,11 @@ def uses(text: str, details: Callable[[str], str]) -> dict[str, Use]:
             gpus = gpus_in(gres) * int(nodes) if gpus_in(gres) else _given(details(job))
         for name in partitions.split(","):
             before = found.get(name, Use())
-            found[name] = Use(submitted=before.submitted + 1, running=before.running + (state != "PD"), gpus=before.gpus + gpus)
+            found[name] = Use(
+                submitted=before.submitted + 1,
+                running=before.running + (state != "PD"),
+                gpus=before.gpus + gpus,
+            )
     return found
 
 

@@ -25,10 +25,18 @@ STAND_IN_CONTROLLER=gloo exec "$@"
 
 def files(frameworks: dict[str, str], operations: list[str]) -> dict[str, str]:
     """What the wheel holds, built against frameworks in some versions."""
-    said = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
+    said = {
+        "pytorch": "PyTorch",
+        "tensorflow": "TensorFlow",
+        "mpi": "MPI",
+        "gloo": "Gloo",
+        "nccl": "NCCL",
+    }
     return {
         "horovod/__init__.py": '"""A stand-in for Horovod."""\n__version__ = "0.28.1+standin"\n',
-        **{f"horovod/{MODULES[name]}/__init__.py": "from standin import *\n" for name in frameworks},
+        **{
+            f"horovod/{MODULES[name]}/__init__.py": "from standin import *\n" for name in frameworks
+        },
         "horovod/metadata.json": json.dumps(frameworks),
         "horovod-0.28.1.data/scripts/horovodrun": HOROVODRUN.replace(
             "{found}", " ".join(said[name] for name in (*frameworks, *operations))
@@ -40,14 +48,33 @@ def files(frameworks: dict[str, str], operations: list[str]) -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     target = Path(arguments[arguments.index("-w") + 1])
-    if not (Path("horovod") / "__init__.py").is_file() or "horovod" not in Path("setup.py").read_text():
+    if (
+        not (Path("horovod") / "__init__.py").is_file()
+        or "horovod" not in Path("setup.py").read_text()
+    ):
         sys.exit("this stand-in compiles the source of Horovod only")
-    wanted = [name for name in ("pytorch", "tensorflow", "mpi", "gloo") if os.environ.get(f"HOROVOD_WITH_{name.upper()}") == "1"]
+    wanted = [
+        name
+        for name in ("pytorch", "tensorflow", "mpi", "gloo")
+        if os.environ.get(f"HOROVOD_WITH_{name.upper()}") == "1"
+    ]
     operations = [name for name in wanted if name in ("mpi", "gloo")]
-    if os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL" and Path(os.environ["HOROVOD_CUDA_HOME"]).is_dir():
+    if (
+        os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+        and Path(os.environ["HOROVOD_CUDA_HOME"]).is_dir()
+    ):
         operations.append("nccl")
-    held = files({name: import_module(MODULES[name]).__version__ for name in wanted if name not in operations}, operations)
-    held["horovod-0.28.1.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*held, "horovod-0.28.1.dist-info/RECORD"])
+    held = files(
+        {
+            name: import_module(MODULES[name]).__version__
+            for name in wanted
+            if name not in operations
+        },
+        operations,
+    )
+    held["horovod-0.28.1.dist-info/RECORD"] = "".join(
+        f"{name},,\n" for name in [*held, "horovod-0.28.1.dist-info/RECORD"]
+    )
     with zipfile.ZipFile(target / "horovod-0.28.1-py3-none-any.whl", "w") as wheel:
         for name, text in held.items():
             entry = zipfile.ZipInfo(name)

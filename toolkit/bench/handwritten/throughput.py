@@ -1,6 +1,7 @@
 """How many images a second the ranks train on: a small convolutional network on noise, with DDP. The first rank writes it down.
 
-Reads no data and writes no checkpoint, so that what is measured is computing and adding up gradients.
+Reads no data and writes no checkpoint, so that what is measured is computing and adding up
+gradients.
 """
 
 import argparse
@@ -12,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("result")
 parser.add_argument("--seconds", type=float, default=8.0)
 parser.add_argument("--batch-size", type=int, default=32)
@@ -49,7 +52,10 @@ while going.item():
     dist.broadcast(going, 0)  # all make as many steps as the first rank has time for
 seconds = time.perf_counter() - started
 if dist.get_rank() == 0:
-    told = {"samples_per_second": steps * args.batch_size * dist.get_world_size() / seconds, "torch": torch.__version__}
+    told = {
+        "samples_per_second": steps * args.batch_size * dist.get_world_size() / seconds,
+        "torch": torch.__version__,
+    }
     part = Path(f"{args.result}.part")
     part.write_text(json.dumps({**told, "steps": steps, "seconds": seconds}))
     part.rename(args.result)

@@ -1,7 +1,7 @@
 """Imported by every Python of a job that `toolkit bench compare` measures, before its script: at its end it writes down what it needed.
 
-The most memory that the process had at one time, as the kernel counted it since the program began, and on GPUs the most that PyTorch had.
-Whatever goes wrong here must not be noticed by the script.
+The most memory that the process had at one time, as the kernel counted it since the program began,
+and on GPUs the most that PyTorch had. Whatever goes wrong here must not be noticed by the script.
 """
 
 import atexit
@@ -19,10 +19,25 @@ def _tell() -> None:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
         torch = sys.modules.get("torch")
         used = torch is not None and torch.cuda.is_initialized()
-        gpu = max(torch.cuda.max_memory_allocated(number) for number in range(torch.cuda.device_count())) if torch and used else 0
+        gpu = (
+            max(
+                torch.cuda.max_memory_allocated(number)
+                for number in range(torch.cuda.device_count())
+            )
+            if torch and used
+            else 0
+        )
         path = Path(os.environ["TOOLKIT_MEMORY"], f"{socket.gethostname()}-{os.getpid()}.json")
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"script": sys.argv[0], "host_mb": round(peak * 1024 / 1e6, 1), "gpu_mb": round(gpu / 1e6, 1)}))
+        path.write_text(
+            json.dumps(
+                {
+                    "script": sys.argv[0],
+                    "host_mb": round(peak * 1024 / 1e6, 1),
+                    "gpu_mb": round(gpu / 1e6, 1),
+                }
+            )
+        )
 
 
 if os.environ.get("TOOLKIT_MEMORY"):

@@ -9,13 +9,22 @@ from toolkit.cli.lazy import LazyGroup
 VERBS: dict[str, tuple[str, str]] = {
     "explain": ("toolkit.cli.bench.explain", "Count how many failures are explained rightly."),
     "cli": ("toolkit.cli.bench.cli", "Compare the speed of our commands with the field's."),
-    "allreduce": ("toolkit.cli.bench.allreduce", "How fast the ranks of a job add up, over NCCL, Gloo, Horovod, MPI; every sum checked."),
+    "allreduce": (
+        "toolkit.cli.bench.allreduce",
+        "How fast the ranks of a job add up, over NCCL, Gloo, Horovod, MPI; every sum checked.",
+    ),
     "launch": (
         "toolkit.cli.bench.launch",
         "From sbatch to the first all-reduce: our script and one by hand; training without a container.",
     ),
-    "coverage": ("toolkit.cli.bench.coverage", "Run the command for each step of the guides, and keep how it went."),
-    "compare": ("toolkit.cli.bench.compare", "Trainings side by side: samples per second, memory, accuracy."),
+    "coverage": (
+        "toolkit.cli.bench.coverage",
+        "Run the command for each step of the guides, and keep how it went.",
+    ),
+    "compare": (
+        "toolkit.cli.bench.compare",
+        "Trainings side by side: samples per second, memory, accuracy.",
+    ),
     "build": ("toolkit.cli.bench.build", "Build a changed image again: ours, Apptainer, BuildKit."),
 }
 

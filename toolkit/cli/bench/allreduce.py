@@ -41,12 +41,32 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     multiple=True,
     help="What adds up; again for several, one job each (default auto: nccl where PyTorch can use GPUs, else gloo).",
 )
-@click.option("--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer.")
-@click.option("--max-size", type=Size(), default="256M", show_default=True, help="The largest buffer.")
-@click.option("--factor", type=click.IntRange(2), default=4, show_default=True, help="Each buffer is so many times the one before.")
-@click.option("--show-buffers", is_flag=True, help="Print each device's buffer before and after, rank by rank, in place of measuring.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write the plot there, as SVG (default: into the last run).")
-@click.option("--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop.")
+@click.option(
+    "--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer."
+)
+@click.option(
+    "--max-size", type=Size(), default="256M", show_default=True, help="The largest buffer."
+)
+@click.option(
+    "--factor",
+    type=click.IntRange(2),
+    default=4,
+    show_default=True,
+    help="Each buffer is so many times the one before.",
+)
+@click.option(
+    "--show-buffers",
+    is_flag=True,
+    help="Print each device's buffer before and after, rank by rank, in place of measuring.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plot there, as SVG (default: into the last run).",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     backend: tuple[str, ...],
@@ -73,27 +93,45 @@ def command(
     from toolkit.bench import allreduce, jobs
 
     if max_size < min_size:
-        raise click.BadParameter(f"the largest buffer is smaller than the smallest ({min_size} bytes)", param_hint="--max-size")
+        raise click.BadParameter(
+            f"the largest buffer is smaller than the smallest ({min_size} bytes)",
+            param_hint="--max-size",
+        )
     here, said = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
     if show_buffers and "nccl-tests" in chosen:
         raise click.BadParameter("nccl-tests shows no buffers", param_hint="--backend")
     done: list[Measured] = []
     for name in chosen:
-        layer = allreduce.settings(name, said, (min_size, max_size, factor), show_buffers=show_buffers)
+        layer = allreduce.settings(
+            name, said, (min_size, max_size, factor), show_buffers=show_buffers
+        )
         if dry_run:
-            console.out(jobs.script_of(_target(name), layer, here, adapt=allreduce.refusing(name)).rstrip("\n"))
+            console.out(
+                jobs.script_of(_target(name), layer, here, adapt=allreduce.refusing(name)).rstrip(
+                    "\n"
+                )
+            )
             continue
         say = _show_buffer if show_buffers and not as_json else _say
         ran = jobs.run(_target(name), layer, here, say, adapt=allreduce.refusing(name))
         shape, ranks = ran.plan.shape, ran.plan.nodes * ran.plan.ranks_per_node
-        found = allreduce.measured(name, shape, ranks, ran.outcome.results, [line.text for line in ran.lines], ran.paths.name)
+        found = allreduce.measured(
+            name,
+            shape,
+            ranks,
+            ran.outcome.results,
+            [line.text for line in ran.lines],
+            ran.paths.name,
+        )
         if found is None or (ran.outcome.kind != "ok" and not found.wrong):
             _failed(ran)
             return ran.outcome.exit_code or 1
         done.append(found)
     if done:
-        path = None if show_buffers else _plotted(done, plot or ran.paths.directory / "allreduce.svg")
+        path = (
+            None if show_buffers else _plotted(done, plot or ran.paths.directory / "allreduce.svg")
+        )
         _show(done, path, as_json=as_json)
     return 1 if any(one.wrong for one in done) else 0
 
@@ -130,10 +168,22 @@ def _plotted(done: list[Measured], path: Path) -> Path:
     from toolkit.bench import allreduce, plot
     from toolkit.files import write_atomically
 
-    series = {f"{one.backend}, {one.ranks} ranks": [(float(row.bytes), row.bus_gb_per_s) for row in one.rows] for one in done}
+    series = {
+        f"{one.backend}, {one.ranks} ranks": [
+            (float(row.bytes), row.bus_gb_per_s) for row in one.rows
+        ]
+        for one in done
+    }
     title = f"All-reduce, {done[0].shape}"
     write_atomically(
-        path, plot.svg(title, "size of the buffer", "bus bandwidth, GB/s", series, lambda size: allreduce.size_text(int(size)))
+        path,
+        plot.svg(
+            title,
+            "size of the buffer",
+            "bus bandwidth, GB/s",
+            series,
+            lambda size: allreduce.size_text(int(size)),
+        ),
     )
     return path
 
@@ -144,7 +194,9 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        console.out_json({"measured": msgspec.to_builtins(done), "plot": str(plot) if plot else None})
+        console.out_json(
+            {"measured": msgspec.to_builtins(done), "plot": str(plot) if plot else None}
+        )
         return
     header, rows = allreduce.table(done)
     if rows:

@@ -8,7 +8,13 @@ from toolkit.cli import console
 
 
 @click.command("build")
-@click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each side, in turns.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each side, in turns.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, runs: int, as_json: bool) -> None:

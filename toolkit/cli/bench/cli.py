@@ -15,8 +15,19 @@ NAMES = ("plan", "render", "submit")
 
 
 @click.command("cli")
-@click.option("--runs", type=click.IntRange(min=1), default=15, show_default=True, help="Runs of each side, in turns.")
-@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Only this comparison; may be given again.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Runs of each side, in turns.",
+)
+@click.option(
+    "--only",
+    type=click.Choice(NAMES),
+    multiple=True,
+    help="Only this comparison; may be given again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
@@ -62,4 +73,6 @@ def show(outcomes: list[Outcome]) -> None:
     ]
     console.out(console.table(("what", "ours", "peer", "ratio", "bar", ""), rows))
     runs = outcomes[0].runs
-    console.out(f"Medians (smallest-largest) of {runs} runs of whole processes, in turns after a warm-up; the ratio is that of each pair.")
+    console.out(
+        f"Medians (smallest-largest) of {runs} runs of whole processes, in turns after a warm-up; the ratio is that of each pair."
+    )

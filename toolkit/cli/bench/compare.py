@@ -24,14 +24,28 @@ def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 
 @click.command("compare")
 @job_options
-@click.option("--arguments", metavar="WORDS", default="", help="More arguments for every script, as one text: --arguments '--epochs 3'.")
 @click.option(
-    "--runs", "rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each job, in turns; medians are shown."
+    "--arguments",
+    metavar="WORDS",
+    default="",
+    help="More arguments for every script, as one text: --arguments '--epochs 3'.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop.")
+@click.option(
+    "--runs",
+    "rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each job, in turns; medians are shown.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=_jobs)
-def command(jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any) -> int:
+def command(
+    jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
+) -> int:
     """Run JOBS one after the other and put them side by side: samples per second, memory, accuracy.
 
     A job is a folder with a job.toml, or a training script; the directory of a run that has ended is taken as it is. Speed and accuracy are
@@ -53,7 +67,13 @@ def command(jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, a
             console.out(script_of(job, layer, Path.cwd()).rstrip("\n"))
         return 0
     try:
-        rows = compare.run(jobs, layer, rounds, Path.cwd(), lambda subject, text: console.note(console.subject(subject, text)))
+        rows = compare.run(
+            jobs,
+            layer,
+            rounds,
+            Path.cwd(),
+            lambda subject, text: console.note(console.subject(subject, text)),
+        )
     except compare.FailedRunError as failed:
         show_outcome(failed.ran.outcome, failed.ran.paths)
         show_explanation(failed.ran.paths)

@@ -19,11 +19,17 @@ _PATIENCE = 1800.0  # seconds for one command
 
 @click.command("coverage")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--write", is_flag=True, help="Keep what was measured in jobs/measured.json; the README's table is made of it.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Keep what was measured in jobs/measured.json; the README's table is made of it.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the commands.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def command(context: click.Context, patterns: tuple[str, ...], write: bool, dry_run: bool, as_json: bool) -> None:
+def command(
+    context: click.Context, patterns: tuple[str, ...], write: bool, dry_run: bool, as_json: bool
+) -> None:
     """Run every command that takes the place of a step in the guides that people follow, on a local cluster of 2 nodes.
 
     PATTERN: only commands that have this in them. A command counts where it ends with 0 and its output says what it must; ends with 1 where
@@ -38,7 +44,11 @@ def command(context: click.Context, patterns: tuple[str, ...], write: bool, dry_
     from toolkit.cli import console
 
     coverage, known = read()
-    rows = {name: row for name, row in coverage.commands.items() if not patterns or any(one in name for one in patterns)}
+    rows = {
+        name: row
+        for name, row in coverage.commands.items()
+        if not patterns or any(one in name for one in patterns)
+    }
     if dry_run:
         for name in rows:
             console.out(f"toolkit {name}")
@@ -53,7 +63,10 @@ def command(context: click.Context, patterns: tuple[str, ...], write: bool, dry_
                 wrong[name] = complaint
             else:
                 known = {**known, name: measured}
-                _keep({name: one for name, one in known.items() if name in coverage.commands}, write=write)
+                _keep(
+                    {name: one for name, one in known.items() if name in coverage.commands},
+                    write=write,
+                )
     finally:
         _call(_DOWN)
     _show({name: known[name] for name in rows if name not in wrong}, wrong, as_json)
@@ -80,7 +93,13 @@ def _call(words: tuple[str, ...]) -> tuple[int, str, float]:
     began = time.monotonic()
     argv = [sys.executable, "-m", "toolkit", *words]
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=_PATIENCE
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
     )
     return done.returncode, done.stdout, time.monotonic() - began
 
@@ -95,7 +114,9 @@ def _run(row: Row) -> tuple[Measured, str]:
     for before in row.before:
         code, said, _ = _call(tuple(shlex.split(before)))
         if code != 0:
-            return Measured(seconds=0), f"before it, toolkit {before} ended with {code}: {said[-500:]}"
+            return Measured(
+                seconds=0
+            ), f"before it, toolkit {before} ended with {code}: {said[-500:]}"
     with console.Steps() as steps:
         steps.begin("run", f"toolkit {row.command}")
         code, said, seconds = _call(tuple(shlex.split(row.command)))
@@ -127,6 +148,9 @@ def _show(measured: Mapping[str, Measured], wrong: Mapping[str, str], as_json: b
 
         console.out_json({"measured": msgspec.to_builtins(dict(measured)), "wrong": dict(wrong)})
         return
-    rows = [(f"toolkit {name}", f"{one.seconds:.0f} s", ", ".join(map(" ".join, one.result.items()))) for name, one in measured.items()]
+    rows = [
+        (f"toolkit {name}", f"{one.seconds:.0f} s", ", ".join(map(" ".join, one.result.items())))
+        for name, one in measured.items()
+    ]
     rows += [(f"toolkit {name}", "failed", said) for name, said in wrong.items()]
     console.out(console.table(("COMMAND", "TIME", "RESULT"), rows))

@@ -15,14 +15,32 @@ NAMES = ("srun", "torchrun")
 
 
 @click.command("launch")
-@click.option("--image", metavar="NAME|PATH", default="pytorch_cpu", show_default=True, help="The image of both sides.")
-@click.option("--launcher", type=click.Choice(NAMES), multiple=True, help="Only this one; may be given again.")
 @click.option(
-    "--throughput", is_flag=True, help="Also training by 2 ranks, in the container and in a venv with the same packages (700 MB, once)."
+    "--image",
+    metavar="NAME|PATH",
+    default="pytorch_cpu",
+    show_default=True,
+    help="The image of both sides.",
 )
-@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True, help="Jobs of each side, in turns.")
+@click.option(
+    "--launcher", type=click.Choice(NAMES), multiple=True, help="Only this one; may be given again."
+)
+@click.option(
+    "--throughput",
+    is_flag=True,
+    help="Also training by 2 ranks, in the container and in a venv with the same packages (700 MB, once).",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="Jobs of each side, in turns.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(image: str, launcher: tuple[str, ...], throughput: bool, runs: int, as_json: bool) -> int:
+def command(
+    image: str, launcher: tuple[str, ...], throughput: bool, runs: int, as_json: bool
+) -> int:
     """Time from `sbatch` to the first all-reduce that is done, 2 nodes x 1 rank: our script and one written by hand, in the same image.
 
     \b
@@ -53,9 +71,16 @@ def command(image: str, launcher: tuple[str, ...], throughput: bool, runs: int, 
 
 def show(outcomes: list[Outcome]) -> None:
     """A line for each comparison: times of launches, samples a second of trainings, both as the ratio that has a bar."""
-    console.out(console.table(("what", "ours", "peer", "ratio (pairs)", "bar", ""), [_row(outcome) for outcome in outcomes]))
+    console.out(
+        console.table(
+            ("what", "ours", "peer", "ratio (pairs)", "bar", ""),
+            [_row(outcome) for outcome in outcomes],
+        )
+    )
     runs = outcomes[0].runs
-    console.out(f"Medians (smallest-largest) of {runs} jobs of each side, in turns after a warm-up; the ratio is that of the medians.")
+    console.out(
+        f"Medians (smallest-largest) of {runs} jobs of each side, in turns after a warm-up; the ratio is that of the medians."
+    )
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:

@@ -15,19 +15,42 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Run every step again. What was compiled is used again if all below it is the same.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Run every step again. What was compiled is used again if all below it is the same.",
+)
 @click.option(
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),
     default="auto",
     help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; where it may not build, docker.",
 )
-@click.option("--flat", is_flag=True, help="Pack the image as one by Apptainer alone; without it only what changed is packed.")
-@click.option("--locked", is_flag=True, help="Build exactly what the recipe's lock says (toolkit image lock), the same file everywhere.")
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Pack the image as one by Apptainer alone; without it only what changed is packed.",
+)
+@click.option(
+    "--locked",
+    is_flag=True,
+    help="Build exactly what the recipe's lock says (toolkit image lock), the same file everywhere.",
+)
 @click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
-@click.option("--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75.")
+@click.option(
+    "--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
-def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lock_file: str | None, no_wait: bool, as_json: bool) -> None:
+def command(
+    name: str,
+    force: bool,
+    engine: Engine,
+    flat: bool,
+    locked: bool,
+    lock_file: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
     \b
@@ -41,13 +64,19 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
 
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
-        raise UsageError(cause, place="--engine docker", next_step="leave --engine out, or the lock")
+        raise UsageError(
+            cause, place="--engine docker", next_step="leave --engine out, or the lock"
+        )
     if locked and lock_file is None:
         from toolkit.images.lockfile.make import lock_path
 
         lock_file = str(lock_path(name))
     with console.Steps() as progress:
-        built = build_image(name, progress, Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file))
+        built = build_image(
+            name,
+            progress,
+            Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file),
+        )
         if not built.kept:
             _tell_verdicts(built, progress)
     _show_built(built, as_json)
@@ -56,8 +85,15 @@ def command(name: str, force: bool, engine: Engine, flat: bool, locked: bool, lo
 
 def _tell_verdicts(built: Built, progress: Progress) -> None:
     """What was found from outside, in one line: the image's own checks were told as they passed."""
-    told = [one for one in built.verdicts if one.name not in {check.name for check in built.manifest.checks}]
-    groups = {outcome: [one.name for one in told if one.outcome == outcome] for outcome in ("passed", "failed", "unchecked")}
+    told = [
+        one
+        for one in built.verdicts
+        if one.name not in {check.name for check in built.manifest.checks}
+    ]
+    groups = {
+        outcome: [one.name for one in told if one.outcome == outcome]
+        for outcome in ("passed", "failed", "unchecked")
+    }
     words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
     progress.say("verified", f"{'; '.join(words)} (toolkit image show {built.manifest.name})")
 
@@ -84,15 +120,30 @@ def _show_built(built: Built, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        console.out_json({"path": built.path, "kept": built.kept, "seconds": built.seconds, "manifest": msgspec.to_builtins(manifest)})
+        console.out_json(
+            {
+                "path": built.path,
+                "kept": built.kept,
+                "seconds": built.seconds,
+                "manifest": msgspec.to_builtins(manifest),
+            }
+        )
         return
     contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
     if built.kept:
-        console.note(console.subject("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}"))
+        console.note(
+            console.subject(
+                "kept", f"{manifest.name}: unchanged since it was built, {manifest.built}"
+            )
+        )
     else:
         passed = sum(check.passed for check in manifest.checks)
         proven = f"; {passed} of {len(manifest.checks)} checks passed" if manifest.checks else ""
-        console.note(console.subject("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}"))
+        console.note(
+            console.subject(
+                "built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}"
+            )
+        )
     if contents:
         console.note(console.subject("contains", contents))
     console.document(built.path)

@@ -11,7 +11,8 @@ import click
 def command(clear: bool, as_json: bool) -> None:
     """Show what builds keep for the next: bases, what steps changed, compiled wheels.
 
-    It lies beside the images, in .cache. Without it the next build of an image takes as long as the first.
+    It lies beside the images, in .cache. Without it the next build of an image takes as long as the
+    first.
     """
     from toolkit.cli import console
     from toolkit.images.build.apptainer.cache import Cache
@@ -25,20 +26,38 @@ def command(clear: bool, as_json: bool) -> None:
             for one in entries:
                 cache.drop(one)
             cache.sweep()
-        console.note(console.subject("removed", f"{len(entries)} entries, {human_size(sum(one.note.size for one in entries))}"))
+        console.note(
+            console.subject(
+                "removed",
+                f"{len(entries)} entries, {human_size(sum(one.note.size for one in entries))}",
+            )
+        )
         return
     if as_json:
         import msgspec
 
         console.out_json(msgspec.to_builtins(entries))
         return
-    rows = [(one.kind, one.note.about or "-", human_size(one.note.size), _age(one.used), one.key[:12]) for one in entries]
+    rows = [
+        (one.kind, one.note.about or "-", human_size(one.note.size), _age(one.used), one.key[:12])
+        for one in entries
+    ]
     console.out(console.table(("KIND", "OF", "SIZE", "LAST USED", "KEY"), rows))
-    console.note(console.subject("total", f"{human_size(sum(one.note.size for one in entries))} in {cache.directory}"))
+    console.note(
+        console.subject(
+            "total", f"{human_size(sum(one.note.size for one in entries))} in {cache.directory}"
+        )
+    )
 
 
 def _age(used: float) -> str:
     import time
 
     hours = (time.time() - used) / 3600
-    return f"{hours / 24:.0f} days ago" if hours >= 48 else f"{hours:.0f} h ago" if hours >= 1 else "within the hour"
+    return (
+        f"{hours / 24:.0f} days ago"
+        if hours >= 48
+        else f"{hours:.0f} h ago"
+        if hours >= 1
+        else "within the hour"
+    )

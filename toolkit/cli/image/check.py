@@ -30,10 +30,18 @@ def command(name: str, as_json: bool) -> None:
 
         console.out_json([msgspec.to_builtins(one) for one in checks])
     else:
-        console.out(console.table(("CHECK", "RESULT", "DETAIL"), [(one.name, _outcome(one), one.detail) for one in checks]))
+        console.out(
+            console.table(
+                ("CHECK", "RESULT", "DETAIL"),
+                [(one.name, _outcome(one), one.detail) for one in checks],
+            )
+        )
     failed = [one.name for one in checks if not one.passed]
     if failed:
-        raise BuildError(f"{image.name} did not pass {len(failed)} of {len(checks)} checks", place=", ".join(failed))
+        raise BuildError(
+            f"{image.name} did not pass {len(failed)} of {len(checks)} checks",
+            place=", ".join(failed),
+        )
 
 
 def _outcome(check: Check) -> str:

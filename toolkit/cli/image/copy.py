@@ -8,7 +8,12 @@ import click
 @click.command("copy")
 @click.argument("name")
 @click.argument("target", metavar="[HOST:]DIRECTORY")
-@click.option("--mode", default="644", show_default=True, help="Permissions there, octal: 640 for the group, 644 for all.")
+@click.option(
+    "--mode",
+    default="644",
+    show_default=True,
+    help="Permissions there, octal: 640 for the group, 644 for all.",
+)
 def command(name: str, target: str, mode: str) -> None:
     """Copy an image, with what is known of it, to a directory here or (by rsync and ssh) on another machine, such as a site's images.
 

@@ -16,7 +16,9 @@ _MOST = 40  # rows of each kind that a person is shown
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--quick", is_flag=True, help="Do not unpack: files of the same size count as the same.")
+@click.option(
+    "--quick", is_flag=True, help="Do not unpack: files of the same size count as the same."
+)
 @click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; shows all.")
 def command(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
@@ -50,7 +52,11 @@ def _show(found: Difference, every: bool) -> None:
         return
     counts = Counter(change.kind for change in found.changes)
     for kind in ("packages", "labels", "environment", "files"):
-        rows = [(one.name, one.before or "-", one.after or "-") for one in found.changes if one.kind == kind]
+        rows = [
+            (one.name, one.before or "-", one.after or "-")
+            for one in found.changes
+            if one.kind == kind
+        ]
         if rows:
             console.out(console.table((kind.upper(), "A", "B"), rows if every else rows[:_MOST]))
             if not every and len(rows) > _MOST:
@@ -59,7 +65,10 @@ def _show(found: Difference, every: bool) -> None:
     if found.contents:
         console.out(f"the same files with the same contents; {found.times} have another time")
         return
-    console.out(", ".join(f"{counts[kind]} {kind}" for kind in counts) or "no file differs by its name, kind, size or owner")
+    console.out(
+        ", ".join(f"{counts[kind]} {kind}" for kind in counts)
+        or "no file differs by its name, kind, size or owner"
+    )
     if found.times:
         console.out(f"{found.times} files differ in their time only")
     if found.uncompared:

@@ -10,7 +10,8 @@ import click
 def command(name: str) -> None:
     """Pack the image NAME again as one, without what its later steps deleted or replaced.
 
-    An image that was built in layers starts as fast as a flat one, but its file still holds what is seen no more.
+    An image that was built in layers starts as fast as a flat one, but its file still holds what is
+    seen no more.
     """
     from toolkit.cli import console
     from toolkit.images.build.apptainer.flatten import flatten
@@ -18,5 +19,7 @@ def command(name: str) -> None:
 
     with console.Steps() as progress:
         flat = flatten(name, progress)
-    console.note(console.subject("packed", f"{human_size(flat.before)} became {human_size(flat.after)}"))
+    console.note(
+        console.subject("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
+    )
     console.document(flat.path)

@@ -11,7 +11,10 @@ import click
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--name", help="Of the recipe; default: the file's.")
 @click.option(
-    "--directory", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Where NAME.toml is written; default: here."
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where NAME.toml is written; default: here.",
 )
 def command(file: Path, name: str | None, directory: Path) -> None:
     """Make a recipe of a Dockerfile or a Singularity definition; what a recipe cannot carry is named, with what to do instead.
@@ -33,7 +36,11 @@ def command(file: Path, name: str | None, directory: Path) -> None:
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = directory / f"{image_name(chosen, '--name', error=UsageError)}.toml"
     if path.exists():
-        raise UsageError(f"{path} is there already, and is not overwritten", place="--name", next_step="another --name, or remove the file")
+        raise UsageError(
+            f"{path} is there already, and is not overwritten",
+            place="--name",
+            next_step="another --name, or remove the file",
+        )
     found = imported(file, chosen)
     write_atomically(path, found.recipe)
     try:
@@ -42,7 +49,11 @@ def command(file: Path, name: str | None, directory: Path) -> None:
         path.unlink(missing_ok=True)
         raise
     for lost in found.lost:
-        console.note(console.subject("not taken", f"{file}:{lost.line}: {lost.text}" if lost.line else lost.text))
+        console.note(
+            console.subject(
+                "not taken", f"{file}:{lost.line}: {lost.text}" if lost.line else lost.text
+            )
+        )
         console.note(console.subject("", f"instead: {lost.instead}"))
     console.note(console.subject("written", str(path)))
     console.note(console.subject("next", f"toolkit image build {path}"))

@@ -10,8 +10,8 @@ import click
 def command(as_json: bool) -> None:
     """List recipes and images: what is built, how large, with what in it.
 
-    Images of others are in the directories under `images` in /etc/toolkit/toolkit.toml, in your own or the project's toolkit.toml,
-    and in those of the site that is chosen there.
+    Images of others are in the directories under `images` in /etc/toolkit/toolkit.toml, in your own
+    or the project's toolkit.toml, and in those of the site that is chosen there.
     """
     from toolkit.cli import console
     from toolkit.images.store.listing import listing
@@ -29,7 +29,10 @@ def command(as_json: bool) -> None:
             one.state,
             human_size(one.size) if one.size else "-",
             f"{one.checks[0]} of {one.checks[1]}" if one.checks else "-",
-            (", ".join(f"{name} {version}" for name, version in one.frameworks.items()) or one.summary)
+            (
+                ", ".join(f"{name} {version}" for name, version in one.frameworks.items())
+                or one.summary
+            )
             + (f" (in {one.directory})" if one.directory else ""),
         )
         for one in listed

@@ -9,7 +9,13 @@ import click
 
 @click.command("lock")
 @click.argument("name")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(path_type=Path), help="Where to write it (default: beside the recipe).")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where to write it (default: beside the recipe).",
+)
 def command(name: str, output: Path | None) -> None:
     """Write down exactly what the image of a recipe was built from: NAME, or a path to a .toml file.
 
@@ -33,9 +39,14 @@ def command(name: str, output: Path | None) -> None:
         write_atomically(path, to_toml(lock))
     except OSError as error:
         raise ForbiddenError(
-            f"the lock cannot be written: {error.strerror}", place=str(path), next_step="toolkit image lock ... --output FILE"
+            f"the lock cannot be written: {error.strerror}",
+            place=str(path),
+            next_step="toolkit image lock ... --output FILE",
         ) from None
     console.note(
-        console.subject("locked", f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian, {len(lock.files)} files of Python")
+        console.subject(
+            "locked",
+            f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian, {len(lock.files)} files of Python",
+        )
     )
     console.document(str(path))

@@ -10,14 +10,35 @@ import click
 @click.command("new")
 @click.argument("name")
 @click.option(
-    "--from", "origin", required=True, metavar="IMAGE", help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe, or a .sif file."
+    "--from",
+    "origin",
+    required=True,
+    metavar="IMAGE",
+    help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe, or a .sif file.",
 )
-@click.option("--with", "things", multiple=True, metavar="THING", help="horovod, or a feature such as jupyter; may be given again.")
-@click.option("--pip", "packages", multiple=True, metavar="REQUIREMENT", help="A package for pip; may be given again.")
 @click.option(
-    "--directory", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Where NAME.toml is written; default: here."
+    "--with",
+    "things",
+    multiple=True,
+    metavar="THING",
+    help="horovod, or a feature such as jupyter; may be given again.",
 )
-def command(name: str, origin: str, things: tuple[str, ...], packages: tuple[str, ...], directory: Path) -> None:
+@click.option(
+    "--pip",
+    "packages",
+    multiple=True,
+    metavar="REQUIREMENT",
+    help="A package for pip; may be given again.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where NAME.toml is written; default: here.",
+)
+def command(
+    name: str, origin: str, things: tuple[str, ...], packages: tuple[str, ...], directory: Path
+) -> None:
     """Write a recipe, NAME.toml, that builds: `toolkit image build NAME.toml`.
 
     \b
@@ -35,7 +56,11 @@ def command(name: str, origin: str, things: tuple[str, ...], packages: tuple[str
     image_name(name, "NAME", error=UsageError)
     path = directory / f"{name}.toml"
     if path.exists():
-        raise UsageError(f"{path} is there already, and is not overwritten", place="NAME", next_step="another name, or remove the file")
+        raise UsageError(
+            f"{path} is there already, and is not overwritten",
+            place="NAME",
+            next_step="another name, or remove the file",
+        )
     text = draft(name, origin, things, packages, here=str(Path.cwd()))
     write_atomically(path, text)
     try:

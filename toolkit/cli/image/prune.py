@@ -8,8 +8,14 @@ import click
 
 
 @click.command("prune")
-@click.option("--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w.")
-@click.option("--unused-for", metavar="AGE", help="Images that no run used for so long. With --older-than, both must hold.")
+@click.option(
+    "--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w."
+)
+@click.option(
+    "--unused-for",
+    metavar="AGE",
+    help="Images that no run used for so long. With --older-than, both must hold.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
@@ -46,7 +52,13 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
         console.out_json({"freed": freed, "dry_run": dry_run, "found": msgspec.to_builtins(found)})
         return
     rows = [
-        (one.name, human_size(one.size), f"stays: {one.kept}" if one.kept else "would go" if dry_run else "gone", one.why) for one in found
+        (
+            one.name,
+            human_size(one.size),
+            f"stays: {one.kept}" if one.kept else "would go" if dry_run else "gone",
+            one.why,
+        )
+        for one in found
     ]
     if rows:
         console.out(console.table(("NAME", "SIZE", "", "WHY"), rows))

@@ -27,7 +27,16 @@ def command(name: str, force: bool) -> None:
     if not path.exists():
         path = Path(store.find(name).path)
     if path.parent != store.images_directory():
-        raise ForbiddenError(f"{path} is not among your own images", place=str(path), next_step=f"rm {path}, if it is yours")
+        raise ForbiddenError(
+            f"{path} is not among your own images",
+            place=str(path),
+            next_step=f"rm {path}, if it is yours",
+        )
     if not path.exists():
         raise ImageMissingError(f"the image {name} is not there", next_step="toolkit image list")
-    console.note(console.subject("removed", f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}"))
+    console.note(
+        console.subject(
+            "removed",
+            f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}",
+        )
+    )

@@ -17,12 +17,34 @@ FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need n
 
 @click.command("render")
 @click.argument("name", required=False)
-@click.option("--format", "form", type=click.Choice(FORMS), help="Which definition; printed is Apptainer's, checked and written are all.")
-@click.option("--with", "features", multiple=True, metavar="FEATURE", help="Add a feature; may be given again.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMS),
+    help="Which definition; printed is Apptainer's, checked and written are all.",
+)
+@click.option(
+    "--with",
+    "features",
+    multiple=True,
+    metavar="FEATURE",
+    help="Add a feature; may be given again.",
+)
 @click.option("--all", "every", is_flag=True, help="Every recipe that came with the tool.")
-@click.option("--check", is_flag=True, help="Print nothing; exit code 78 and the differences where a committed definition is another.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print nothing; exit code 78 and the differences where a committed definition is another.",
+)
 @click.option("--write", is_flag=True, help="Write the committed definitions anew.")
-def command(name: str | None, form: str | None, features: tuple[str, ...], every: bool, check: bool, write: bool) -> None:
+def command(
+    name: str | None,
+    form: str | None,
+    features: tuple[str, ...],
+    every: bool,
+    check: bool,
+    write: bool,
+) -> None:
     """Show the definition that a recipe becomes: what `apptainer build` or `docker build` reads.
 
     For a recipe that came with the tool they are committed as containers/NAME.def and containers/NAME.Dockerfile; for one of your own they
@@ -39,11 +61,22 @@ def command(name: str | None, form: str | None, features: tuple[str, ...], every
     from toolkit.images.recipe.names import recipe_names
 
     if every == (name is not None):
-        raise UsageError("name one recipe, or use --all", place="NAME", choices=recipe_names(), next_step="toolkit image render --help")
+        raise UsageError(
+            "name one recipe, or use --all",
+            place="NAME",
+            choices=recipe_names(),
+            next_step="toolkit image render --help",
+        )
     if check and write:
-        raise UsageError("--check and --write do not go together", place="--check", next_step="toolkit image render --help")
+        raise UsageError(
+            "--check and --write do not go together",
+            place="--check",
+            next_step="toolkit image render --help",
+        )
     if features and (check or write or every):
-        raise UsageError("--with shows a definition; it does not go with --check, --write, --all", place="--with")
+        raise UsageError(
+            "--with shows a definition; it does not go with --check, --write, --all", place="--with"
+        )
     named: Sequence[str] = recipe_names() if name is None else (name,)
     if check:
         _check_rendered(named, (form,) if form else FORMS)
@@ -81,8 +114,17 @@ def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
         wanted = library.rendered(library.load(recipe), form)
         if committed != wanted:
             wrong[recipe] = None
-            details += unified_diff(committed.splitlines(), wanted.splitlines(), str(path), "as rendered", lineterm="", n=1)
+            details += unified_diff(
+                committed.splitlines(),
+                wanted.splitlines(),
+                str(path),
+                "as rendered",
+                lineterm="",
+                n=1,
+            )
     if wrong:
         again = next(iter(wrong)) if len(wrong) == 1 else "--all"
         cause = f"not what its recipe renders to: the definition of {', '.join(wrong)}"
-        raise ConfigError(cause, details=details[:200], next_step=f"toolkit image render {again} --write")
+        raise ConfigError(
+            cause, details=details[:200], next_step=f"toolkit image render {again} --write"
+        )

@@ -9,11 +9,18 @@ import click
 
 @click.command("sbom")
 @click.argument("name")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(path_type=Path), help="Write it there instead of printing it.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write it there instead of printing it.",
+)
 def command(name: str, output: Path | None) -> None:
     """Print what is in an image as a bill of materials: CycloneDX 1.6, in JSON.
 
-    A build writes the same beside the image, as NAME.cdx.json; of an image that was built elsewhere it is made now.
+    A build writes the same beside the image, as NAME.cdx.json; of an image that was built elsewhere
+    it is made now.
     """
     from toolkit.cli import console
     from toolkit.files import write_atomically

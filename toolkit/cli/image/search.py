@@ -31,6 +31,10 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         console.out_json(msgspec.to_builtins(found))
         return
     if found:
-        console.out(console.table(("NAME", "KIND", "WHAT"), [(one.name, one.kind, one.summary) for one in found]))
+        console.out(
+            console.table(
+                ("NAME", "KIND", "WHAT"), [(one.name, one.kind, one.summary) for one in found]
+            )
+        )
     else:
         console.note("nothing fits; toolkit image search without words shows everything")

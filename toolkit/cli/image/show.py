@@ -51,9 +51,13 @@ def _show_release(release: Release) -> None:
     for name in FACTS:
         fact = release.facts.get(name)
         note = f" ({fact.note})" if fact and fact.note else ""
-        rows.append((name, fact.value if fact else "unknown", f"{fact.source}{note}" if fact else "-"))
+        rows.append(
+            (name, fact.value if fact else "unknown", f"{fact.source}{note}" if fact else "-")
+        )
     console.out(console.table(("FACT", "VALUE", "SOURCE"), rows))
-    console.note(console.subject("next", f"toolkit image new mine --from {release.reference} --with horovod"))
+    console.note(
+        console.subject("next", f"toolkit image new mine --from {release.reference} --with horovod")
+    )
 
 
 def _known(name: str) -> dict[str, Any]:
@@ -91,7 +95,9 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
     return {
         "size": human_size(manifest.size),
         "built": f"{manifest.built} by {manifest.builder}",
-        "began as": f"{manifest.base.reference} {manifest.base.digest}".strip() if manifest.base else "unknown",
+        "began as": f"{manifest.base.reference} {manifest.base.digest}".strip()
+        if manifest.base
+        else "unknown",
         "system": manifest.system or "unknown",
         "frameworks": manifest.frameworks,
         "mpi": list(manifest.mpi),
@@ -100,7 +106,9 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
         "locked": manifest.locked or "no",
         "signed": [one.signer or one.fingerprint for one in manifest.signatures] or "no",
         "verified": {
-            one.name + (f" at {one.site}" if one.site else ""): f"{one.outcome} {one.when}: {one.detail}" for one in manifest.verdicts
+            one.name
+            + (f" at {one.site}" if one.site else ""): f"{one.outcome} {one.when}: {one.detail}"
+            for one in manifest.verdicts
         },
         "built again by": manifest.command or "unknown",
     }

@@ -11,16 +11,34 @@ from toolkit.errors import ConfigError, UsageError
 
 @click.command("sign")
 @click.argument("name")
-@click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="A private key in PEM: RSA, ECDSA or Ed25519.")
 @click.option(
-    "--pgp", metavar="N", type=click.IntRange(0), help="A key of your PGP keyring, by its number in `apptainer key list --secret`."
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A private key in PEM: RSA, ECDSA or Ed25519.",
 )
 @click.option(
-    "--passphrase-file", metavar="FILE", type=click.Path(path_type=Path), help="Where the key's passphrase is; without it, you are asked."
+    "--pgp",
+    metavar="N",
+    type=click.IntRange(0),
+    help="A key of your PGP keyring, by its number in `apptainer key list --secret`.",
+)
+@click.option(
+    "--passphrase-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where the key's passphrase is; without it, you are asked.",
 )
 @click.option("--replace", is_flag=True, help="Drop the signatures that are there already.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(name: str, key: Path | None, pgp: int | None, passphrase_file: Path | None, replace: bool, as_json: bool) -> None:
+def command(
+    name: str,
+    key: Path | None,
+    pgp: int | None,
+    passphrase_file: Path | None,
+    replace: bool,
+    as_json: bool,
+) -> None:
     """Sign an image, so that everybody who has the public key can tell that nobody changed it since.
 
     \b
@@ -36,7 +54,11 @@ def command(name: str, key: Path | None, pgp: int | None, passphrase_file: Path 
     from toolkit.images.store.store import find
 
     if (key is None) == (pgp is None):
-        raise UsageError("name one key: --key FILE, or --pgp N", place="--key", next_step="toolkit image sign --help")
+        raise UsageError(
+            "name one key: --key FILE, or --pgp N",
+            place="--key",
+            next_step="toolkit image sign --help",
+        )
     image = find(name)
 
     def ask(what: str) -> str:
@@ -45,7 +67,9 @@ def command(name: str, key: Path | None, pgp: int | None, passphrase_file: Path 
         try:
             return passphrase_file.read_text(encoding="utf-8").rstrip("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the passphrase cannot be read: {error}", place=str(passphrase_file)) from None
+            raise ConfigError(
+                f"the passphrase cannot be read: {error}", place=str(passphrase_file)
+            ) from None
 
     with console.Steps() as progress:
         made = sign(image, key, pgp or 0, ask, progress, replace=replace)

@@ -7,7 +7,11 @@ import click
 
 @click.command("verify")
 @click.argument("name")
-@click.option("--nodes", type=click.IntRange(min=1), help="Have ranks on so many nodes of the cluster sum, too: short jobs, through Slurm.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    help="Have ranks on so many nodes of the cluster sum, too: short jobs, through Slurm.",
+)
 @click.option(
     "--gpus-per-node",
     "--gpus",
@@ -15,11 +19,16 @@ import click
     type=click.IntRange(min=1),
     help="GPUs on each of these nodes: a rank for each, by NCCL.",
 )
-@click.option("--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH.")
+@click.option(
+    "--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH."
+)
 @click.option("--partition", help="Of the cluster, for these jobs.")
 @click.option("--time", "limit", default="10", show_default=True, help="Time limit of these jobs.")
 @click.option("--comment", help="Slurm's comment, where the site wants one.")
-@click.option("--key", help="A public key in PEM, or a PGP key: tells whether the image is signed by it, and unchanged.")
+@click.option(
+    "--key",
+    help="A public key in PEM, or a PGP key: tells whether the image is signed by it, and unchanged.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
     name: str,
@@ -72,14 +81,23 @@ def command(
     )
     with console.Steps() as steps:
         steps.begin("verify", image.path)
-        told = verdicts(case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}"))
+        told = verdicts(
+            case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
+        )
     record(image, told)
     if as_json:
         import msgspec
 
         console.out_json({"path": image.path, "verdicts": msgspec.to_builtins(told)})
     else:
-        console.out(console.table(("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in told]))
+        console.out(
+            console.table(
+                ("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in told]
+            )
+        )
     failed = [one.name for one in told if one.outcome == "failed"]
     if failed:
-        raise BuildError(f"{image.name} did not pass {len(failed)} of {len(told)} checks", place=", ".join(failed))
+        raise BuildError(
+            f"{image.name} did not pass {len(failed)} of {len(told)} checks",
+            place=", ".join(failed),
+        )

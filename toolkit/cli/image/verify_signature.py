@@ -9,7 +9,12 @@ import click
 
 @click.command("verify-signature")
 @click.argument("name")
-@click.option("--key", metavar="FILE|FINGERPRINT", required=True, help="A public key in PEM, or a PGP key of your keyring.")
+@click.option(
+    "--key",
+    metavar="FILE|FINGERPRINT",
+    required=True,
+    help="A public key in PEM, or a PGP key of your keyring.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(name: str, key: str, as_json: bool) -> None:
     """Whether an image is signed by a key and nobody changed it since; exit code 88 if not."""
@@ -24,5 +29,7 @@ def command(name: str, key: str, as_json: bool) -> None:
 
         console.out_json({"path": image.path, "signature": msgspec.to_builtins(found)})
         return
-    console.note(console.subject("verified", f"{image.path}: every object of it is signed, and unchanged"))
+    console.note(
+        console.subject("verified", f"{image.path}: every object of it is signed, and unchanged")
+    )
     console.out(found.fingerprint)

@@ -1,7 +1,8 @@
 """One task on each node: looks at its node from inside the image, and at the ways to the others; leaves what it found in told-<task>.json.
 
-The directory that it runs in is the notice board: every node sees it. No framework is imported. Runs on every Python since 3.6.
-Arguments: the first and the last port at which ranks meet; the network interface between the nodes, where the site knows one.
+The directory that it runs in is the notice board: every node sees it. No framework is imported.
+Runs on every Python since 3.6. Arguments: the first and the last port at which ranks meet; the
+network interface between the nodes, where the site knows one.
 """
 
 import contextlib
@@ -44,20 +45,37 @@ def gpus() -> Any:
     """The GPUs that can be seen in the container: what nvidia-smi lists, else what the driver has files for."""
     if shutil.which("nvidia-smi"):
         with contextlib.suppress(OSError):
-            said = subprocess.Popen(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).communicate()[0]
-            found = [line.split(" (UUID")[0] for line in said.decode(errors="replace").splitlines() if line.startswith("GPU ")]
+            said = subprocess.Popen(
+                ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ).communicate()[0]
+            found = [
+                line.split(" (UUID")[0]
+                for line in said.decode(errors="replace").splitlines()
+                if line.startswith("GPU ")
+            ]
             if found:
                 return found
     names = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         text = path.read_text(errors="replace")
-        names.append(next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("Model")), "GPU"))
+        names.append(
+            next(
+                (
+                    line.split(":", 1)[1].strip()
+                    for line in text.splitlines()
+                    if line.startswith("Model")
+                ),
+                "GPU",
+            )
+        )
     return names
 
 
 def driver() -> str:
     try:
-        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(
+            r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text()
+        )
     except OSError:
         return ""
     return found.group(1) if found else ""
@@ -66,7 +84,9 @@ def driver() -> str:
 def address_of(interface: str) -> str:
     """The address of a network interface; empty: there is none, or it is down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
-        answer = fcntl.ioctl(asked.fileno(), ADDRESS_OF, struct.pack("256s", interface.encode()[:15]))
+        answer = fcntl.ioctl(
+            asked.fileno(), ADDRESS_OF, struct.pack("256s", interface.encode()[:15])
+        )
         return socket.inet_ntoa(answer[20:24])
     return ""
 
@@ -133,7 +153,9 @@ def all_of(kind: str) -> Any:
     until = time.monotonic() + PATIENCE
     found: Any = {}
     while len(found) < TASKS and time.monotonic() < until:
-        here = {path.name for path in Path().iterdir()}  # asks the file server anew, where a file's absence may be remembered
+        here = {
+            path.name for path in Path().iterdir()
+        }  # asks the file server anew, where a file's absence may be remembered
         for task in range(TASKS):
             name = f"{kind}-{task}.json"
             if task not in found and name in here:
@@ -148,7 +170,11 @@ def tried(act: Any, *arguments: Any) -> Any:
     try:
         return act(*arguments)
     except OSError as error:
-        return {"error": "timed out" if isinstance(error, socket.timeout) else error.strerror or str(error)}
+        return {
+            "error": "timed out"
+            if isinstance(error, socket.timeout)
+            else error.strerror or str(error)
+        }
 
 
 def resolved(host: str) -> Any:
@@ -201,7 +227,15 @@ def main() -> None:
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     mine = interfaces()
     kept = listen(0)
-    leave("here", {"host": host, "port": kept.getsockname()[1], "addresses": mine, "meeting": meeting_port() if TASK == 0 else 0})
+    leave(
+        "here",
+        {
+            "host": host,
+            "port": kept.getsockname()[1],
+            "addresses": mine,
+            "meeting": meeting_port() if TASK == 0 else 0,
+        },
+    )
     found = all_of("here")
     others = [one for task, one in sorted(found.items()) if task != TASK]
     told = {
@@ -216,7 +250,9 @@ def main() -> None:
         "names": {name: tried(resolved, name) for name in [*(one["host"] for one in others), host]},
         "ways": {one["host"]: tried(look, one) for one in others},
         "carries": {
-            one["host"]: tried(carry, one, mine[INTERFACE]) for one in others if INTERFACE in mine and INTERFACE in one["addresses"]
+            one["host"]: tried(carry, one, mine[INTERFACE])
+            for one in others
+            if INTERFACE in mine and INTERFACE in one["addresses"]
         },
         "meeting": tried(meet, found[0]) if TASK and 0 in found else {},
     }

@@ -29,7 +29,13 @@ from toolkit.images.build.mutex import held
 from toolkit.images.build.provenance import base_image, described
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
-from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep, workspace
+from toolkit.images.build.workspace import (
+    Workspace,
+    require_space,
+    scratch_parent,
+    sweep,
+    workspace,
+)
 from toolkit.images.lockfile import make as locking
 from toolkit.images.lockfile.apply import differences, locked_base, locked_definition
 from toolkit.images.recipe import library
@@ -101,7 +107,10 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
     """
     wish = wish or Wish()
     if wish.lock and wish.engine == "docker":
-        raise UsageError("a locked build is Apptainer's: Docker's packs no image twice in the same way", place="--engine")
+        raise UsageError(
+            "a locked build is Apptainer's: Docker's packs no image twice in the same way",
+            place="--engine",
+        )
     resolved = library.load(recipe)
     lock = locking.read(Path(wish.lock), resolved) if wish.lock else None
     directory = store.images_directory()
@@ -110,7 +119,11 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         found = existing(directory, resolved.name)
         state = state_of(resolved)
         wanted = hash_of(resolved, state)
-        same = found is not None and found[1].recipe_hash == wanted and found[1].locked == locked_hash(lock)
+        same = (
+            found is not None
+            and found[1].recipe_hash == wanted
+            and found[1].locked == locked_hash(lock)
+        )
         if found and same and _by(wish.engine, found[1]) and not wish.force:
             _settle(directory, *found)
             return Built(path=str(found[0]), manifest=found[1], kept=True)
@@ -123,7 +136,8 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
             lock=lock,
             state=state,
             wanted=wanted,
-            # Until it is known to have worked, it is the log of a build that has not: also when nobody is left to rename it.
+            # Until it is known to have worked, it is the log of a build that has not: also when
+            # nobody is left to rename it.
             log=directory / f"{resolved.name}.failed.log",
             expected={**resolved.seconds, **(found[1].seconds if found else {})},
         )
@@ -134,9 +148,14 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
             progress.end("stopped")
             if task.log.exists():
                 still = "is the one from before" if found else "is not there"
-                progress.say("stopped", f"nothing runs any more; the image {still}; left: {task.log}")
+                progress.say(
+                    "stopped", f"nothing runs any more; the image {still}; left: {task.log}"
+                )
             else:
-                progress.say("stopped", f"the image is there, but not all checks were made: toolkit image verify {resolved.name}")
+                progress.say(
+                    "stopped",
+                    f"the image is there, but not all checks were made: toolkit image verify {resolved.name}",
+                )
             raise
 
 
@@ -182,7 +201,8 @@ def _make(directory: Path) -> None:
             one.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ForbiddenError(
-                f"the directory {one} cannot be made: {error.strerror}", next_step="set TOOLKIT_IMAGES to a directory of your own"
+                f"the directory {one} cannot be made: {error.strerror}",
+                next_step="set TOOLKIT_IMAGES to a directory of your own",
             ) from None
         require_writable(one)
 
@@ -198,7 +218,9 @@ def _build(task: _Task, progress: Progress) -> Built:
         try:
             return _in_layers(task, base, progress)
         except layered.NotHereError as error:
-            progress.say("flat", f"no layers on this machine: {error}{_OTHER_FILE if task.lock else ''}")
+            progress.say(
+                "flat", f"no layers on this machine: {error}{_OTHER_FILE if task.lock else ''}"
+            )
     with workspace(directory) as place:
         return _finished(task, _flat(task, base, place, progress), base, place, progress)
 
@@ -214,19 +236,33 @@ def _in_layers(task: _Task, base: Fetched | None, progress: Progress) -> Built:
 
 
 def _flat(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
-    progress.say("warning", "Apptainer does not confine the steps of a flat build: they can read what you can read on this machine")
+    progress.say(
+        "warning",
+        "Apptainer does not confine the steps of a flat build: they can read what you can read on this machine",
+    )
     if task.lock:
         return _flat_locked(task, task.lock, base, place, progress)
     with _compiled(task, base) as wheels:
         definition, login = library.rendered(task.resolved), base.environment if base else {}
         definition = base.definition(definition, task.resolved.base) if base else definition
-        return apptainer.build(task.resolved, definition, place, task.log, progress, task.expected, environment=login, wheels=wheels)
+        return apptainer.build(
+            task.resolved,
+            definition,
+            place,
+            task.log,
+            progress,
+            task.expected,
+            environment=login,
+            wheels=wheels,
+        )
 
 
 @contextmanager
 def _compiled(task: _Task, base: Fetched | None) -> Iterator[Path | None]:
     """What was compiled before for the same steps, if it is kept; the checks of the image tell whether it fits."""
-    key = chain(library.staged(task.resolved), base.image.digest if base else task.state).products_key
+    key = chain(
+        library.staged(task.resolved), base.image.digest if base else task.state
+    ).products_key
     cache = Cache(task.log.parent)
     with cache.used():
         kept = cache.use(WHEELS, key) if key and not task.wish.force else None
@@ -237,7 +273,15 @@ def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Pr
     definition = library.rendered(task.resolved, "docker")
     with _compiled(task, base) as wheels:
         return docker.build(
-            task.resolved, definition, place, task.log, progress, task.expected, base=base, wheels=wheels, fresh=task.wish.force
+            task.resolved,
+            definition,
+            place,
+            task.log,
+            progress,
+            task.expected,
+            base=base,
+            wheels=wheels,
+            fresh=task.wish.force,
         )
 
 
@@ -250,11 +294,15 @@ def _require_base(task: _Task, lock: Lock) -> None:
     base = base_image(task.resolved.base, digest=True)
     if isinstance(task.resolved.base, LocalImage) and base.digest != lock.base.digest:
         raise BuildError(
-            f"the base of {lock.name} is another than was locked", place=base.reference, details=(lock.base.digest, base.digest)
+            f"the base of {lock.name} is another than was locked",
+            place=base.reference,
+            details=(lock.base.digest, base.digest),
         )
 
 
-def _flat_locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+def _flat_locked(
+    task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress
+) -> Outcome:
     """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
     _require_base(task, lock)
     resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
@@ -263,46 +311,97 @@ def _flat_locked(task: _Task, lock: Lock, fetched_base: Fetched | None, place: W
         definition = fetched_base.definition(definition, resolved.base)
     with host.lending(locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")):
         try:
-            # The first is for what packs, the others for the steps, which see nothing else of an environment.
+            # The first is for what packs, the others for the steps, which see nothing else of an
+            # environment.
             environment = {"SOURCE_DATE_EPOCH": str(lock.epoch)}
-            environment |= {f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()}
+            environment |= {
+                f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()
+            }
             environment |= fetched_base.environment if fetched_base else {}
-            return apptainer.build(resolved, definition, place, task.log, progress, task.expected, environment=environment)
+            return apptainer.build(
+                resolved,
+                definition,
+                place,
+                task.log,
+                progress,
+                task.expected,
+                environment=environment,
+            )
         except BuildError as error:
             raise locking.explained(error, lock, task.log) from None
 
 
 def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
     resolved, definition = task.resolved, library.rendered(task.resolved)
-    links, login = chain(library.staged(resolved), base.image.digest if base else task.state), base.environment if base else {}
+    links, login = (
+        chain(library.staged(resolved), base.image.digest if base else task.state),
+        base.environment if base else {},
+    )
     if base:
-        links, definition = msgspec.structs.replace(links, base=base.base), base.definition(definition, resolved.base)
+        links, definition = (
+            msgspec.structs.replace(links, base=base.base),
+            base.definition(definition, resolved.base),
+        )
     lock = task.lock
     if lock is None:
-        return layered.build(resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force)
+        return layered.build(
+            resolved.name,
+            links,
+            definition,
+            place,
+            task.log,
+            progress,
+            task.expected,
+            login=login,
+            fresh=task.wish.force,
+        )
     _require_base(task, lock)
-    locked = layered.Locked(lock, lambda: locking.bring(lock, resolved, task.log.parent, place.scratch / "locked"))
+    locked = layered.Locked(
+        lock, lambda: locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")
+    )
     try:
         return layered.build(
-            resolved.name, links, definition, place, task.log, progress, task.expected, login=login, fresh=task.wish.force, locked=locked
+            resolved.name,
+            links,
+            definition,
+            place,
+            task.log,
+            progress,
+            task.expected,
+            login=login,
+            fresh=task.wish.force,
+            locked=locked,
         )
     except BuildError as error:
         raise locking.explained(error, lock, task.log) from None
 
 
-def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place: Workspace, progress: Progress) -> Built:
+def _finished(
+    task: _Task,
+    outcome: Outcome,
+    fetched_base: Fetched | None,
+    place: Workspace,
+    progress: Progress,
+) -> Built:
     """What was built becomes the image, with what is known of it."""
     name, lock = task.resolved.name, task.lock
     found = outcome.contents or contents(str(place.sif))
     if lock and (wrong := differences(lock, found)):
-        raise BuildError(f"what was built of {name} is not what is locked; it is not kept", details=wrong, next_step=f"the log: {task.log}")
+        raise BuildError(
+            f"what was built of {name} is not what is locked; it is not kept",
+            details=wrong,
+            next_step=f"the log: {task.log}",
+        )
     manifest = Manifest(
         name=name,
         sif_id=normalise(place.sif, lock.epoch) if lock else store.whole_header(place.sif).sif_id,
         size=place.sif.stat().st_size,
         recipe_hash=task.wanted,
         built=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        seconds={step: task.expected.get(step, 0.0) if step in outcome.kept else passed for step, passed in outcome.seconds.items()},
+        seconds={
+            step: task.expected.get(step, 0.0) if step in outcome.kept else passed
+            for step, passed in outcome.seconds.items()
+        },
         frameworks=outcome.results.frameworks,
         mpi=tuple(outcome.results.mpi),
         builder=outcome.builder,
@@ -312,9 +411,17 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
         layers=outcome.layers,
         products=outcome.products,
     )
-    base = lock.base if lock else fetched_base.image if fetched_base else base_image(task.resolved.base)
+    base = (
+        lock.base
+        if lock
+        else fetched_base.image
+        if fetched_base
+        else base_image(task.resolved.base)
+    )
     form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
-    manifest = described(manifest, found, library.rendered(task.resolved, form), base, _command(task))
+    manifest = described(
+        manifest, found, library.rendered(task.resolved, form), base, _command(task)
+    )
     if lock and outcome.unequal:
         progress.say("differs", _why_unequal(lock, outcome.unequal, manifest.tools))
     path = store.publish(place.sif, manifest, task.log.parent)
@@ -330,7 +437,9 @@ def _finished(task: _Task, outcome: Outcome, fetched_base: Fetched | None, place
 def _why_unequal(lock: Lock, names: Iterable[str], tools: Mapping[str, str]) -> str:
     """What of an image holds what is locked, but not in the same bytes, and the likely reason."""
     other = [
-        f"{name} {lock.tools.get(name, 'none')} then, {version} now" for name, version in tools.items() if lock.tools.get(name) != version
+        f"{name} {lock.tools.get(name, 'none')} then, {version} now"
+        for name, version in tools.items()
+        if lock.tools.get(name) != version
     ]
     why = "; ".join(other) or "a step that makes random or machine-dependent files"
     return f"not the bytes that were locked: {', '.join(names)} ({why})"

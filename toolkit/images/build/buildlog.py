@@ -16,10 +16,14 @@ TAIL = 15  # lines of the log that a failure shows
 _STEP = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
 _FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi) (?P<value>.+)")
-_RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # which horovodrun puts before the lines of its ranks
+_RANK = re.compile(
+    r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?"
+)  # which horovodrun puts before the lines of its ranks
 _TESTS, _PACKING = "Running testscript", "Creating SIF file"
 _NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
-_REASON = re.compile(r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})")  # as pip explains a conflict
+_REASON = re.compile(
+    r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})"
+)  # as pip explains a conflict
 _INDEX = " --extra-index-url "
 _NO_SPACE = "No space left on device"
 
@@ -36,7 +40,11 @@ class Results:
         """Take a line; the check that it ends, if it is the line of one."""
         found = _CHECK.match(line)
         if found:
-            check = Check(name=found["name"], passed=found["outcome"] == "passed", detail=_RANK.sub("", found["detail"]))
+            check = Check(
+                name=found["name"],
+                passed=found["outcome"] == "passed",
+                detail=_RANK.sub("", found["detail"]),
+            )
             self.checks.append(check)
             return check
         fact = _FACT.match(line)

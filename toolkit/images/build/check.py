@@ -30,15 +30,32 @@ def check(image: FoundImage) -> tuple[Check, ...]:
     if program is None:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     # Nothing of this machine may help the image: no home, no variables, no /tmp.
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
-    argv = [program, "--silent", "exec", "--cleanenv", "--containall", image.path, "/bin/sh", f"{CHECKS}/run"]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+    }
+    argv = [
+        program,
+        "--silent",
+        "exec",
+        "--cleanenv",
+        "--containall",
+        image.path,
+        "/bin/sh",
+        f"{CHECKS}/run",
+    ]
     said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
     results = Results()
     results.checks.extend(_labels(image))
     for line in said.stdout.splitlines():
         results.feed(line)
     if not any(one.name != "labels" for one in results.checks):
-        raise BuildError(f"the image {image.name} has no checks of its own, or does not run", place=image.path, details=said.tail())
+        raise BuildError(
+            f"the image {image.name} has no checks of its own, or does not run",
+            place=image.path,
+            details=said.tail(),
+        )
     _record(image, results)
     return tuple(results.checks)
 
@@ -49,7 +66,11 @@ def _labels(image: FoundImage) -> list[Check]:
         return []
     said = labels(image.path)
     recipe = said.get("toolkit.recipe", "")
-    detail = f"recipe {recipe}, written by toolkit {said.get('toolkit.version', '?')}" if recipe else "the image names no recipe"
+    detail = (
+        f"recipe {recipe}, written by toolkit {said.get('toolkit.version', '?')}"
+        if recipe
+        else "the image names no recipe"
+    )
     return [Check(name="labels", passed=recipe == image.manifest.name, detail=detail)]
 
 
@@ -57,5 +78,8 @@ def _record(image: FoundImage, results: Results) -> None:
     path = Path(image.path)
     if image.manifest is None or not os.access(path.parent, os.W_OK):
         return
-    facts = {"checks": tuple(results.checks), "frameworks": results.frameworks or image.manifest.frameworks}
+    facts = {
+        "checks": tuple(results.checks),
+        "frameworks": results.frameworks or image.manifest.frameworks,
+    }
     store.rewrite_manifest(path, msgspec.structs.replace(image.manifest, **facts))

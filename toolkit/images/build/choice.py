@@ -11,7 +11,9 @@ from toolkit.images.build.privilege import way
 from toolkit.progress import Progress
 
 
-def engine(wish: Literal["auto", "apptainer", "docker"], progress: Progress) -> Literal["apptainer", "docker"]:
+def engine(
+    wish: Literal["auto", "apptainer", "docker"], progress: Progress
+) -> Literal["apptainer", "docker"]:
     """The engine for this machine and user.
 
     Args:
@@ -37,6 +39,13 @@ def _or_docker(refused: ToolkitError, progress: Progress) -> None:
         found = docker_engine.engine()
         docker.client_of(found)
     except ToolkitError as error:
-        reasons = (f"Apptainer: {refused.cause}", *refused.details, f"Docker: {error.cause}", *error.details)
-        raise type(refused)("no image can be built here", details=reasons, next_step=refused.next_step) from None
+        reasons = (
+            f"Apptainer: {refused.cause}",
+            *refused.details,
+            f"Docker: {error.cause}",
+            *error.details,
+        )
+        raise type(refused)(
+            "no image can be built here", details=reasons, next_step=refused.next_step
+        ) from None
     progress.say("engine", f"{found}, since {refused.cause}")

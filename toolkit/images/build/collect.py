@@ -24,14 +24,34 @@ def contents(path: str) -> Contents:
     if program is None:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     # Nothing of this machine may get into the answer: no home, no variables, no /tmp.
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
-    argv = [program, "--silent", "exec", "--cleanenv", "--containall", path, "/bin/sh", "-c", SCRIPT]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+    }
+    argv = [
+        program,
+        "--silent",
+        "exec",
+        "--cleanenv",
+        "--containall",
+        path,
+        "/bin/sh",
+        "-c",
+        SCRIPT,
+    ]
     with temporary_settings() as settings:
         said = shell.run(argv, env=environment | settings, cwd="/", timeout=_PATIENCE, check=False)
     try:
         found = parse(said.stdout)
     except ValueError as error:
-        raise BuildError(f"what the image says of its contents cannot be read: {error}", place=path, details=said.tail()) from None
+        raise BuildError(
+            f"what the image says of its contents cannot be read: {error}",
+            place=path,
+            details=said.tail(),
+        ) from None
     if found is None:
-        raise BuildError("the image could not be asked what is in it", place=path, details=said.tail())
+        raise BuildError(
+            "the image could not be asked what is in it", place=path, details=said.tail()
+        )
     return found

@@ -1,6 +1,7 @@
 """What an image says of its contents: one script that it runs, and what its output means. Pure: the running is done by ``builders``.
 
-The script needs a shell; Debian's packages are asked of dpkg where there is one, Python's of the interpreter that the image's PATH has.
+The script needs a shell; Debian's packages are asked of dpkg where there is one, Python's of the
+interpreter that the image's PATH has.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ except Exception:
 print("MARK python " + json.dumps({"version": sys.version.split()[0], "packages": found, "horovod": horovod}))
 """.replace("MARK", _MARK)
 
-_FIELDS = ("db:Status-Status", "Package", "Version", "Architecture", "source:Package", "source:Version")
+_FIELDS = (
+    "db:Status-Status",
+    "Package",
+    "Version",
+    "Architecture",
+    "source:Package",
+    "source:Version",
+)
 _DPKG = f"{_MARK} apt " + "\\t".join(f"${{{field}}}" for field in _FIELDS) + "\\n"
 
 # Where an image may have a Python besides that on PATH.
@@ -134,17 +142,29 @@ def parse(said: str) -> Contents | None:
     Raises:
         ValueError: something else said what only the script says.
     """
-    lines = [line[len(_MARK) + 1 :].partition(" ")[::2] for line in said.splitlines() if line.startswith(_MARK)]
+    lines = [
+        line[len(_MARK) + 1 :].partition(" ")[::2]
+        for line in said.splitlines()
+        if line.startswith(_MARK)
+    ]
     if ("end", "") not in lines:
         return None
     try:
-        python = next((msgspec.json.decode(text, type=_Python) for kind, text in lines if kind == "python"), None)
+        python = next(
+            (msgspec.json.decode(text, type=_Python) for kind, text in lines if kind == "python"),
+            None,
+        )
     except RecursionError as error:
         raise ValueError(str(error)) from None
     return Contents(
         system=next((text for kind, text in lines if kind == "system"), ""),
         python=python.version if python else "",
-        debian=tuple(sorted(_debian([text for kind, text in lines if kind == "apt"]), key=lambda one: (one.name, one.architecture))),
+        debian=tuple(
+            sorted(
+                _debian([text for kind, text in lines if kind == "apt"]),
+                key=lambda one: (one.name, one.architecture),
+            )
+        ),
         pip=tuple(sorted(python.packages, key=lambda one: one.name.lower())) if python else (),
         horovod=python.horovod if python else {},
         pythons=_pythons(said),
@@ -164,4 +184,10 @@ def _debian(lines: Iterable[str]) -> Iterable[DebianPackage]:
     for line in lines:
         status, name, version, architecture, source, source_version = line.split("\t")
         if status == "installed":
-            yield DebianPackage(name=name, version=version, architecture=architecture, source=source, source_version=source_version)
+            yield DebianPackage(
+                name=name,
+                version=version,
+                architecture=architecture,
+                source=source,
+                source_version=source_version,
+            )

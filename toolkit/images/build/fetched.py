@@ -83,7 +83,9 @@ def fetched(base: Base, *, exactly: str = "") -> Fetched | None:
     if exactly:
         wanted = parse(reference)
         found = source(str(msgspec.structs.replace(wanted, tag="", digest=exactly)))
-        found = Source(msgspec.structs.replace(found.wanted, tag=wanted.tag), found.place, found.login)
+        found = Source(
+            msgspec.structs.replace(found.wanted, tag=wanted.tag), found.place, found.login
+        )
     else:
         found = source(reference, getattr(base, "digest", None) or None)
     named = str(msgspec.structs.replace(found.wanted, digest=""))
@@ -112,6 +114,12 @@ def _archived(base: Base, archive: str, reference: str) -> Fetched:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
     except OSError as error:
-        raise ImageMissingError(f"the archive of the base cannot be read: {error.strerror}", place=str(path)) from None
+        raise ImageMissingError(
+            f"the archive of the base cannot be read: {error.strerror}", place=str(path)
+        ) from None
     said = BaseImage(reference=reference, digest=f"sha256:{digest.hexdigest()}")
-    return Fetched(Pinned(bootstrap=kind, place=rest, spoken=f"{base.detail()} from {path.name}"), said, archive=path)
+    return Fetched(
+        Pinned(bootstrap=kind, place=rest, spoken=f"{base.detail()} from {path.name}"),
+        said,
+        archive=path,
+    )

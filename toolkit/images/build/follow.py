@@ -42,9 +42,17 @@ class Follower:
         self.reader = Reader([])
         self.seconds: dict[str, float] = {}
         self.log = log
-        self._name, self._details, self._progress, self._expected, self._secret = name, details, progress, expected or {}, secret
+        self._name, self._details, self._progress, self._expected, self._secret = (
+            name,
+            details,
+            progress,
+            expected or {},
+            secret,
+        )
         self._began = time.monotonic()
-        self._stream = log.open("w", buffering=1, encoding="utf-8")  # line by line, for who watches it
+        self._stream = log.open(
+            "w", buffering=1, encoding="utf-8"
+        )  # line by line, for who watches it
 
     def follow(
         self,
@@ -73,7 +81,15 @@ class Follower:
         self.reader.steps = list(steps)
         directories = [str(directory) for directory in place.directories]
         process = shell.start(
-            [sys.executable, "-m", "toolkit.images.build.guard", *(("--mark", mark) if mark else ()), *directories, "--", *command],
+            [
+                sys.executable,
+                "-m",
+                "toolkit.images.build.guard",
+                *(("--mark", mark) if mark else ()),
+                *directories,
+                "--",
+                *command,
+            ],
             env=environment,
             cwd=cwd,
             stdin=subprocess.PIPE,
@@ -101,7 +117,10 @@ class Follower:
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            self._progress.say("cleanup", f"processes of the build are still ending; process {process.pid} removes what they leave")
+            self._progress.say(
+                "cleanup",
+                f"processes of the build are still ending; process {process.pid} removes what they leave",
+            )
 
     def _take(self, line: str, hidden: Collection[str]) -> bool:
         before = self.reader.step
@@ -113,7 +132,9 @@ class Follower:
             return True
         elif event == "check":
             check = self.reader.results.checks[-1]
-            self._progress.say("check", f"{check.name} {'passed' if check.passed else 'failed'}: {check.detail}")
+            self._progress.say(
+                "check", f"{check.name} {'passed' if check.passed else 'failed'}: {check.detail}"
+            )
         return False
 
     def say(self, line: str) -> None:
@@ -159,20 +180,29 @@ class Follower:
         reader, name = self.reader, self._name
         if reader.no_space:
             return NoSpaceError(
-                f"a disk was full in the step {reader.step} of {name}", details=tuple(reader.tail), next_step=f"the log: {self.log}"
+                f"a disk was full in the step {reader.step} of {name}",
+                details=tuple(reader.tail),
+                next_step=f"the log: {self.log}",
             )
         if reader.step == "checks" and reader.results.failed:
             failed = reader.results.failed
             details = [f"{check.name}: {check.detail}" for check in failed]
             cause = f"{name} was built but did not pass {len(failed)} of {len(reader.results.checks)} checks; it is not kept"
             step = f"{advice(failed, reader.index)}the log: {self.log}"
-            return BuildError(cause, place=", ".join(check.name for check in failed), details=details, next_step=step)
+            return BuildError(
+                cause,
+                place=", ".join(check.name for check in failed),
+                details=details,
+                next_step=step,
+            )
         if reader.conflict and reader.reasons:
             return self._conflict()
         place = f"step {reader.step}" + (f", command: {reader.command}" if reader.command else "")
         after = human_time(time.monotonic() - self._began)
         cause = f"{name} could not be built: the step {reader.step} failed after {after} (exit code {code})"
-        return BuildError(cause, place=place, details=tuple(reader.tail), next_step=f"the log: {self.log}")
+        return BuildError(
+            cause, place=place, details=tuple(reader.tail), next_step=f"the log: {self.log}"
+        )
 
     def _conflict(self) -> ToolkitError:
         """Return the error about packages that do not fit what the image was verified for."""
@@ -189,7 +219,10 @@ class Follower:
                 "what was built on it is built again"
             )
         return BuildError(
-            cause, place=f"step {reader.step}", details=tuple(reader.reasons), next_step="; ".join(steps) or f"the log: {self.log}"
+            cause,
+            place=f"step {reader.step}",
+            details=tuple(reader.reasons),
+            next_step="; ".join(steps) or f"the log: {self.log}",
         )
 
 

@@ -2,12 +2,14 @@
 
 ``python -m toolkit.images.build.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
 
-Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when somebody kills the tool with -9. This process
-stands between: its standard input is a pipe that nobody writes to, whose other end the tool holds. When the tool is gone, for whatever
-reason, the pipe ends, and then everything below this process is killed and the directories are removed. It is a "subreaper": descendants
-whose parents end become its children, so none can get away.
+Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when
+somebody kills the tool with -9. This process stands between: its standard input is a pipe that
+nobody writes to, whose other end the tool holds. When the tool is gone, for whatever reason, the
+pipe ends, and then everything below this process is killed and the directories are removed. It is a
+"subreaper": descendants whose parents end become its children, so none can get away.
 
-What a service does for the program is not below this process. It is found by a word in its environment, where there is one.
+What a service does for the program is not below this process. It is found by a word in its
+environment, where there is one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PATIENCE = 30.0  # seconds until it gives up on a process that does not die: one that hangs in the kernel
+_PATIENCE = (
+    30.0  # seconds until it gives up on a process that does not die: one that hangs in the kernel
+)
 _QUIET = 1.0  # seconds without any process of a service, until it will start none any more: it may have been about to
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -33,7 +37,9 @@ def descendants(root: int) -> dict[int, bool]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                state, parent = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[:2]
+                state, parent = (
+                    (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[:2]
+                )
             except (OSError, ValueError):
                 continue  # it has ended meanwhile
             children.setdefault(int(parent), {})[int(entry.name)] = state not in "ZX"

@@ -61,7 +61,9 @@ def debian_mirror(release: str) -> str:
     if chosen:
         return chosen
     found = _apt_mirrors()
-    mirror = found.get(release) or next((site for name, site in sorted(found.items()) if "-" not in name), None)
+    mirror = found.get(release) or next(
+        (site for name, site in sorted(found.items()) if "-" not in name), None
+    )
     if mirror is None:
         raise UsageError(
             "no mirror of Debian is known: this machine's apt has none",
@@ -96,7 +98,11 @@ def _apt_mirrors() -> Mapping[str, str]:
     if shell.which("apt-get") is None:
         return {}
     wanted = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
-    said = shell.run(["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"], check=False, timeout=30)
+    said = shell.run(
+        ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"],
+        check=False,
+        timeout=30,
+    )
     return mirrors(said.stdout)
 
 
@@ -105,9 +111,13 @@ def mirrors(listing: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in listing.splitlines():
         origin, component, codename, release, site = (*line.split("|"), "", "", "", "", "")[:5]
-        is_debian = origin == "Debian" or ((origin.startswith("$") or not origin) and "debian" in site.rsplit("/", 1)[-1].lower())
+        is_debian = origin == "Debian" or (
+            (origin.startswith("$") or not origin) and "debian" in site.rsplit("/", 1)[-1].lower()
+        )
         if is_debian and component == "main" and site.startswith(("http://", "https://", "file:/")):
-            found.setdefault(release if codename.startswith("$") or not codename else codename, site)
+            found.setdefault(
+                release if codename.startswith("$") or not codename else codename, site
+            )
     return found
 
 

@@ -1,6 +1,7 @@
 """What a build borrows from the machine it runs on: translated, so that it works within the build, where it is all bound below ``/mnt``.
 
-Pure: ``host`` finds out what the machine knows, ``builders`` put the files in place. Nothing of it is part of the image.
+Pure: ``host`` finds out what the machine knows, ``builders`` put the files in place. Nothing of it
+is part of the image.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ from toolkit.redaction import logins
 ROOT = "/mnt"  # exists and is empty in every Debian; definitions look there
 CERTIFICATES = "ca-certificates.crt"
 
-# Where packages come from and how they are reached. Anything else of pip's configuration could change what is installed.
-_TAKEN = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "timeout", "retries")
+# Where packages come from and how they are reached. Anything else of pip's configuration could
+# change what is installed.
+_TAKEN = (
+    "index-url",
+    "extra-index-url",
+    "find-links",
+    "no-index",
+    "trusted-host",
+    "proxy",
+    "timeout",
+    "retries",
+)
 _PLACES = ("index-url", "extra-index-url", "find-links")
 _SETTING = re.compile(r"(?P<section>[\w:-]+)\.(?P<key>[\w.-]+)=(?P<value>.*)")
 _APT_SETTING = re.compile(
@@ -61,7 +72,9 @@ def _unquoted(value: str) -> str:
         return value
 
 
-def borrow(settings: Mapping[str, str], apt: Iterable[str] = (), certificates: str | None = None) -> Loan:
+def borrow(
+    settings: Mapping[str, str], apt: Iterable[str] = (), certificates: str | None = None
+) -> Loan:
     """What the files at ``ROOT`` say and what is bound there.
 
     Args:
@@ -97,7 +110,8 @@ def _translated(place: str, key: str, binds: list[Bind]) -> str:
     if url.scheme and url.scheme != "file":
         return place
     path = PurePosixPath(unquote(url.path) if url.scheme else place)
-    # The pages of an index link to files beside it ("../../files/x.whl"): its parent has to be there as well.
+    # The pages of an index link to files beside it ("../../files/x.whl"): its parent has to be
+    # there as well.
     shown = path.parent if key != "find-links" and path.parent != path else path
     target = f"{key}/{len(binds)}"
     binds.append(Bind(source=str(shown), target=target))
@@ -110,7 +124,9 @@ def secrets(texts: Iterable[str]) -> tuple[str, ...]:
     found: set[str] = set()
     for user_info in logins("\n".join(texts)):
         name, _, password = user_info.partition(":")
-        secret = password or (name if len(name) >= 8 else "")  # a name alone is a token, when it is no short user name
+        secret = password or (
+            name if len(name) >= 8 else ""
+        )  # a name alone is a token, when it is no short user name
         found |= {secret, unquote(secret)} - {""}
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
 
@@ -124,6 +140,15 @@ def without(secret: Iterable[str], line: str) -> str:
 
 def bind_option(source: str, target: str, *, writable: bool = False) -> str:
     """An argument of Apptainer's ``--mount``, which unlike ``--bind`` can carry commas and colons in a path."""
-    # It reads all its --mount together as one table, whose lines must have the same number of fields: the type a second time does no harm.
-    fields = ("type=bind", f"source={source}", f"destination={target}", "type=bind" if writable else "ro")
-    return ",".join('"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field for field in fields)
+    # It reads all its --mount together as one table, whose lines must have the same number of
+    # fields: the type a second time does no harm.
+    fields = (
+        "type=bind",
+        f"source={source}",
+        f"destination={target}",
+        "type=bind" if writable else "ro",
+    )
+    return ",".join(
+        '"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field
+        for field in fields
+    )

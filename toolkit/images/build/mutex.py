@@ -24,7 +24,8 @@ _POLL = 0.5  # seconds between two attempts
 def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Iterator[None]:
     """Hold the image ``name`` of ``directory`` for a build; waits for who holds it, saying so.
 
-    The lock is the kernel's: it is gone with the process that has it, so there is none to clear away by hand.
+    The lock is the kernel's: it is gone with the process that has it, so there is none to clear
+    away by hand.
 
     Raises:
         BusyError: somebody else holds it, and ``wait`` is false.
@@ -36,7 +37,10 @@ def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Itera
     try:
         if not _try(handle, path):
             if not wait:
-                raise BusyError(f"the image {name} is being built {_holder(handle)}", next_step="leave --no-wait out to wait for it")
+                raise BusyError(
+                    f"the image {name} is being built {_holder(handle)}",
+                    next_step="leave --no-wait out to wait for it",
+                )
             progress.say("waiting", f"{name} is being built {_holder(handle)}")
             while not _try(handle, path):
                 time.sleep(_POLL)
@@ -66,7 +70,9 @@ def _holder(handle: int) -> str:
     """Who signed the lock: ``by process 4711 on node1, for 2:05``."""
     try:
         holder = json.loads(os.pread(handle, 4096, 0))
-        passed = (datetime.now(timezone.utc) - datetime.fromisoformat(holder["since"])).total_seconds()
+        passed = (
+            datetime.now(timezone.utc) - datetime.fromisoformat(holder["since"])
+        ).total_seconds()
         return f"by process {holder['pid']} on {holder['host']}, for {human_time(max(0.0, passed))}"
     except (ValueError, KeyError, TypeError):
         return "by another process"

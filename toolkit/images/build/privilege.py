@@ -43,10 +43,17 @@ def way(*, root: bool | None = None) -> Way:
     if program is None:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     is_root = os.geteuid() == 0 if root is None else root
-    if is_root and has_all_capabilities(Path("/proc/self/status").read_text(), int(Path("/proc/sys/kernel/cap_last_cap").read_text())):
+    if is_root and has_all_capabilities(
+        Path("/proc/self/status").read_text(),
+        int(Path("/proc/sys/kernel/cap_last_cap").read_text()),
+    ):
         # Of its own, so that what debootstrap mounts is gone when it is killed.
         return Way(program, prefix=("unshare", "--mount"))
-    if subordinate_range(_SUBUID) is None or subordinate_range(_SUBGID) is None or shell.which("newuidmap") is None:
+    if (
+        subordinate_range(_SUBUID) is None
+        or subordinate_range(_SUBGID) is None
+        or shell.which("newuidmap") is None
+    ):
         raise _not_allowed(is_root, has_helper=shell.which("newuidmap") is not None)
     return Way(program, options=("--fakeroot",))
 
@@ -58,7 +65,14 @@ def may_mount() -> bool:
     """Whether we are root of this machine, and may mount and change owners; else it takes a user namespace."""
     if os.geteuid() != 0:
         return False
-    line = next((line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    line = next(
+        (
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("CapEff:")
+        ),
+        "CapEff: 0",
+    )
     return bool(int(line.split()[1], 16) >> _SYS_ADMIN & 1)
 
 

@@ -31,8 +31,14 @@ def base_image(base: Base, *, digest: bool = False) -> BaseImage:
         return BaseImage(reference=base.detail())
     if isinstance(base, LocalImage):
         path = Path(base.path)
-        return BaseImage(reference=base.path, digest=f"sha256:{partition_digest(path)}" if digest and path.is_file() else "")
-    return BaseImage(reference=str(getattr(base, "reference", base.detail())), digest=str(getattr(base, "digest", None) or ""))
+        return BaseImage(
+            reference=base.path,
+            digest=f"sha256:{partition_digest(path)}" if digest and path.is_file() else "",
+        )
+    return BaseImage(
+        reference=str(getattr(base, "reference", base.detail())),
+        digest=str(getattr(base, "digest", None) or ""),
+    )
 
 
 def tools(builder: str) -> dict[str, str]:
@@ -46,14 +52,21 @@ def tools(builder: str) -> dict[str, str]:
         name, _, version = one.strip().rpartition(" ")
         if name and version:
             found[name] = version
-    for name, program, option in (("squashfs-tools", "mksquashfs", "-version"), ("debootstrap", "debootstrap", "--version")):
-        with suppress(NeedsInstallError, CommandFailedError):  # nothing to fail a finished build for
+    for name, program, option in (
+        ("squashfs-tools", "mksquashfs", "-version"),
+        ("debootstrap", "debootstrap", "--version"),
+    ):
+        with suppress(
+            NeedsInstallError, CommandFailedError
+        ):  # nothing to fail a finished build for
             said = _VERSION.search(shell.run([program, option], check=False, timeout=30).stdout)
             found |= {name: said[0]} if said else {}
     return found
 
 
-def described(manifest: Manifest, contents: Contents, definition: str, base: BaseImage, command: Sequence[str]) -> Manifest:
+def described(
+    manifest: Manifest, contents: Contents, definition: str, base: BaseImage, command: Sequence[str]
+) -> Manifest:
     """A manifest with where the image comes from.
 
     Args:

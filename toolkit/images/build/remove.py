@@ -21,7 +21,14 @@ def subordinate_range(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     fields = (line.split(":") for line in lines)
-    return next(((int(start), int(length)) for name, start, length in (f for f in fields if len(f) == 3) if name in names), None)
+    return next(
+        (
+            (int(start), int(length))
+            for name, start, length in (f for f in fields if len(f) == 3)
+            if name in names
+        ),
+        None,
+    )
 
 
 def remove(directory: Path) -> bool:
@@ -49,8 +56,14 @@ def _remove_mapped(directory: Path) -> None:
         assert process.stdin
         assert process.stdout
         if process.stdout.readline():
-            for program, own, (start, length) in (("newuidmap", os.getuid(), users), ("newgidmap", os.getgid(), groups)):
-                subprocess.run([program, str(process.pid), "0", str(own), "1", "1", str(start), str(length)], check=True)
+            for program, own, (start, length) in (
+                ("newuidmap", os.getuid(), users),
+                ("newgidmap", os.getgid(), groups),
+            ):
+                subprocess.run(
+                    [program, str(process.pid), "0", str(own), "1", "1", str(start), str(length)],
+                    check=True,
+                )
             process.stdin.write("go\n")
         process.communicate(timeout=300)
     except (OSError, subprocess.SubprocessError):

@@ -1,13 +1,15 @@
 """What makes two builds from the same packages equal, to the last byte. Pure.
 
-Steps get the same environment everywhere, and what they leave is made independent of when, where and how fast they ran:
+Steps get the same environment everywhere, and what they leave is made independent of when, where
+and how fast they ran:
 
 - Times: what a step made or changed gets the time ``EPOCH``. Files of packages keep the times that they came with.
 - Byte code: ``marshal`` marks an object as shared by how often the whole process refers to it, so the same source gives other bytes in
   another process (python/cpython#78274). It is written again without such marks. That makes it 0.4 % of an image larger and as fast.
 - Logs and caches that tell when something was installed are dropped: ``is_dropped``.
 
-Whatever else a step makes from the time, from random numbers or from the number of cores, is its own business.
+Whatever else a step makes from the time, from random numbers or from the number of cores, is its
+own business.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ from __future__ import annotations
 import re
 
 EPOCH = 315619200  # 1980-01-02: no earlier time can be written in a wheel
-# Python orders sets by their hashes and writes byte code of whatever is imported; compilers and archivers write the time.
-ENVIRONMENT = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+# Python orders sets by their hashes and writes byte code of whatever is imported; compilers and
+# archivers write the time.
+ENVIRONMENT = {
+    "SOURCE_DATE_EPOCH": str(EPOCH),
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 _DROPPED = re.compile(
     r"var/log/(?:apt/.*|(?:alternatives|bootstrap|dpkg|fontconfig)\.log|[bw]tmp|faillog|lastlog|tallylog)"
@@ -24,8 +31,9 @@ _DROPPED = re.compile(
     r"|var/lib/(?:dpkg/[^/]*-old|apt/lists/.*)"
 )
 
-# Reads names of byte code from a file, each ended by a zero byte. Version 2 of the format has no marks of shared objects; what it cannot
-# express (constant slices, since Python 3.14) stays as it is.
+# Reads names of byte code from a file, each ended by a zero byte. Version 2 of the format has no
+# marks of shared objects; what it cannot express (constant slices, since Python 3.14) stays as it
+# is.
 BYTE_CODE = """\
 import importlib.util, marshal, sys
 with open(sys.argv[1], "rb") as stream:

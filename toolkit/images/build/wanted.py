@@ -46,7 +46,9 @@ def state_of(resolved: Resolved) -> str:
     try:
         state = path.stat()
     except OSError as error:
-        raise ImageMissingError(f"the base of {resolved.name} cannot be read: {error.strerror}", place=str(path)) from None
+        raise ImageMissingError(
+            f"the base of {resolved.name} cannot be read: {error.strerror}", place=str(path)
+        ) from None
     return f"{state.st_ino} {state.st_size} {state.st_mtime_ns}"
 
 

@@ -1,8 +1,9 @@
 """Building exactly what a lock says: nothing of the recipe changes, but where its packages come from. Pure.
 
-A build takes packages through what the machine lends it (``loan``). So a lock becomes another loan: pip finds the locked files in a
-directory and nothing else, and apt gets a preference for every version, and a question that it asks of the mirror after each update. The
-steps are the same words in an open build and in a locked one, and each engine lends alike.
+A build takes packages through what the machine lends it (``loan``). So a lock becomes another loan:
+pip finds the locked files in a directory and nothing else, and apt gets a preference for every
+version, and a question that it asks of the mirror after each update. The steps are the same words
+in an open build and in a locked one, and each engine lends alike.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
-_NOT_CONTENTS = ("name", "detail", "imports", "checks", "installed", "brings", "requirements", "replaces", "index")  # of a piece
+_NOT_CONTENTS = (
+    "name",
+    "detail",
+    "imports",
+    "checks",
+    "installed",
+    "brings",
+    "requirements",
+    "replaces",
+    "index",
+)  # of a piece
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
@@ -38,7 +49,8 @@ _REWRITE = f"""
     fi"""
 _PIN = 1001  # priority from which on apt would even take an older version
 
-# After an update: every version that neither the image nor the mirror has is named, and the update fails.
+# After an update: every version that neither the image nor the mirror has is named, and the update
+# fails.
 SCRIPT = f"""\
 set -eu
 {{
@@ -66,18 +78,29 @@ END {{
 
 def parts(resolved: Resolved) -> dict[str, str]:
     """Hashes of what a recipe consists of, by name: for saying which part has changed."""
-    found = {"base": _hash((*resolved.base.header(), *resolved.base.setup(), *resolved.base.finish()))}
+    found = {
+        "base": _hash((*resolved.base.header(), *resolved.base.setup(), *resolved.base.finish()))
+    }
     for piece in resolved.pieces:
         name = piece.name
         while name in found:  # packages of several steps may come under one name
             name += "+"
-        found[name] = _hash(repr(value) for key, value in msgspec.structs.asdict(piece).items() if key not in _NOT_CONTENTS)
+        found[name] = _hash(
+            repr(value)
+            for key, value in msgspec.structs.asdict(piece).items()
+            if key not in _NOT_CONTENTS
+        )
     return found
 
 
 def build_requirements(resolved: Resolved) -> dict[str, str]:
     """Packages of Python that the build stage asks for by name and version."""
-    lines = (line for piece in resolved.pieces for line in getattr(piece, "build_lines", ()) if line.lstrip().startswith("pip "))
+    lines = (
+        line
+        for piece in resolved.pieces
+        for line in getattr(piece, "build_lines", ())
+        if line.lstrip().startswith("pip ")
+    )
     return {found["name"]: found["version"] for line in lines for found in _NAMED.finditer(line)}
 
 
@@ -90,7 +113,11 @@ def changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]
     if recipe_hash == lock.recipe_hash:
         return ()
     now, details = parts(resolved), {piece.name: piece.detail for piece in resolved.pieces}
-    added = (f"{name} is new: {details.get(name.rstrip('+'), '')}".rstrip(": ") for name in now if name not in lock.parts)
+    added = (
+        f"{name} is new: {details.get(name.rstrip('+'), '')}".rstrip(": ")
+        for name in now
+        if name not in lock.parts
+    )
     gone = (f"{name} is gone" for name in lock.parts if name not in now)
     changed = (
         f"{name} has changed: {details.get(name.rstrip('+'), '')}".rstrip(": ")
@@ -110,7 +137,8 @@ def locked_base(base: Base, lock: Lock) -> Base:
 def locked_definition(definition: str, lock: Lock) -> str:
     """Return a definition for Apptainer of which two builds are equal.
 
-    Its labels do not say when it was built, but when it was locked, and byte code is written again at the end (``reproducible``).
+    Its labels do not say when it was built, but when it was locked, and byte code is written again
+    at the end (``reproducible``).
     """
     when = datetime.fromtimestamp(lock.epoch, timezone.utc).isoformat(timespec="seconds")
     head, section, labels = definition.rpartition("\n%labels\n")
@@ -146,7 +174,10 @@ def preferences(lock: Lock) -> str:
     if wrong is not None:
         reason = f"{wrong[:100]!r} is no name or version of a package"
         raise MalformedInputError(reason, place=f"the lock of {lock.name}")
-    return "\n".join(f"Package: {name}\nPin: version {version}\nPin-Priority: {_PIN}\n" for name, version in sorted(both.items()))
+    return "\n".join(
+        f"Package: {name}\nPin: version {version}\nPin-Priority: {_PIN}\n"
+        for name, version in sorted(both.items())
+    )
 
 
 def settings() -> str:

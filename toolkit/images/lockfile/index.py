@@ -1,6 +1,7 @@
 """Where packages of Python come from: indexes, pages and directories as this machine's pip is told to ask, read and fetched by ourselves.
 
-pip itself could be asked only within an image, and runs the setup of a package to tell its source's hash.
+pip itself could be asked only within an image, and runs the setup of a package to tell its source's
+hash.
 """
 
 from __future__ import annotations
@@ -62,33 +63,49 @@ class Index:
         if not _NAME.match(name):  # an image may call a package anything; no index has such a one
             return []
         found = [file for place in self._links for file in self._cached(place)]
-        return found + [file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")]
+        return found + [
+            file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")
+        ]
 
     def further(self, name: str) -> list[File]:
         """Return the files that only the further indexes have; errors as ``files``."""
         if not _NAME.match(name):
             return []
-        return [file for index in self._further for file in self._cached(f"{index}/{normal(name)}/")]
+        return [
+            file for index in self._further for file in self._cached(f"{index}/{normal(name)}/")
+        ]
 
     def _page(self, place: str) -> tuple[File, ...]:
         path = _local(place)
-        if path is not None and not (path / "index.html").is_file() and path.suffix not in (".html", ".htm"):
+        if (
+            path is not None
+            and not (path / "index.html").is_file()
+            and path.suffix not in (".html", ".htm")
+        ):
             entries = sorted(path.iterdir()) if path.is_dir() else ()
             return tuple(File(name=one.name, url=one.as_uri()) for one in entries if one.is_file())
         if path is not None:
             page = path / "index.html" if path.is_dir() else path
             # As by HTTP, links are relative to the directory.
-            return offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False) if page.is_file() else ()
+            return (
+                offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
+                if page.is_file()
+                else ()
+            )
         try:
             with self._open(place) as (stream, kind):
-                return offered(web.body(stream, _MOST_PAGE).decode("utf-8"), place, is_json="json" in kind)
+                return offered(
+                    web.body(stream, _MOST_PAGE).decode("utf-8"), place, is_json="json" in kind
+                )
         except _MissingError:
             return ()
         except ValueError as error:  # MalformedInputError among them
             reason = f"the package index answers what no index does: {error}"
             raise MalformedInputError(reason, place=_shown(place)) from None
         except web.FAILURES as error:
-            raise CommandFailedError(f"the package index broke off: {error}", place=_shown(place)) from None
+            raise CommandFailedError(
+                f"the package index broke off: {error}", place=_shown(place)
+            ) from None
 
     def _open(self, place: str) -> _Opened:
         try:
@@ -160,7 +177,9 @@ def _request(place: str) -> Request:
     request = Request(bare, headers={"Accept": _ACCEPT, "User-Agent": "toolkit"})
     if parts.username:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+        request.add_unredirected_header(
+            "Authorization", f"Basic {base64.b64encode(login.encode()).decode()}"
+        )
     return request
 
 

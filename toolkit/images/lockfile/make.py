@@ -12,7 +12,13 @@ from pathlib import Path
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import BuildError, CommandFailedError, ConfigError, ImageMissingError, ToolkitError
+from toolkit.errors import (
+    BuildError,
+    CommandFailedError,
+    ConfigError,
+    ImageMissingError,
+    ToolkitError,
+)
 from toolkit.files import read_toml
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import lend
@@ -23,7 +29,14 @@ from toolkit.images.build.host_mounts import ROOT, Loan, bind_option
 from toolkit.images.build.provenance import base_image
 from toolkit.images.build.wanted import wanted_hash
 from toolkit.images.build.workspace import Workspace, workspace
-from toolkit.images.lockfile.apply import build_requirements, changes, locked_loan, missing, parts, with_build_packages
+from toolkit.images.lockfile.apply import (
+    build_requirements,
+    changes,
+    locked_loan,
+    missing,
+    parts,
+    with_build_packages,
+)
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipe import library
@@ -54,11 +67,17 @@ def read(path: Path, resolved: Resolved) -> Lock:
         ConfigError: it is not there, or broken, or the recipe has changed since; says what.
     """
     if not path.is_file():
-        raise ConfigError(f"{resolved.name} has no lock", place=str(path), next_step=f"toolkit image lock {resolved.name}")
+        raise ConfigError(
+            f"{resolved.name} has no lock",
+            place=str(path),
+            next_step=f"toolkit image lock {resolved.name}",
+        )
     lock = read_toml(path, Lock, named=True)  # beside the recipe that the user named
     if lock.format != FORMAT:
         raise ConfigError(
-            f"the lock is of format {lock.format}, not {FORMAT}", place=str(path), next_step=f"toolkit image lock {resolved.name}"
+            f"the lock is of format {lock.format}, not {FORMAT}",
+            place=str(path),
+            next_step=f"toolkit image lock {resolved.name}",
         )
     changed = changes(lock, resolved, library.recipe_hash(resolved))
     if changed:
@@ -91,7 +110,9 @@ def make(recipe: str, epoch: int) -> Lock:
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
         epoch=epoch,
-        base=manifest.base if manifest.base and manifest.base.digest else base_image(resolved.base, digest=True),
+        base=manifest.base
+        if manifest.base and manifest.base.digest
+        else base_image(resolved.base, digest=True),
         parts=parts(resolved),
         tools=manifest.tools,
         apt=found.packages.apt,
@@ -100,7 +121,9 @@ def make(recipe: str, epoch: int) -> Lock:
         layers=manifest.layers,
         products=manifest.products,
     )
-    return with_build_packages(lock, build_packages(image, resolved, lock)) if found.debian else lock
+    return (
+        with_build_packages(lock, build_packages(image, resolved, lock)) if found.debian else lock
+    )
 
 
 def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
@@ -119,7 +142,11 @@ def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
 
 
 def _index(resolved: Resolved) -> Index:
-    lines = (line for piece in resolved.pieces for line in (*piece.lines, *getattr(piece, "build_lines", ())))
+    lines = (
+        line
+        for piece in resolved.pieces
+        for line in (*piece.lines, *getattr(piece, "build_lines", ()))
+    )
     further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
     return Index(host.pip_settings_here(), dict.fromkeys(further))
 
@@ -134,7 +161,11 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
         key = chain(library.staged(resolved), manifest.base.digest).base_key
         kept = Cache(store.images_directory()).find(BASES, key)
         path = kept.path if kept else ""
-    return {normal(name): version for name, version in contents(path).packages.pip.items()} if path else {}
+    return (
+        {normal(name): version for name, version in contents(path).packages.pip.items()}
+        if path
+        else {}
+    )
 
 
 def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
@@ -143,7 +174,13 @@ def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[
         brought = of_base.get(normal(one.name)) == one.version
         file = None if brought else _origin(one, index)
         bare = Pinned(name=one.name, version=one.version)
-        known = msgspec.structs.replace(bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)) if file else bare
+        known = (
+            msgspec.structs.replace(
+                bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)
+            )
+            if file
+            else bare
+        )
         pinned.setdefault(one.name, known)
     return tuple(pinned.values())
 
@@ -170,7 +207,15 @@ def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tu
         offered = index.files(name) if has.get(normal(name)) != version else []
         file = for_python(name, version, found.python, platform.machine(), offered, _glibc(found))
         if file:
-            pinned.append(Pinned(name=name, version=version, file=file.name, sha256=index.digest(file), source=is_source(file.name)))
+            pinned.append(
+                Pinned(
+                    name=name,
+                    version=version,
+                    file=file.name,
+                    sha256=index.digest(file),
+                    source=is_source(file.name),
+                )
+            )
     return tuple(pinned)
 
 
@@ -187,8 +232,12 @@ def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[st
     Raises:
         BuildError: it has not, or apt cannot be asked.
     """
-    wanted = sorted({package.partition("=")[0] for piece in resolved.pieces for package in piece.build_packages})
-    script = f"mkdir -p {ROOT}/w/lists/partial {ROOT}/w/cache/archives/partial; apt-get -qq update >&2; "
+    wanted = sorted(
+        {package.partition("=")[0] for piece in resolved.pieces for package in piece.build_packages}
+    )
+    script = (
+        f"mkdir -p {ROOT}/w/lists/partial {ROOT}/w/cache/archives/partial; apt-get -qq update >&2; "
+    )
     script += f"apt-get -s install --no-install-recommends {' '.join(wanted)}" if wanted else "true"
     with workspace(Path(image.path).parent) as place:
         files = place.scratch / "none"
@@ -199,8 +248,14 @@ def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[st
     if gone:
         raise _moved_on(lock.name, gone)
     if not said.ok:
-        raise BuildError("apt could not be asked what a build needs", place=image.path, details=said.tail())
-    return {found["name"]: found["version"] for found in _INSTALLED.finditer(said.stdout) if found["name"] not in lock.apt}
+        raise BuildError(
+            "apt could not be asked what a build needs", place=image.path, details=said.tail()
+        )
+    return {
+        found["name"]: found["version"]
+        for found in _INSTALLED.finditer(said.stdout)
+        if found["name"] not in lock.apt
+    }
 
 
 def _with_lists(loan: Loan, resolved: Resolved) -> Loan:
@@ -224,9 +279,26 @@ def _asked(image: FoundImage, loan: Loan, place: Workspace, script: str) -> shel
     (place.scratch / "host" / "w").mkdir()
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
-    argv = [program, "--silent", "exec", "--containall", "--cleanenv", "--env", f"APT_CONFIG={ROOT}/apt.conf", *mounts, image.path]
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(Path.home()), "LC_ALL": "C.UTF-8", **host.proxies()}
-    return shell.run([*argv, "/bin/sh", "-ec", script], env=environment, cwd="/", timeout=_PATIENCE, check=False)
+    argv = [
+        program,
+        "--silent",
+        "exec",
+        "--containall",
+        "--cleanenv",
+        "--env",
+        f"APT_CONFIG={ROOT}/apt.conf",
+        *mounts,
+        image.path,
+    ]
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+        **host.proxies(),
+    }
+    return shell.run(
+        [*argv, "/bin/sh", "-ec", script], env=environment, cwd="/", timeout=_PATIENCE, check=False
+    )
 
 
 def _moved_on(name: str, gone: Iterable[str]) -> BuildError:
@@ -253,7 +325,10 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
     """
     index = _index(resolved)
     place = f"the lock of {lock.name}"
-    kept_at = {one: images / _FILES / sha256(one.sha256, place) / file_name(one.file, place) for one in lock.files}
+    kept_at = {
+        one: images / _FILES / sha256(one.sha256, place) / file_name(one.file, place)
+        for one in lock.files
+    }
     target.mkdir()
     gone: list[str] = []
     for one, kept in kept_at.items():
@@ -279,7 +354,11 @@ def _fitting(one: Pinned, index: Index) -> Iterator[File]:
     """Places of a file; the recipe's own indexes are asked when the others are done."""
     for look in (index.files, index.further):
         try:
-            yield from (file for file in look(one.name) if file.name == one.file and file.sha256 in ("", one.sha256))
+            yield from (
+                file
+                for file in look(one.name)
+                if file.name == one.file and file.sha256 in ("", one.sha256)
+            )
         except CommandFailedError:
             if look == index.files:
                 raise

@@ -42,7 +42,11 @@ def matches(file: str, name: str, version: str) -> bool:
     """Whether a file is a wheel or the source of this version of this package."""
     if file.endswith(".whl"):
         parts = file.removesuffix(".whl").split("-")
-        return len(parts) in (5, 6) and normal(parts[0]) == normal(name) and _same_version(parts[1], version)
+        return (
+            len(parts) in (5, 6)
+            and normal(parts[0]) == normal(name)
+            and _same_version(parts[1], version)
+        )
     ending = next((one for one in _SOURCES if file.endswith(one)), None)
     if ending is None:
         return False
@@ -52,11 +56,17 @@ def matches(file: str, name: str, version: str) -> bool:
 
 def tags(wheel: str) -> frozenset[str]:
     """All tags that a wheel's name stands for: ``py2.py3-none-any`` are two."""
-    pythons, abis, platforms = (part.split(".") for part in wheel.removesuffix(".whl").split("-")[-3:])
-    return frozenset(f"{python}-{abi}-{platform}" for python in pythons for abi in abis for platform in platforms)
+    pythons, abis, platforms = (
+        part.split(".") for part in wheel.removesuffix(".whl").split("-")[-3:]
+    )
+    return frozenset(
+        f"{python}-{abi}-{platform}" for python in pythons for abi in abis for platform in platforms
+    )
 
 
-def origin(name: str, version: str, installed: Iterable[str], offered: Iterable[File]) -> File | None:
+def origin(
+    name: str, version: str, installed: Iterable[str], offered: Iterable[File]
+) -> File | None:
     """The file that an installed package came from.
 
     Args:
@@ -68,7 +78,9 @@ def origin(name: str, version: str, installed: Iterable[str], offered: Iterable[
     """
     fitting = [file for file in offered if matches(file.name, name, version)]
     wanted = frozenset(installed)
-    wheel = next((file for file in fitting if file.name.endswith(".whl") and tags(file.name) == wanted), None)
+    wheel = next(
+        (file for file in fitting if file.name.endswith(".whl") and tags(file.name) == wanted), None
+    )
     return wheel or next((file for file in fitting if is_source(file.name)), None)
 
 
@@ -93,7 +105,10 @@ def for_python(
     wheels = [file for file in fitting if file.name.endswith(".whl")]
     ranks = _ranks(python, machine, glibc or _NEWEST_GLIBC)
     pure = [file for file in wheels if _PURE in tags(file.name)]
-    native = sorted((file for file in wheels if _rank(file, ranks) is not None), key=lambda file: _rank(file, ranks) or 0)
+    native = sorted(
+        (file for file in wheels if _rank(file, ranks) is not None),
+        key=lambda file: _rank(file, ranks) or 0,
+    )
     return next(iter([*pure, *native, *(file for file in fitting if is_source(file.name))]), None)
 
 
@@ -154,7 +169,11 @@ def offered(page: str, url: str, *, is_json: bool) -> tuple[File, ...]:
     """
     found = _of_json(page, url) if is_json else _of_html(page, url)
     local = urlsplit(url).scheme in ("", "file")
-    return tuple(file for file in found if is_file_name(file.name) and (local or urlsplit(file.url).scheme in ("http", "https")))
+    return tuple(
+        file
+        for file in found
+        if is_file_name(file.name) and (local or urlsplit(file.url).scheme in ("http", "https"))
+    )
 
 
 def _of_json(page: str, url: str) -> Iterator[File]:
@@ -171,14 +190,21 @@ def _of_json(page: str, url: str) -> Iterator[File]:
 # A tag up to the next one, and its link. Python's own parser takes minutes for some kilobytes of
 # "<a ".
 _TAG = re.compile(r"<(?P<tag>a|base)\s(?P<rest>[^<]*)", re.IGNORECASE)
-_LINK = re.compile(r"(?<![\w-])href\s{0,8}=\s{0,8}(?:\"(?P<two>[^\"]*)\"|'(?P<one>[^']*)'|(?P<bare>[^\s>\"']+))", re.IGNORECASE)
+_LINK = re.compile(
+    r"(?<![\w-])href\s{0,8}=\s{0,8}(?:\"(?P<two>[^\"]*)\"|'(?P<one>[^']*)'|(?P<bare>[^\s>\"']+))",
+    re.IGNORECASE,
+)
 _LONGEST_TAG = 8192
 
 
 def _of_html(page: str, url: str) -> Iterator[File]:
     for tag in _TAG.finditer(page):
         link = _LINK.search(tag["rest"][:_LONGEST_TAG])
-        target = _joined(url, html.unescape(link["two"] or link["one"] or link["bare"] or "")) if link else ""
+        target = (
+            _joined(url, html.unescape(link["two"] or link["one"] or link["bare"] or ""))
+            if link
+            else ""
+        )
         if target and tag["tag"].lower() == "base":
             url = target
         elif target:

@@ -12,15 +12,27 @@ from pathlib import Path
 def listing(environment: Mapping[str, str] = os.environ) -> str:
     """The same lines as ``pip config list``: the files, the strongest last, and the variables of the environment."""
     chosen = environment.get("PIP_CONFIG_FILE", "")
-    files = [] if chosen == os.devnull else [*_files(environment), *([Path(chosen)] if chosen else [])]
+    files = (
+        [] if chosen == os.devnull else [*_files(environment), *([Path(chosen)] if chosen else [])]
+    )
     return "\n".join((*_of_files(files), *_of_variables(environment)))
 
 
 def _files(environment: Mapping[str, str]) -> list[Path]:
     """Those of the system, of the user, of this environment."""
-    system = [Path(one) / "pip/pip.conf" for one in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if one]
+    system = [
+        Path(one) / "pip/pip.conf"
+        for one in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+        if one
+    ]
     users = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip/pip.conf"
-    return [*system, Path("/etc/pip.conf"), Path.home() / ".pip/pip.conf", users, Path(sys.prefix) / "pip.conf"]
+    return [
+        *system,
+        Path("/etc/pip.conf"),
+        Path.home() / ".pip/pip.conf",
+        users,
+        Path(sys.prefix) / "pip.conf",
+    ]
 
 
 def _of_files(files: Iterable[Path]) -> Iterator[str]:
@@ -32,7 +44,13 @@ def _of_files(files: Iterable[Path]) -> Iterator[str]:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, OSError, UnicodeDecodeError):
             continue
-        found.update({f"{section}.{key}": value for section in parser.sections() for key, value in parser.items(section)})
+        found.update(
+            {
+                f"{section}.{key}": value
+                for section in parser.sections()
+                for key, value in parser.items(section)
+            }
+        )
     return (f"{name}={value!r}" for name, value in found.items())
 
 

@@ -11,9 +11,12 @@ from toolkit.model.catalogue import Release
 
 # What a base may hold, in the words of blocks and of what they need.
 HOLDABLE = ("compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch")
-_REFERENCE = re.compile(r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?")
+_REFERENCE = re.compile(
+    r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?"
+)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not read.
+# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not
+# read.
 _PRELUDE_OF_DOCKER = (
     'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done',
     "if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi",
@@ -82,7 +85,12 @@ class Debootstrap(Base, frozen=True, kw_only=True):
 
     def header(self) -> tuple[str, ...]:
         include = (f"Include: {' '.join(self.packages)}",) if self.packages else ()
-        return ("Bootstrap: debootstrap", f"OSVersion: {self.release}", "MirrorURL: {{ mirror }}", *include)
+        return (
+            "Bootstrap: debootstrap",
+            f"OSVersion: {self.release}",
+            "MirrorURL: {{ mirror }}",
+            *include,
+        )
 
     def dockerfile(self) -> str:
         return f"debian:{self.release}-slim"
@@ -100,7 +108,9 @@ class Debootstrap(Base, frozen=True, kw_only=True):
         )
 
     def finish(self) -> tuple[str, ...]:
-        return (f"echo '# The mirror of the build is not kept. Write: deb <your mirror> {self.release} main' > /etc/apt/sources.list",)
+        return (
+            f"echo '# The mirror of the build is not kept. Write: deb <your mirror> {self.release} main' > /etc/apt/sources.list",
+        )
 
 
 class LocalImage(Base, frozen=True, kw_only=True):
@@ -168,7 +178,10 @@ class Docker(Base, frozen=True, kw_only=True):
         return frozenset(self.has)
 
     def header(self) -> tuple[str, ...]:
-        return ("Bootstrap: docker", f"From: {self.image}{f'@{self.digest}' if self.digest else ''}")
+        return (
+            "Bootstrap: docker",
+            f"From: {self.image}{f'@{self.digest}' if self.digest else ''}",
+        )
 
     def dockerfile(self) -> str:
         return f"{self.image}{f'@{self.digest}' if self.digest else ''}"
@@ -210,7 +223,9 @@ class Ngc(Base, frozen=True, kw_only=True):
         try:
             return catalogue.find(self.framework, self.release)
         except ToolkitError as error:
-            raise ValueError(f"{error.cause}{f'; close: {error.close}' if error.close else ''}") from None
+            raise ValueError(
+                f"{error.cause}{f'; close: {error.close}' if error.close else ''}"
+            ) from None
 
     @property
     def reference(self) -> str:
@@ -236,4 +251,9 @@ class Ngc(Base, frozen=True, kw_only=True):
         return f"NGC {self.framework} {self.release}"
 
 
-BASES: dict[str, type[Base]] = {"debootstrap": Debootstrap, "docker": Docker, "localimage": LocalImage, "ngc": Ngc}
+BASES: dict[str, type[Base]] = {
+    "debootstrap": Debootstrap,
+    "docker": Docker,
+    "localimage": LocalImage,
+    "ngc": Ngc,
+}

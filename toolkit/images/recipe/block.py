@@ -7,7 +7,9 @@ import re
 from toolkit.model.base import Model
 
 CHECKS = "/opt/toolkit/checks"  # where an image keeps what proves it
-VENV = "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
+VENV = (
+    "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
+)
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
 LENT = "/mnt/wheels"  # where an earlier build's products are, if somebody lends them
 

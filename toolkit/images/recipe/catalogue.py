@@ -57,7 +57,12 @@ def _written() -> Written:
 def releases() -> tuple[Release, ...]:
     """Every release that is known, the newest first, by framework."""
     written = _written()
-    return tuple(sorted((_release(entry, written) for entry in written.releases), key=lambda one: (one.framework, _newest_first(one))))
+    return tuple(
+        sorted(
+            (_release(entry, written) for entry in written.releases),
+            key=lambda one: (one.framework, _newest_first(one)),
+        )
+    )
 
 
 def _newest_first(release: Release) -> tuple[int, int]:
@@ -74,7 +79,9 @@ def _release(entry: Entry, written: Written) -> Release:
             continue
         whole = stated if isinstance(stated, Stated) else Stated(value=stated)
         source = written.sources[whole.source or entry.source]
-        facts[name] = Fact(value=whole.value, source=source, note=written.notes[whole.note] if whole.note else "")
+        facts[name] = Fact(
+            value=whole.value, source=source, note=written.notes[whole.note] if whole.note else ""
+        )
     return Release(framework=entry.framework, release=entry.release, facts=facts)
 
 
@@ -91,7 +98,10 @@ def find(framework: str, release: str) -> Release:
     """
     if framework not in frameworks():
         raise UnknownImageError(
-            f"the catalogue has no framework {framework!r}", choices=frameworks(), value=framework, next_step="toolkit image list"
+            f"the catalogue has no framework {framework!r}",
+            choices=frameworks(),
+            value=framework,
+            next_step="toolkit image list",
         )
     known = {one.release: one for one in releases() if one.framework == framework}
     if release not in known:
@@ -109,7 +119,13 @@ def named(text: str) -> Release | None:
     name = text.removeprefix("docker://").rsplit("/", 1)[-1]
     wanted = {name, text.removeprefix("docker://")}
     return next(
-        (one for one in releases() if wanted & {one.name, one.reference, one.reference.rsplit("/", 1)[-1]} and _same_place(text, one)), None
+        (
+            one
+            for one in releases()
+            if wanted & {one.name, one.reference, one.reference.rsplit("/", 1)[-1]}
+            and _same_place(text, one)
+        ),
+        None,
     )
 
 

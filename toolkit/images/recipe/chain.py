@@ -95,7 +95,9 @@ def _links(stages: Stages, steps: Sequence[Step], key: str, products: str = "") 
     for step in steps:
         script = "\n".join((*stages.prelude, "set -x", *step.lines)) + "\n"
         key = _sha256((key, script, products if step.products else ""))
-        links.append(Link(name=step.name, detail=step.detail, script=script, key=key, products=step.products))
+        links.append(
+            Link(name=step.name, detail=step.detail, script=script, key=key, products=step.products)
+        )
     return tuple(links)
 
 

@@ -25,7 +25,11 @@ def version(manifest: Manifest) -> str:
 def for_cpus(manifest: Manifest) -> bool:
     """Whether a framework in it says that it was built without CUDA, and none that it was built with it."""
     versions = manifest.frameworks.values()
-    return any(one.endswith("+cpu") for one in versions) and not any(_TORCH.search(one) for one in versions) and not version(manifest)
+    return (
+        any(one.endswith("+cpu") for one in versions)
+        and not any(_TORCH.search(one) for one in versions)
+        and not version(manifest)
+    )
 
 
 def compat(manifest: Manifest) -> bool:

@@ -12,7 +12,9 @@ from toolkit.images.recipe.names import feature_names, recipe_names
 from toolkit.model.catalogue import Release
 
 
-def draft(name: str, origin: str, things: Iterable[str], packages: Iterable[str], *, here: str) -> str:
+def draft(
+    name: str, origin: str, things: Iterable[str], packages: Iterable[str], *, here: str
+) -> str:
     """The text of a recipe.
 
     Args:
@@ -29,11 +31,18 @@ def draft(name: str, origin: str, things: Iterable[str], packages: Iterable[str]
     wrong = next((thing for thing in wanted if thing not in choices), None)
     if wrong is not None:
         raise UsageError(
-            f"nothing is known by {wrong}", place="--with", choices=choices, value=wrong, next_step=f"one of {', '.join(choices)}"
+            f"nothing is known by {wrong}",
+            place="--with",
+            choices=choices,
+            value=wrong,
+            next_step=f"one of {', '.join(choices)}",
         )
     release = catalogue.named(origin)
     features = [thing for thing in wanted if thing != "horovod"]
-    lines = [f"# After a change: toolkit image build {name}.toml", f"summary = {json.dumps(_summary(origin, wanted), ensure_ascii=False)}"]
+    lines = [
+        f"# After a change: toolkit image build {name}.toml",
+        f"summary = {json.dumps(_summary(origin, wanted), ensure_ascii=False)}",
+    ]
     lines += [f"extends = {json.dumps(origin)}"] if origin in recipe_names() else []
     lines += [f"features = {json.dumps(features)}"] if features else []
     lines += [] if origin in recipe_names() else _base(origin, release, here)
@@ -48,9 +57,20 @@ def _summary(origin: str, things: Iterable[str]) -> str:
 
 def _base(origin: str, release: Release | None, here: str) -> list[str]:
     if origin.endswith(".sif"):
-        return ["", "[base]", 'kind = "localimage"', f"path = {json.dumps(str(PurePosixPath(here) / origin), ensure_ascii=False)}"]
+        return [
+            "",
+            "[base]",
+            'kind = "localimage"',
+            f"path = {json.dumps(str(PurePosixPath(here) / origin), ensure_ascii=False)}",
+        ]
     if release is not None:
-        space = ["", "# In MB; NVIDIA's images are large.", "[space]", "image = 12000", "build = 50000"]
+        space = [
+            "",
+            "# In MB; NVIDIA's images are large.",
+            "[space]",
+            "image = 12000",
+            "build = 50000",
+        ]
         return [
             "",
             "[base]",
@@ -69,14 +89,31 @@ def _base(origin: str, release: Release | None, here: str) -> list[str]:
             next_step="toolkit image search",
         )
     has = "# What it has already, so that it is not built again: any of compilers, horovod, nccl, openmpi, python, ray, tensorflow, torch"
-    return ["", "[base]", 'kind = "docker"', f"image = {json.dumps(reference)}", has, 'has = ["python"]']
+    return [
+        "",
+        "[base]",
+        'kind = "docker"',
+        f"image = {json.dumps(reference)}",
+        has,
+        'has = ["python"]',
+    ]
 
 
 def _horovod(release: Release | None) -> list[str]:
     framework = release.framework if release else "pytorch"
     operations = ["mpi", "gloo", "nccl"] if release else ["mpi", "gloo"]
-    return ["", "[[steps]]", 'block = "horovod"', f"frameworks = {json.dumps([framework])}", f"operations = {json.dumps(operations)}"]
+    return [
+        "",
+        "[[steps]]",
+        'block = "horovod"',
+        f"frameworks = {json.dumps([framework])}",
+        f"operations = {json.dumps(operations)}",
+    ]
 
 
 def _pip(packages: tuple[str, ...]) -> list[str]:
-    return ["", "[[steps]]", 'block = "pip"', 'name = "extra"', f"packages = {json.dumps(packages)}"] if packages else []
+    return (
+        ["", "[[steps]]", 'block = "pip"', 'name = "extra"', f"packages = {json.dumps(packages)}"]
+        if packages
+        else []
+    )

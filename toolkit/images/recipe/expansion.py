@@ -1,7 +1,7 @@
 """Values that name variables of the base image: ``/opt/bin:${PATH}``. Pure.
 
-Such a value is completed where the base's variables are known: by the shell of a step, by Docker, or
-when the image starts. ``$$`` is a dollar sign.
+Such a value is completed where the base's variables are known: by the shell of a step, by Docker,
+or when the image starts. ``$$`` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from toolkit.images.recipe.words import word
 
-_TOKEN = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)")
+_TOKEN = re.compile(
+    r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)"
+)
 
 
 class Reference(NamedTuple):
@@ -30,7 +32,9 @@ def parts(text: str) -> Iterator[str | Reference]:
     for match in _TOKEN.finditer(text):
         if match["wrong"]:
             raise ValueError(f"{text!r} holds a single $: write ${{NAME}}, or $$ for a dollar sign")
-        yield Reference(match["name"]) if match["name"] else "$" if match["dollar"] else match["text"]
+        yield (
+            Reference(match["name"]) if match["name"] else "$" if match["dollar"] else match["text"]
+        )
 
 
 def literal(text: str) -> str:
@@ -45,7 +49,10 @@ def references(text: str) -> tuple[str, ...]:
 
 def for_shell(text: str) -> str:
     """Return the value as one word of a shell, in double quotes."""
-    shown = "".join(f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$`])', r"\\\1", part) for part in parts(text))
+    shown = "".join(
+        f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$`])', r"\\\1", part)
+        for part in parts(text)
+    )
     while "{{" in shown or "}}" in shown:  # an argument of Apptainer's build
         shown = shown.replace("{{", '{""{').replace("}}", '}""}')
     return f'"{shown}"'
@@ -53,7 +60,10 @@ def for_shell(text: str) -> str:
 
 def for_docker(text: str) -> str:
     """Return the value for ``ENV`` of a Dockerfile, in double quotes."""
-    shown = "".join(f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$])', r"\\\1", part) for part in parts(text))
+    shown = "".join(
+        f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$])', r"\\\1", part)
+        for part in parts(text)
+    )
     return f'"{shown}"'
 
 
@@ -67,7 +77,9 @@ def ordered(values: Mapping[str, str]) -> dict[str, str]:
     while left:
         name = next((one for one in left if not _needed(one, left)), None)
         if name is None:
-            raise ValueError(f"the variables {', '.join(left)} are made of each other's values in the base image")
+            raise ValueError(
+                f"the variables {', '.join(left)} are made of each other's values in the base image"
+            )
         found[name] = left.pop(name)
     return found
 
@@ -82,7 +94,9 @@ def exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterat
     yield from (f"{name}={word(value)}" for name, value in literals.items())
 
 
-def separated(variables: Mapping[str, str], expand: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+def separated(
+    variables: Mapping[str, str], expand: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables that are taken literally, and those that are made of the base's."""
     literals = {name: value for name, value in variables.items() if name not in expand}
     return literals, {name: variables[name] for name in expand}

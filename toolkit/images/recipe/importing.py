@@ -1,8 +1,8 @@
 """A Dockerfile or a Singularity definition that is there already, as a recipe that means the same.
 
-Every instruction becomes a step of its own, in the file's order, and runs in the directory, with the
-variables, the shell and the user that the engine gives it. What a recipe cannot carry is named with
-its line. Where a later step could need it (files, mounts, stages), nothing is imported.
+Every instruction becomes a step of its own, in the file's order, and runs in the directory, with
+the variables, the shell and the user that the engine gives it. What a recipe cannot carry is named
+with its line. Where a later step could need it (files, mounts, stages), nothing is imported.
 """
 
 from __future__ import annotations
@@ -56,9 +56,14 @@ def imported(path: Path, name: str) -> Imported:
     elif "from" in first:
         from toolkit.images.recipe.importers.dockerfile import recipe_of
     else:
-        raise ConfigError("this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)", place=str(path))
+        raise ConfigError(
+            "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
+            place=str(path),
+        )
     base, steps, lost = recipe_of(text, path)
-    return Imported(recipe=_written(name, path, base, steps), lost=tuple(sorted(lost, key=lambda one: one.line)))
+    return Imported(
+        recipe=_written(name, path, base, steps), lost=tuple(sorted(lost, key=lambda one: one.line))
+    )
 
 
 def base_of(reference: str) -> dict[str, Any]:
@@ -73,15 +78,24 @@ def base_of(reference: str) -> dict[str, Any]:
 def variables_of(values: Mapping[str, str]) -> dict[str, Any]:
     """Return ``variables`` and ``expand`` of a step, from values in the form of ``expansion``."""
     expand = [name for name, value in values.items() if references(value)]
-    variables = {name: value if name in expand else value.replace("$$", "$") for name, value in values.items()}
-    return {**({"variables": variables} if variables else {}), **({"expand": expand} if expand else {})}
+    variables = {
+        name: value if name in expand else value.replace("$$", "$")
+        for name, value in values.items()
+    }
+    return {
+        **({"variables": variables} if variables else {}),
+        **({"expand": expand} if expand else {}),
+    }
 
 
 def command_of(text: str) -> dict[str, Any]:
     """Return ``command`` of a step, encoded where a recipe could not carry it as it is."""
     if text.isprintable():
         return {"command": text}
-    encoded = "".join(character if character.isprintable() and character != "\\" else _octal(character) for character in text)
+    encoded = "".join(
+        character if character.isprintable() and character != "\\" else _octal(character)
+        for character in text
+    )
     return {"command": encoded, "encoded": True}
 
 
@@ -89,7 +103,9 @@ def _octal(character: str) -> str:
     return "\\\\" if character == "\\" else "".join(f"\\0{byte:03o}" for byte in character.encode())
 
 
-def _written(name: str, path: Path, base: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]) -> str:
+def _written(
+    name: str, path: Path, base: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]
+) -> str:
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {name}.toml",
         f"summary = {_text(f'from {path.name}')}",

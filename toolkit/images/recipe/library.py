@@ -29,7 +29,12 @@ def recipe_path(recipe: str) -> Path:
         return Path(recipe).expanduser()
     names = recipe_names()
     if recipe not in names:
-        raise UnknownImageError(f"no recipe is called {recipe}", choices=names, value=recipe, next_step="toolkit image list")
+        raise UnknownImageError(
+            f"no recipe is called {recipe}",
+            choices=names,
+            value=recipe,
+            next_step="toolkit image list",
+        )
     return shipped("recipes") / f"{recipe}.toml"
 
 
@@ -57,10 +62,16 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     """A recipe with what it extends in its place."""
     if recipe.extends is None:
         return recipe
-    other = path.parent / recipe.extends if recipe.extends.endswith(".toml") else _named(recipe.extends, path)
+    other = (
+        path.parent / recipe.extends
+        if recipe.extends.endswith(".toml")
+        else _named(recipe.extends, path)
+    )
     if other.resolve() in within:
         circle = " -> ".join(one.stem for one in (*within, other))
-        raise ConfigError(f"recipes extend each other in a circle: {circle}", place=f"{path}, key extends")
+        raise ConfigError(
+            f"recipes extend each other in a circle: {circle}", place=f"{path}, key extends"
+        )
     text = _text(other)
     try:
         base = _with_bases(other, from_toml(text, Recipe), (*within, other.resolve()))
@@ -86,7 +97,11 @@ def feature(name: str) -> Feature:
     names = feature_names()
     if name not in names:
         raise UnknownImageError(
-            f"no feature is called {name}", place="features", choices=names, value=name, next_step=f"one of {', '.join(names)}"
+            f"no feature is called {name}",
+            place="features",
+            choices=names,
+            value=name,
+            next_step=f"one of {', '.join(names)}",
         )
     return read_toml(shipped("recipes") / "features" / f"{name}.toml", Feature)
 
@@ -101,7 +116,11 @@ def _text(path: Path) -> str:
 
 def scripts() -> dict[str, str]:
     """The text of every check, by file name."""
-    return {path.name: path.read_text(encoding="utf-8") for path in package_directory("images/checks").iterdir() if path.is_file()}
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        for path in package_directory("images/checks").iterdir()
+        if path.is_file()
+    }
 
 
 def staged(resolved: Resolved) -> Stages:

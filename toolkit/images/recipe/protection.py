@@ -1,7 +1,7 @@
 """Keep what an image was verified for: later steps of pip replace it only on purpose. Pure.
 
-It becomes their constraints, in the versions that are installed when a step begins: so a base of any
-kind is kept, and a definition means the same without us.
+It becomes their constraints, in the versions that are installed when a step begins: so a base of
+any kind is kept, and a definition means the same without us.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from toolkit.model.base import BadDataError
 CONSTRAINTS = "/opt/toolkit/constraints.txt"
 CONFLICT = "toolkit-conflict: "  # begins the line that names what a step of pip could not install
 FITS = "toolkit-fits: "  # begins the line that names what would fit
-# Frameworks, and what is compiled against them, that a base may hold; only what is installed becomes
-# a constraint.
+# Frameworks, and what is compiled against them, that a base may hold; only what is installed
+# becomes a constraint.
 FRAMEWORKS = (
     *(
         "torch",
@@ -176,7 +176,11 @@ def _require_brought(step: Mapping[str, Any], number: int) -> None:
 def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> None:
     """Move a requirement to where an earlier step has the one that it replaces, if one does."""
     old = next(
-        (one for one in done if one.get("block") == "pip" and name in names_of(map(str, one.get("packages", ())))),
+        (
+            one
+            for one in done
+            if one.get("block") == "pip" and name in names_of(map(str, one.get("packages", ())))
+        ),
         None,
     )
     if old is None:
@@ -192,9 +196,16 @@ def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> Non
 
 def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
     """Return the place before the first step that compiles against frameworks, else the end."""
-    return next((number for number, step in enumerate(done) if step.get("block") == "horovod"), len(done))
+    return next(
+        (number for number, step in enumerate(done) if step.get("block") == "horovod"), len(done)
+    )
 
 
 def replaced(steps: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return what steps replace, wherever it came from."""
-    return frozenset(normal(str(name)) for step in steps if step.get("block") == "pip" for name in step.get("replaces", ()))
+    return frozenset(
+        normal(str(name))
+        for step in steps
+        if step.get("block") == "pip"
+        for name in step.get("replaces", ())
+    )

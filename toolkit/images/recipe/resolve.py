@@ -75,19 +75,27 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
         BadDataError: something in it is unknown or impossible; with the key.
     """
     if not is_image_name(name):
-        raise BadDataError(f"{name!r} cannot be the name of a recipe: letters, digits and . _ + - only")
+        raise BadDataError(
+            f"{name!r} cannot be the name of a recipe: letters, digits and . _ + - only"
+        )
     if not recipe.base:
         raise BadDataError("a recipe needs a base, or another recipe that it extends", "base")
-    for key, text in _strings({"summary": recipe.summary, "base": recipe.base, "steps": recipe.steps}):
+    for key, text in _strings(
+        {"summary": recipe.summary, "base": recipe.base, "steps": recipe.steps}
+    ):
         _require_printable(key, text)
     base = _variant(recipe.base, "base", "kind", BASES)
     for number, step in enumerate(recipe.steps):
         _variant(step, f"steps[{number}]", "block", BLOCKS)
     steps = with_replacements(recipe.steps)
-    blocks = [_variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(steps)]
+    blocks = [
+        _variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(steps)
+    ]
     wanted = [(str(step["block"]), block) for step, block in zip(steps, blocks, strict=True)]
     # The base's own Horovod was built for the framework that is replaced.
-    holds = base.holds - ({"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set())
+    holds = base.holds - (
+        {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
+    )
     kept = tuple(block.piece(holds) for kind, block in wanted if not block.is_held(kind, holds))
     pieces = protected(kept, has_python="python" in holds or isinstance(base, LocalImage))
     _require_different_names(pieces)
@@ -103,19 +111,28 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     )
 
 
-def _variant(data: Mapping[str, Any], place: str, selector: str, known: Mapping[str, type[AnyModel]]) -> AnyModel:
+def _variant(
+    data: Mapping[str, Any], place: str, selector: str, known: Mapping[str, type[AnyModel]]
+) -> AnyModel:
     """The model of ``known`` that the key ``selector`` names, with the other keys as its options."""
     chosen = data.get(selector)
     if chosen is None:
-        raise BadDataError(f"the key {selector!r} is missing; it is one of {', '.join(sorted(known))}", f"{place}.{selector}")
+        raise BadDataError(
+            f"the key {selector!r} is missing; it is one of {', '.join(sorted(known))}",
+            f"{place}.{selector}",
+        )
     if chosen not in known:
-        raise BadDataError(f"there is no {selector} {chosen!r}", f"{place}.{selector}", tuple(known), str(chosen))
+        raise BadDataError(
+            f"there is no {selector} {chosen!r}", f"{place}.{selector}", tuple(known), str(chosen)
+        )
     options = {key: value for key, value in data.items() if key != selector}
     try:
         return convert(options, known[chosen])
     except BadDataError as error:
         choices = (selector, *error.choices) if error.choices else ()
-        raise BadDataError(str(error), f"{place}.{error.key}".rstrip("."), choices, error.value) from None
+        raise BadDataError(
+            str(error), f"{place}.{error.key}".rstrip("."), choices, error.value
+        ) from None
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -134,7 +151,9 @@ def _require_printable(key: str, text: str) -> None:
     """A definition is made of lines: what could end one, or hide in one, is refused."""
     bad = next((character for character in text if not character.isprintable()), None)
     if bad is not None:
-        name = {"\n": "a line break", "\t": "a tab", "\0": "a NUL byte"}.get(bad, f"the character U+{ord(bad):04X}")
+        name = {"\n": "a line break", "\t": "a tab", "\0": "a NUL byte"}.get(
+            bad, f"the character U+{ord(bad):04X}"
+        )
         raise BadDataError(f"{text!r} holds {name}, which a definition cannot carry", key)
 
 
@@ -142,5 +161,8 @@ def _require_different_names(pieces: tuple[Piece, ...]) -> None:
     seen = set(RESERVED)
     for number, piece in enumerate(pieces):
         if piece.lines and piece.name in seen:
-            raise BadDataError(f"the name {piece.name!r} is taken; give this step another `name`", f"steps[{number}].name")
+            raise BadDataError(
+                f"the name {piece.name!r} is taken; give this step another `name`",
+                f"steps[{number}].name",
+            )
         seen.add(piece.name)

@@ -1,7 +1,8 @@
 """The steps of an image in the order in which they run: what every definition is written from, and every builder works by. Pure.
 
-Compilers do not reach an image. What has to be compiled is compiled in a stage of its own, the build stage, on top of the same steps as
-the image itself, and leaves wheels and the like in ``WHEELS``; the image takes them from there. Nothing else of that stage is kept.
+Compilers do not reach an image. What has to be compiled is compiled in a stage of its own, the
+build stage, on top of the same steps as the image itself, and leaves wheels and the like in
+``WHEELS``; the image takes them from there. Nothing else of that stage is kept.
 """
 
 from __future__ import annotations
@@ -101,9 +102,17 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     compiled = [number for number, piece in enumerate(pieces) if piece.build_lines and not in_place]
     first = compiled[0] if compiled else len(pieces)
     path = tuple(dict.fromkeys(directory for piece in pieces for directory in piece.path))
-    # Packages of the first steps come together, since starting apt is slow; a later step brings its own, and disturbs none before it.
+    # Packages of the first steps come together, since starting apt is slow; a later step brings its
+    # own, and disturbs none before it.
     together = len(tuple(takewhile(lambda piece: piece.packages, pieces[:first])))
-    common = (*_apt(pieces[:together]), *(step for number in range(first) for step in _steps(pieces[number], number >= together, in_place)))
+    common = (
+        *_apt(pieces[:together]),
+        *(
+            step
+            for number in range(first)
+            for step in _steps(pieces[number], number >= together, in_place)
+        ),
+    )
     later = tuple(step for piece in pieces[first:] for step in _steps(piece, True, in_place))
     uses_apt = any(piece.packages or piece.build_packages for piece in pieces)
     calls = _checks(pieces)
@@ -111,10 +120,20 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     environment, expanding = _environment(pieces)
     return Stages(
         base=base,
-        prelude=(*_prelude(base, path), *(("# /tmp is part of the image",) if keeps_temporary else ())),
+        prelude=(
+            *_prelude(base, path),
+            *(("# /tmp is part of the image",) if keeps_temporary else ()),
+        ),
         common=common,
         build=_build([pieces[number] for number in compiled]),
-        final=(*later, Step(name="clean", detail="what only the build needed", lines=tuple(_clean(resolved, uses_apt=uses_apt)))),
+        final=(
+            *later,
+            Step(
+                name="clean",
+                detail="what only the build needed",
+                lines=tuple(_clean(resolved, uses_apt=uses_apt)),
+            ),
+        ),
         files=_files(calls, scripts),
         path=path,
         environment=environment,
@@ -155,12 +174,19 @@ def _apt(pieces: Iterable[Piece]) -> Iterator[Step]:
     """What the first steps need from Debian."""
     packages = sorted({package for piece in pieces for package in piece.packages})
     if packages:
-        yield Step(name="apt", detail=plain(", ".join(packages)), lines=(*_first_apt(), *_apt_lines(packages)))
+        yield Step(
+            name="apt",
+            detail=plain(", ".join(packages)),
+            lines=(*_first_apt(), *_apt_lines(packages)),
+        )
 
 
 def _first_apt() -> tuple[str, ...]:
     directory = _DPKG.rsplit("/", 1)[0]
-    return ("# Nobody needs half an image after a power cut.", f"if [ -d {directory} ]; then echo force-unsafe-io > {_DPKG}; fi")
+    return (
+        "# Nobody needs half an image after a power cut.",
+        f"if [ -d {directory} ]; then echo force-unsafe-io > {_DPKG}; fi",
+    )
 
 
 def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
@@ -172,10 +198,15 @@ def _steps(piece: Piece, own_apt: bool, in_place: bool) -> Iterator[Step]:
     before = _apt_lines(sorted(piece.packages)) if own_apt and piece.packages else ()
     lines = piece.lines
     if piece.build_packages and not piece.build_lines:
-        # They come for this step only. What comes with them is marked as automatic, and goes with them.
+        # They come for this step only. What comes with them is marked as automatic, and goes with
+        # them.
         packages = " ".join(sorted(piece.build_packages))
         only = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
-        lines = (*_apt_lines(sorted(piece.build_packages)), *lines, f"apt-get -qq -y autoremove --purge {only} {packages}")
+        lines = (
+            *_apt_lines(sorted(piece.build_packages)),
+            *lines,
+            f"apt-get -qq -y autoremove --purge {only} {packages}",
+        )
     if piece.build_lines and in_place:  # the base has compilers: there is no build stage
         lines = (*piece.build_lines, *lines, f"rm -rf {WHEELS}")
     if before or lines:
@@ -193,11 +224,19 @@ def _build(pieces: Iterable[Piece]) -> tuple[Step, ...]:
     """What the build stage does beyond the common steps."""
     known = tuple(pieces)
     packages = sorted({package for piece in known for package in piece.build_packages})
-    apt = (Step(name="compilers", detail=plain(", ".join(packages)), lines=_apt_lines(packages)),) if packages else ()
+    apt = (
+        (Step(name="compilers", detail=plain(", ".join(packages)), lines=_apt_lines(packages)),)
+        if packages
+        else ()
+    )
     return (
         *apt,
         *(
-            Step(name=f"{piece.name}-build", detail=plain(piece.detail), lines=(f"mkdir -p {WHEELS}", *piece.build_lines))
+            Step(
+                name=f"{piece.name}-build",
+                detail=plain(piece.detail),
+                lines=(f"mkdir -p {WHEELS}", *piece.build_lines),
+            )
             for piece in known
         ),
     )
@@ -219,12 +258,22 @@ def _checks(pieces: Iterable[Piece]) -> tuple[CheckCall, ...]:
     modules = tuple(dict.fromkeys(chain.from_iterable(piece.imports for piece in known)))
     packages = tuple(dict.fromkeys(chain.from_iterable(piece.installed for piece in known)))
     arguments = (*modules, *(("--of", *packages) if packages else ()))
-    imports = CheckCall(name="imports", command=f"python3 imports.py {' '.join(map(word, arguments))}", scripts=("imports.py",))
-    return (*((imports,) if arguments else ()), *chain.from_iterable(piece.checks for piece in known))
+    imports = CheckCall(
+        name="imports",
+        command=f"python3 imports.py {' '.join(map(word, arguments))}",
+        scripts=("imports.py",),
+    )
+    return (
+        *((imports,) if arguments else ()),
+        *chain.from_iterable(piece.checks for piece in known),
+    )
 
 
 def _files(calls: Iterable[CheckCall], scripts: Mapping[str, str]) -> dict[str, str]:
     known = tuple(calls)
     names = sorted({script for call in known for script in call.scripts})
     lines = "".join(f"check {call.name} {call.command}\n" for call in known)
-    return {**{f"{CHECKS}/{name}": scripts[name] for name in names}, f"{CHECKS}/run": f"{_RUNNER}{lines}exit $status\n"}
+    return {
+        **{f"{CHECKS}/{name}": scripts[name] for name in names},
+        f"{CHECKS}/run": f"{_RUNNER}{lines}exit $status\n",
+    }

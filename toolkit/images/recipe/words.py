@@ -1,7 +1,8 @@
 """Values of a recipe in the text of a definition.
 
-Apptainer replaces ``{{ name }}`` everywhere in a definition before it looks at anything else, and has no way to write two braces. In a
-word of the shell they can be kept apart by quotes; in plain text they cannot, so there a blank is put between.
+Apptainer replaces ``{{ name }}`` everywhere in a definition before it looks at anything else, and
+has no way to write two braces. In a word of the shell they can be kept apart by quotes; in plain
+text they cannot, so there a blank is put between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Who we are to a registry: from what the user has already told Docker, Apptainer or Podman, or from ``$NGC_API_KEY``.
 
-What is found here goes to a registry or an engine in memory, or to a program in its environment; never into an argument, which every user
-of the machine can read, and never into a log, a definition or an image.
+What is found here goes to a registry or an engine in memory, or to a program in its environment;
+never into an argument, which every user of the machine can read, and never into a log, a definition
+or an image.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def _in_file(path: Path, registry: str) -> Credentials | None:
     helpers: dict[str, Any] = named if isinstance(named, dict) else {}
     for key in keys:
         helper = helpers.get(key) or (data.get("credsStore") if not _plain(data, key) else None)
-        found = _from_helper(str(helper), key) if helper else _from_entry(_entry(data, key), str(path))
+        found = (
+            _from_helper(str(helper), key) if helper else _from_entry(_entry(data, key), str(path))
+        )
         if found:
             return found
     return None
@@ -106,12 +109,21 @@ def _plain(data: Mapping[str, Any], key: str) -> bool:
 
 def _from_entry(entry: Mapping[str, Any], origin: str) -> Credentials | None:
     try:
-        user, _, secret = base64.b64decode(entry.get("auth", ""), validate=True).decode().partition(":")
+        user, _, secret = (
+            base64.b64decode(entry.get("auth", ""), validate=True).decode().partition(":")
+        )
     except (binascii.Error, UnicodeDecodeError, TypeError, ValueError):
         return None
-    user, secret = user or str(entry.get("username", "")), secret.rstrip("\0") or str(entry.get("password", ""))
+    user, secret = (
+        user or str(entry.get("username", "")),
+        secret.rstrip("\0") or str(entry.get("password", "")),
+    )
     token = str(entry.get("identitytoken") or entry.get("registrytoken") or "")
-    return Credentials(user=user, secret=secret, token=token, origin=origin) if secret or token else None
+    return (
+        Credentials(user=user, secret=secret, token=token, origin=origin)
+        if secret or token
+        else None
+    )
 
 
 def _from_helper(helper: str, key: str) -> Credentials | None:

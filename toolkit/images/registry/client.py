@@ -12,7 +12,12 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, UnknownImageError
+from toolkit.errors import (
+    CommandFailedError,
+    ForbiddenError,
+    MalformedInputError,
+    UnknownImageError,
+)
 from toolkit.images.registry import web
 from toolkit.images.registry.auth import NGC_KEY, Credentials
 from toolkit.images.registry.references import Reference, is_loopback
@@ -61,7 +66,9 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
         MalformedInputError: it answers what no registry does.
     """
     session = _Session(reference, credentials)
-    answer = session.ask("HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS))
+    answer = session.ask(
+        "HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS)
+    )
     digest = answer.headers.get("docker-content-digest", "")
     if answer.status == 200 and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         return digest
@@ -69,7 +76,10 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
         raise _login_needed(reference, credentials)
     if answer.status == 404:
         _unknown(reference, session)
-    raise _strange(reference, f"it answers {answer.status}" if answer.status != 200 else "its answer holds no digest")
+    raise _strange(
+        reference,
+        f"it answers {answer.status}" if answer.status != 200 else "its answer holds no digest",
+    )
 
 
 def tags(reference: Reference, credentials: Credentials | None) -> tuple[str, ...]:
@@ -92,7 +102,9 @@ def _unknown(reference: Reference, session: _Session) -> NoReturn:
         place=str(reference),
         choices=known,
         value=reference.tag or None,
-        next_step=f"it has {len(known)} tags, among them {last}" if len(known) > 8 else f"it has {last}",
+        next_step=f"it has {len(known)} tags, among them {last}"
+        if len(known) > 8
+        else f"it has {last}",
     )
 
 
@@ -113,12 +125,16 @@ def _tags(session: _Session) -> tuple[str, ...]:
 
 def _login_needed(reference: Reference, credentials: Credentials | None) -> ForbiddenError:
     registry = reference.registry
-    steps = f"docker login {registry}, or: apptainer registry login --username NAME docker://{registry}"
+    steps = (
+        f"docker login {registry}, or: apptainer registry login --username NAME docker://{registry}"
+    )
     if registry == "nvcr.io":
         steps = f"export {NGC_KEY}=<your key> (from ngc.nvidia.com, Setup), or: docker login nvcr.io --username '$oauthtoken'"
     if credentials is None:
         return ForbiddenError(
-            f"the registry {registry} wants a login for {reference.path}, or does not have it", place=str(reference), next_step=steps
+            f"the registry {registry} wants a login for {reference.path}, or does not have it",
+            place=str(reference),
+            next_step=steps,
         )
     return ForbiddenError(
         f"the registry {registry} does not take the login from {credentials.origin} for {reference.path}, or does not have it",
@@ -186,7 +202,9 @@ class _Session:
         Of a registry elsewhere, "localhost" would be whoever listens there on this machine.
         """
         try:
-            return is_loopback(self._reference.registry) and is_loopback(urllib.parse.urlsplit(realm).netloc)
+            return is_loopback(self._reference.registry) and is_loopback(
+                urllib.parse.urlsplit(realm).netloc
+            )
         except ValueError:
             return False
 
@@ -212,12 +230,29 @@ class _Session:
     def _token(self, realm: str, parameters: dict[str, str]) -> _Answer:
         known = self._credentials
         if known and known.token:
-            form = {**parameters, "grant_type": "refresh_token", "refresh_token": known.token, "client_id": "toolkit"}
-            return self._send("POST", realm, "application/json", body=urllib.parse.urlencode(form).encode())
+            form = {
+                **parameters,
+                "grant_type": "refresh_token",
+                "refresh_token": known.token,
+                "client_id": "toolkit",
+            }
+            return self._send(
+                "POST", realm, "application/json", body=urllib.parse.urlencode(form).encode()
+            )
         url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(parameters)}"
-        return self._send("GET", url, "application/json", authorization=known.basic if known else "")
+        return self._send(
+            "GET", url, "application/json", authorization=known.basic if known else ""
+        )
 
-    def _send(self, method: str, url: str, accept: str, *, body: bytes | None = None, authorization: str | None = None) -> _Answer:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        accept: str,
+        *,
+        body: bytes | None = None,
+        authorization: str | None = None,
+    ) -> _Answer:
         headers = {"Accept": accept, "User-Agent": "toolkit"}
         proof = self._authorization if authorization is None else authorization
         try:

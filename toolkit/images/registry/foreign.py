@@ -44,7 +44,11 @@ def name_of(image: str) -> str:
         UsageError: it is not a reference.
     """
     place = _reference(image)
-    path = place.path.removeprefix("library/") if place.registry == DEFAULT_REGISTRY else place.repository
+    path = (
+        place.path.removeprefix("library/")
+        if place.registry == DEFAULT_REGISTRY
+        else place.repository
+    )
     name = f"{path}_{place.tag or place.digest}".replace("/", "_").replace(":", "_")
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -56,7 +60,9 @@ def _reference(image: str) -> Reference:
     try:
         return parse(rest)
     except ValueError as error:
-        raise UsageError(str(error), place="--image", next_step=f"{scheme}://REGISTRY/NAME:TAG") from None
+        raise UsageError(
+            str(error), place="--image", next_step=f"{scheme}://REGISTRY/NAME:TAG"
+        ) from None
 
 
 def origin_of(image: str) -> str:
@@ -126,7 +132,11 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
         found = contents(str(sif))
     except BuildError:
         found = Contents()
-    names = {_FRAMEWORKS[one.name.lower()]: one.version for one in found.pip if one.name.lower() in _FRAMEWORKS}
+    names = {
+        _FRAMEWORKS[one.name.lower()]: one.version
+        for one in found.pip
+        if one.name.lower() in _FRAMEWORKS
+    }
     return Manifest(
         name=sif.stem,
         sif_id=store.whole_header(sif).sif_id,
@@ -159,7 +169,19 @@ def _mpi(sif: Path) -> tuple[str, ...]:
     program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
     try:
         said = shell.run(
-            [program, "--silent", "exec", "--cleanenv", "--containall", str(sif), "/bin/sh", "-c", _MPIRUN], check=False, timeout=120
+            [
+                program,
+                "--silent",
+                "exec",
+                "--cleanenv",
+                "--containall",
+                str(sif),
+                "/bin/sh",
+                "-c",
+                _MPIRUN,
+            ],
+            check=False,
+            timeout=120,
         )
     except ToolkitError:
         return ()

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from toolkit.model.base import Model
 
 DEFAULT_REGISTRY = "docker.io"
-_PATH = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*\Z")
-_REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?\Z")
+_PATH = re.compile(
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*\Z"
+)
+_REGISTRY = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?\Z"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _LOOPBACK = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?\Z")
@@ -38,10 +42,16 @@ class Reference(Model, frozen=True, kw_only=True):
     @property
     def pinned(self) -> str:
         """What engines take for exactly one image: by its digest where that is known, else by its tag."""
-        return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag}"
+        return (
+            f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag}"
+        )
 
     def __str__(self) -> str:
-        return self.repository + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        return (
+            self.repository
+            + (f":{self.tag}" if self.tag else "")
+            + (f"@{self.digest}" if self.digest else "")
+        )
 
 
 def parse(text: str) -> Reference:
@@ -57,14 +67,19 @@ def parse(text: str) -> Reference:
     path, _, tag = path.partition(":")
     if registry == DEFAULT_REGISTRY and "/" not in path:
         path = f"library/{path}"
-    for part, pattern, what in ((registry, _REGISTRY, "name of a registry"), (path, _PATH, "name of a repository")):
+    for part, pattern, what in (
+        (registry, _REGISTRY, "name of a registry"),
+        (path, _PATH, "name of a repository"),
+    ):
         if not pattern.match(part):
             raise ValueError(f"{text!r} is no reference of an image: {part!r} is no {what}")
     if tag and not _TAG.match(tag):
         raise ValueError(f"{text!r} is no reference of an image: {tag!r} is no tag")
     if ("@" in rest or "@" in text) and not _DIGEST.match(digest):
         raise ValueError(f"{text!r} is no reference of an image: {digest!r} is no digest")
-    return Reference(registry=registry, path=path, tag=tag or ("" if digest else "latest"), digest=digest)
+    return Reference(
+        registry=registry, path=path, tag=tag or ("" if digest else "latest"), digest=digest
+    )
 
 
 def is_loopback(registry: str) -> bool:
@@ -82,8 +97,12 @@ def rewritten(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
     """
     for prefix in sorted(mirrors, key=len, reverse=True):
         if reference.repository == prefix or reference.repository.startswith(f"{prefix}/"):
-            registry, _, path = (mirrors[prefix].rstrip("/") + reference.repository[len(prefix) :]).partition("/")
-            return Reference(registry=registry, path=path, tag=reference.tag, digest=reference.digest)
+            registry, _, path = (
+                mirrors[prefix].rstrip("/") + reference.repository[len(prefix) :]
+            ).partition("/")
+            return Reference(
+                registry=registry, path=path, tag=reference.tag, digest=reference.digest
+            )
     return reference
 
 
@@ -113,4 +132,6 @@ def require_mirror(name: str, target: str) -> None:
         registry, slash, path = place.rstrip("/").partition("/")
         is_host = "." in registry or ":" in registry or registry == "localhost"
         if not is_host or not _REGISTRY.match(registry) or (slash and not _PATH.match(path)):
-            raise ValueError(f"{place!r} is no registry: write mirror.site or mirror.site:5000, and a path behind it if there is one")
+            raise ValueError(
+                f"{place!r} is no registry: write mirror.site or mirror.site:5000, and a path behind it if there is one"
+            )

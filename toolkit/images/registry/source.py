@@ -39,11 +39,19 @@ class Source:
         if self.login is None or not self.login.secret:
             return {}
         names = ("APPTAINER_DOCKER", "SINGULARITY_DOCKER")
-        return {f"{name}_{key}": value for name in names for key, value in (("USERNAME", self.login.user), ("PASSWORD", self.login.secret))}
+        return {
+            f"{name}_{key}": value
+            for name in names
+            for key, value in (("USERNAME", self.login.user), ("PASSWORD", self.login.secret))
+        }
 
 
 def source(
-    reference: str, digest: str | None = None, *, known: Mapping[str, str] | None = None, written: str = "the recipe's [base]"
+    reference: str,
+    digest: str | None = None,
+    *,
+    known: Mapping[str, str] | None = None,
+    written: str = "the recipe's [base]",
 ) -> Source:
     """Find out which image a base is now.
 
@@ -64,7 +72,10 @@ def source(
         raise UsageError(str(error), place=written) from None
     place = rewritten(wanted, configured_mirrors() if known is None else known)
     login = credentials(place.registry)
-    found = registry.digest_of(place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""), login)
+    found = registry.digest_of(
+        place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""),
+        login,
+    )
     pinned = digest or wanted.digest
     if pinned and found != pinned:
         raise BuildError(
@@ -73,7 +84,11 @@ def source(
             details=(f"recipe    {pinned}", f"registry  {found}"),
             next_step="somebody moved the tag, or the mirror differs: find out which; to take the new one, change `digest` in the recipe",
         )
-    return Source(msgspec.structs.replace(wanted, digest=found), msgspec.structs.replace(place, digest=found), login)
+    return Source(
+        msgspec.structs.replace(wanted, digest=found),
+        msgspec.structs.replace(place, digest=found),
+        login,
+    )
 
 
 def configured_mirrors() -> dict[str, str]:
@@ -85,7 +100,11 @@ def configured_mirrors() -> dict[str, str]:
     try:
         chosen = mirrors(os.environ.get(VARIABLE, ""))
     except ValueError as error:
-        raise UsageError(str(error), place=VARIABLE, next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...") from None
+        raise UsageError(
+            str(error),
+            place=VARIABLE,
+            next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...",
+        ) from None
     found: dict[str, str] = {}
     for file in settings_files(Path.cwd()):
         found |= _of_file(file.path)
@@ -98,5 +117,9 @@ def _of_file(path: Path) -> dict[str, str]:
         for name, target in table.items():
             require_mirror(name, target)
     except ValueError as error:
-        raise ConfigError(str(error), place=f"{path}, key registries", next_step='write: "nvcr.io" = "mirror.site/ngc"') from None
+        raise ConfigError(
+            str(error),
+            place=f"{path}, key registries",
+            next_step='write: "nvcr.io" = "mirror.site/ngc"',
+        ) from None
     return {name.rstrip("/"): target.rstrip("/") for name, target in table.items()}

@@ -1,8 +1,9 @@
 """Images from one place to another: to and from a registry (``oras://``), and into a site's directory of images.
 
-A SIF does not travel alone. What is known of it (manifest, bill of materials) goes along: to a registry as a small SIF of its own under the
-tag with ``-toolkit`` behind it, which holds nothing but that text; to a directory as files beside it. Nothing appears under an image's name
-before it is whole and is what it was.
+A SIF does not travel alone. What is known of it (manifest, bill of materials) goes along: to a
+registry as a small SIF of its own under the tag with ``-toolkit`` behind it, which holds nothing
+but that text; to a directory as files beside it. Nothing appears under an image's name before it is
+whole and is what it was.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def push(image: FoundImage, target: str, progress: Progress) -> Reference:
     with _private() as directory:
         environment = _environment(place, directory)
         progress.begin("push", f"{image.name}, {human_size(Path(image.path).stat().st_size)}")
-        _apptainer(["push", *_plain(place), image.path, f"oras://{place.pinned}"], environment, place)
+        _apptainer(
+            ["push", *_plain(place), image.path, f"oras://{place.pinned}"], environment, place
+        )
         progress.end()
         bundle = _bundle(image)
         if bundle:
@@ -78,8 +81,16 @@ def push(image: FoundImage, target: str, progress: Progress) -> Reference:
             text = directory / "about.json"
             text.write_text(json.dumps(bundle), encoding="utf-8")
             _apptainer(["sif", "new", str(small)], environment, place)
-            _apptainer(["sif", "add", "--datatype", _GENERIC, "--groupid", "1", str(small), str(text)], environment, place)
-            _apptainer(["push", "-U", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"], environment, place)
+            _apptainer(
+                ["sif", "add", "--datatype", _GENERIC, "--groupid", "1", str(small), str(text)],
+                environment,
+                place,
+            )
+            _apptainer(
+                ["push", "-U", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"],
+                environment,
+                place,
+            )
             progress.end()
     return place
 
@@ -103,7 +114,9 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
     scheme, separator, reference = origin.partition("://")
     if not separator or scheme not in ("oras", "docker"):
         raise UsageError(
-            f"{origin!r} is no place to pull from", place="FROM", next_step="oras://registry/path:tag, or docker://registry/path:tag"
+            f"{origin!r} is no place to pull from",
+            place="FROM",
+            next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
     wanted = _reference(reference)
     place = _now(wanted) if scheme == "docker" else wanted
@@ -113,8 +126,17 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         environment = _environment(place, scratch)
         sif = scratch / "image.sif"
         progress.begin("pull", str(wanted))
-        plain = _plain(place) if scheme == "oras" else [*(("--no-https",) if is_loopback(place.registry) else ())]
-        _apptainer(["pull", *plain, str(sif), f"{scheme}://{place.pinned}"], environment, place, directory=directory)
+        plain = (
+            _plain(place)
+            if scheme == "oras"
+            else [*(("--no-https",) if is_loopback(place.registry) else ())]
+        )
+        _apptainer(
+            ["pull", *plain, str(sif), f"{scheme}://{place.pinned}"],
+            environment,
+            place,
+            directory=directory,
+        )
         progress.end()
         manifest, beside = (None, {}) if scheme == "docker" else _about(place, scratch, environment)
         origin = f"{scheme}://{wanted}"
@@ -141,11 +163,21 @@ def _now(wanted: Reference) -> Reference:
     return found.place
 
 
-def _appear(sif: Path, name: str, manifest: Manifest, beside: dict[str, str], directory: Path, *, force: bool) -> Path:
+def _appear(
+    sif: Path,
+    name: str,
+    manifest: Manifest,
+    beside: dict[str, str],
+    directory: Path,
+    *,
+    force: bool,
+) -> Path:
     target = directory / f"{name}.sif"
     if target.exists() and not force:
         raise UsageError(
-            f"there is an image {name} already", place="--name", next_step="--force replaces it; --name gives the new one another name"
+            f"there is an image {name} already",
+            place="--name",
+            next_step="--force replaces it; --name gives the new one another name",
         )
     sif.chmod(0o755)
     store.publish(sif, msgspec.structs.replace(manifest, name=name), directory)
@@ -159,7 +191,9 @@ def _appear(sif: Path, name: str, manifest: Manifest, beside: dict[str, str], di
 
 def _place(target: str) -> Reference:
     if not target.startswith("oras://"):
-        raise UsageError(f"{target!r} is no place to push to", place="TO", next_step="oras://registry/path:tag")
+        raise UsageError(
+            f"{target!r} is no place to push to", place="TO", next_step="oras://registry/path:tag"
+        )
     return _reference(target.removeprefix("oras://"))
 
 
@@ -180,15 +214,22 @@ def _bundle(image: FoundImage) -> dict[str, str]:
     if image.manifest is None:
         return {}
     stem = path.name.removesuffix(".sif")
-    texts = (one for one in files_of(path) if one.suffix == ".json" and not one.name.startswith("."))
+    texts = (
+        one for one in files_of(path) if one.suffix == ".json" and not one.name.startswith(".")
+    )
     return {one.name.removeprefix(stem): one.read_text(encoding="utf-8") for one in texts}
 
 
-def _about(place: Reference, scratch: Path, environment: dict[str, str]) -> tuple[Manifest | None, dict[str, str]]:
+def _about(
+    place: Reference, scratch: Path, environment: dict[str, str]
+) -> tuple[Manifest | None, dict[str, str]]:
     """Return what was pushed beside an image; nothing where another program pushed it."""
     small = scratch / "about.sif"
     got = shell.run(
-        [_program(), "pull", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"], env=environment, check=False, timeout=_PATIENCE
+        [_program(), "pull", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"],
+        env=environment,
+        check=False,
+        timeout=_PATIENCE,
     )
     if not got.ok:
         return None, {}
@@ -208,26 +249,49 @@ def _program() -> str:
     return program
 
 
-def _apptainer(words: list[str], environment: dict[str, str], place: Reference, *, directory: Path | None = None) -> None:
+def _apptainer(
+    words: list[str],
+    environment: dict[str, str],
+    place: Reference,
+    *,
+    directory: Path | None = None,
+) -> None:
     done = shell.run([_program(), *words], env=environment, check=False, timeout=_PATIENCE)
     if done.ok:
         return
     said = "\n".join(done.tail())
     if "no space left" in said.lower():
-        raise NoSpaceError(f"a disk was full while {words[0]} worked", place=str(directory or place), details=done.tail())
+        raise NoSpaceError(
+            f"a disk was full while {words[0]} worked",
+            place=str(directory or place),
+            details=done.tail(),
+        )
     if "unauthorized" in said.lower() or "denied" in said.lower() or "401" in said:
         step = f"apptainer registry login --username NAME oras://{place.registry}, or docker login {place.registry}"
-        raise CommandFailedError(f"the registry {place.registry} wants a login", place=str(place), details=done.tail(), next_step=step)
-    raise CommandFailedError(f"apptainer {words[0]} failed for {place}", place=str(place), details=done.tail())
+        raise CommandFailedError(
+            f"the registry {place.registry} wants a login",
+            place=str(place),
+            details=done.tail(),
+            next_step=step,
+        )
+    raise CommandFailedError(
+        f"apptainer {words[0]} failed for {place}", place=str(place), details=done.tail()
+    )
 
 
 def _environment(place: Reference, directory: Path) -> dict[str, str]:
     """For Apptainer: its caches in a directory that goes, the login in the environment, as Docker's or Apptainer's configuration has it."""
     login = credentials(place.registry)
     known = {
-        name: os.environ[name] for name in ("PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE") if name in os.environ
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
+        if name in os.environ
     }
-    places = {f"{tool}_{what}": str(directory / what.lower()) for tool in ("APPTAINER", "SINGULARITY") for what in ("CACHEDIR", "TMPDIR")}
+    places = {
+        f"{tool}_{what}": str(directory / what.lower())
+        for tool in ("APPTAINER", "SINGULARITY")
+        for what in ("CACHEDIR", "TMPDIR")
+    }
     for path in set(places.values()):
         Path(path).mkdir(exist_ok=True)
     return {**known, "LC_ALL": "C.UTF-8", **places, **Source(place, place, login).environment()}
@@ -265,7 +329,11 @@ def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o64
     remote = bool(colon) and "/" not in host
     place: _Destination = _Remote(host, directory or ".") if remote else _Here(Path(target))
     sif_path = Path(image.path)
-    files = [one for one in files_of(sif_path) if not one.name.startswith(".") and not one.name.endswith((".log", FAILED_LOG))]
+    files = [
+        one
+        for one in files_of(sif_path)
+        if not one.name.startswith(".") and not one.name.endswith((".log", FAILED_LOG))
+    ]
     names = {path: _temporary(path, image) for path in files}
     try:
         for path, name in names.items():
@@ -273,7 +341,12 @@ def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o64
             place.send(path, name, mode)
             progress.end()
         # The SIF first: until the manifest has its own name, it is found by the SIF's id.
-        place.name({name: path.name for path, name in sorted(names.items(), key=lambda one: one[0] != sif_path)})
+        place.name(
+            {
+                name: path.name
+                for path, name in sorted(names.items(), key=lambda one: one[0] != sif_path)
+            }
+        )
     except BaseException:
         place.discard(tuple(names.values()))
         raise
@@ -311,7 +384,9 @@ class _Here:
         """Copy a file; errors as of ``copy``."""
         if not self.directory.is_dir():
             reason = f"the directory {self.directory} is not there"
-            raise ImageMissingError(reason, place=str(self.directory), next_step=f"mkdir -p {self.directory}")
+            raise ImageMissingError(
+                reason, place=str(self.directory), next_step=f"mkdir -p {self.directory}"
+            )
         temporary = self.directory / name
         try:
             shutil.copyfile(path, temporary)
@@ -356,7 +431,9 @@ class _Remote:
         return f"{self.directory.rstrip('/')}/{name}"
 
     def _shell(self, script: str, patience: float = 3600) -> shell.Result:
-        return shell.run(["ssh", "-o", "BatchMode=yes", self.host, script], check=False, timeout=patience)
+        return shell.run(
+            ["ssh", "-o", "BatchMode=yes", self.host, script], check=False, timeout=patience
+        )
 
     def send(self, path: Path, name: str, mode: int) -> None:
         """Send a file; errors as of ``copy``."""
@@ -387,11 +464,15 @@ class _Remote:
     def discard(self, names: Sequence[str]) -> None:
         """Remove the files, if the machine answers."""
         with suppress(ToolkitError):
-            self._shell("rm -f " + " ".join(quoted(self._path(name)) for name in names), patience=60)
+            self._shell(
+                "rm -f " + " ".join(quoted(self._path(name)) for name in names), patience=60
+            )
 
     def _failed(self, reason: str, result: shell.Result) -> CommandFailedError:
         step = f"ssh {self.host} ls -a {quoted(self.directory)}"
-        return CommandFailedError(reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step)
+        return CommandFailedError(
+            reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step
+        )
 
 
 def digest(path: Path) -> str:

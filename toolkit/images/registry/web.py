@@ -35,7 +35,9 @@ def origin(url: str) -> Origin:
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
 
 
-def opener(context: ssl.SSLContext | None = None, *, proxies: bool = True) -> urllib.request.OpenerDirector:
+def opener(
+    context: ssl.SSLContext | None = None, *, proxies: bool = True
+) -> urllib.request.OpenerDirector:
     """Return what opens URLs of HTTP, and of nothing else.
 
     Args:
@@ -112,7 +114,9 @@ def body(stream: Any, most: int) -> bytes:
     return found.getvalue()
 
 
-def copied(stream: Any, write: Callable[[bytes], object], most: int, *, patience: float | None = None) -> int:
+def copied(
+    stream: Any, write: Callable[[bytes], object], most: int, *, patience: float | None = None
+) -> int:
     """Hand an answer on, piece by piece; return its length.
 
     Args:

@@ -32,7 +32,11 @@ def objects_of(path: Path) -> tuple[Object, ...]:
         reason = f"the image cannot be read: {error.strerror}"
         raise ImageMissingError(reason, place=str(path)) from None
     if not found:
-        raise ImageMissingError("this file is no image: it does not begin as a SIF does", place=str(path), next_step="toolkit image list")
+        raise ImageMissingError(
+            "this file is no image: it does not begin as a SIF does",
+            place=str(path),
+            next_step="toolkit image list",
+        )
     return found
 
 
@@ -77,7 +81,9 @@ def partition_digest(path: Path) -> str:
         ImageMissingError: it is no SIF, or cannot be read.
     """
     digests = [_digest(path, one) for one in objects_of(path) if one.kind == PARTITION]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    )
 
 
 def normalise(path: Path, time: int) -> str:

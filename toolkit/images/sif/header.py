@@ -114,7 +114,9 @@ def objects(head: bytes, size: int | None = None) -> tuple[Object, ...]:
 
 
 def _object(head: bytes, at: int, whole: int | None) -> Object:
-    kind, _, number, group, _, offset, size, _, created, *_, extra = _DESCRIPTOR.unpack_from(head, at)
+    kind, _, number, group, _, offset, size, _, created, *_, extra = _DESCRIPTOR.unpack_from(
+        head, at
+    )
     if offset < 0 or size < 0 or (whole is not None and offset + size > whole):
         raise _broken(f"the {size} bytes at {offset} of object {number} are not in the file", at)
     owner = group - _NO_GROUP if group > _NO_GROUP else 0
@@ -180,7 +182,9 @@ def head(part: Part, sif_id: bytes, time: int, machine: str) -> bytes:
         (PARTITION, FIRST, part.system, b"", _PRIMARY.pack(1, 2, architecture)),
     )
     packed = b"".join(
-        _DESCRIPTOR.pack(kind, True, number, _GROUP, 0, start, size, size, time, time, 0, 0, name, extra)
+        _DESCRIPTOR.pack(
+            kind, True, number, _GROUP, 0, start, size, size, time, time, 0, 0, name, extra
+        )
         for number, (kind, start, size, name, extra) in enumerate(entries, 1)
     )
     end = max(FIRST + part.system, sum(part.definition), sum(part.metadata))

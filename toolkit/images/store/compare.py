@@ -15,7 +15,17 @@ from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.sif.file import objects_of, partition_digest
 from toolkit.images.sif.objects import PARTITION
 from toolkit.images.store import store
-from toolkit.images.store.diff import Change, Difference, Entry, alike, files, listing, merged, named, variables
+from toolkit.images.store.diff import (
+    Change,
+    Difference,
+    Entry,
+    alike,
+    files,
+    listing,
+    merged,
+    named,
+    variables,
+)
 from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Packages
 from toolkit.model.recipe import Space
@@ -42,20 +52,33 @@ def compare(one: FoundImage, other: FoundImage, *, read: bool = True) -> Differe
     candidates = alike(before, after)
     if not read:
         found, times, _ = files(before, after, lambda _: None)
-        return Difference(identical=False, contents=None, changes=(*changes, *found), times=times, uncompared=len(candidates))
+        return Difference(
+            identical=False,
+            contents=None,
+            changes=(*changes, *found),
+            times=times,
+            uncompared=len(candidates),
+        )
     store.images_directory().mkdir(parents=True, exist_ok=True)
     megabytes = sum(_bytes(entries) for entries in (before, after)) // 10**6 + 1
     require_space(store.images_directory(), Space(image=0, build=megabytes))
     with workspace(store.images_directory()) as place:
-        roots = tuple(_unpacked(path, place.scratch / str(number)) for number, path in enumerate(paths))
+        roots = tuple(
+            _unpacked(path, place.scratch / str(number)) for number, path in enumerate(paths)
+        )
         found, times, unknown = files(before, after, _same(before, after, *roots))
     same = not found and not unknown
-    return Difference(identical=False, contents=same, changes=(*changes, *found), times=times, uncompared=unknown)
+    return Difference(
+        identical=False, contents=same, changes=(*changes, *found), times=times, uncompared=unknown
+    )
 
 
 def _packages(one: FoundImage, other: FoundImage) -> list[Change]:
     before, after = (_known(image) for image in (one, other))
-    return [*named("packages", before.apt, after.apt), *named("packages", _python(before), _python(after))]
+    return [
+        *named("packages", before.apt, after.apt),
+        *named("packages", _python(before), _python(after)),
+    ]
 
 
 def _python(packages: Packages) -> dict[str, str]:
@@ -71,15 +94,22 @@ def _known(image: FoundImage) -> Packages:
 def _said(before: Path, after: Path) -> list[Change]:
     """Labels and environment."""
     was, now = _inspected(before), _inspected(after)
-    scripts = (variables(str(text) for text in said.get("environment", {}).values()) for said in (was, now))
-    return [*named("labels", was.get("labels", {}), now.get("labels", {})), *named("environment", *scripts)]
+    scripts = (
+        variables(str(text) for text in said.get("environment", {}).values()) for said in (was, now)
+    )
+    return [
+        *named("labels", was.get("labels", {}), now.get("labels", {})),
+        *named("environment", *scripts),
+    ]
 
 
 def _inspected(path: Path) -> dict[str, dict[str, str]]:
     program = shell.which("apptainer") or shell.which("singularity")
     if program is None:
         raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
-    said = shell.run([program, "inspect", "--json", "--labels", "--environment", path], check=False, timeout=60)
+    said = shell.run(
+        [program, "inspect", "--json", "--labels", "--environment", path], check=False, timeout=60
+    )
     try:
         found = json.loads(said.stdout)["data"]["attributes"]
         return {name: dict(found.get(name) or {}) for name in ("labels", "environment")}
@@ -90,7 +120,9 @@ def _inspected(path: Path) -> dict[str, dict[str, str]]:
 def _unsquashfs() -> str:
     program = shell.which("unsquashfs")
     if program is None:
-        raise NeedsInstallError("unsquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)")
+        raise NeedsInstallError(
+            "unsquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)"
+        )
     return program
 
 
@@ -102,10 +134,17 @@ def _entries(path: Path) -> dict[str, Entry]:
     listings = []
     for part, offset in enumerate(_offsets(path)):
         environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-        said = shell.run([_unsquashfs(), "-lls", "-o", str(offset), path], env=environment, check=False, timeout=_PATIENCE)
+        said = shell.run(
+            [_unsquashfs(), "-lls", "-o", str(offset), path],
+            env=environment,
+            check=False,
+            timeout=_PATIENCE,
+        )
         found = listing(said.stdout, part)
         if not found:
-            raise BuildError("the image's file system cannot be listed", place=str(path), details=said.tail(3))
+            raise BuildError(
+                "the image's file system cannot be listed", place=str(path), details=said.tail(3)
+            )
         listings.append(found)
     return merged(listings)
 
@@ -120,12 +159,18 @@ def _unpacked(path: Path, target: Path) -> list[Path]:
     for part, offset in enumerate(_offsets(path)):
         root = target / str(part)
         root.parent.mkdir(exist_ok=True)
-        shell.run([_unsquashfs(), "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path], check=False, timeout=_PATIENCE)
+        shell.run(
+            [_unsquashfs(), "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path],
+            check=False,
+            timeout=_PATIENCE,
+        )
         roots.append(root)
     return roots
 
 
-def _same(before: Mapping[str, Entry], after: Mapping[str, Entry], roots: list[Path], others: list[Path]) -> Callable[[str], bool | None]:
+def _same(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], roots: list[Path], others: list[Path]
+) -> Callable[[str], bool | None]:
     def same(path: str) -> bool | None:
         try:
             one = roots[before[path].part] / path.lstrip("/")

@@ -73,10 +73,20 @@ def listing(text: str, part: int = 0) -> dict[str, Entry]:
         fields = _LINE.fullmatch(line)
         if not fields or not (fields["path"] == _ROOT or fields["path"].startswith(f"{_ROOT}/")):
             continue
-        path, _, target = fields["path"].partition(" -> ") if fields["mode"].startswith("l") else (fields["path"], "", "")
+        path, _, target = (
+            fields["path"].partition(" -> ")
+            if fields["mode"].startswith("l")
+            else (fields["path"], "", "")
+        )
         path = path[len(_ROOT) :] or "/"
         found[path] = Entry(
-            path=path, mode=fields["mode"], owner=fields["owner"], size=fields["size"], time=fields["time"], target=target, part=part
+            path=path,
+            mode=fields["mode"],
+            owner=fields["owner"],
+            size=fields["size"],
+            time=fields["time"],
+            target=target,
+            part=part,
         )
     return found
 
@@ -87,7 +97,11 @@ def merged(listings: Iterable[dict[str, Entry]]) -> dict[str, Entry]:
     for one in listings:
         for path, entry in one.items():
             if entry.mode.startswith("c") and _WHITEOUT.fullmatch(entry.size):
-                seen = {known: value for known, value in seen.items() if known != path and not known.startswith(f"{path}/")}
+                seen = {
+                    known: value
+                    for known, value in seen.items()
+                    if known != path and not known.startswith(f"{path}/")
+                }
             else:
                 seen[path] = entry
     return seen
@@ -106,7 +120,9 @@ def alike(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[str,
     )
 
 
-def files(before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callable[[str], bool | None]) -> tuple[list[Change], int, int]:
+def files(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callable[[str], bool | None]
+) -> tuple[list[Change], int, int]:
     """Changed files, how many differ in time only, and of how many it is not known.
 
     Args:
@@ -118,7 +134,9 @@ def files(before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callabl
     for path in sorted({*before, *after}):
         one, other = before.get(path), after.get(path)
         if one is None or other is None:
-            changes.append(Change(kind="files", name=path, before=_spoken(one), after=_spoken(other)))
+            changes.append(
+                Change(kind="files", name=path, before=_spoken(one), after=_spoken(other))
+            )
             continue
         was, now = _meta(one), _meta(other)
         equal = same(path) if path in candidates else True
@@ -142,7 +160,11 @@ def _meta(entry: Entry) -> str:
     return f"{entry.mode} {entry.owner}{size}" + (f" -> {entry.target}" if entry.target else "")
 
 
-def named(kind: Literal["packages", "labels", "environment"], before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def named(
+    kind: Literal["packages", "labels", "environment"],
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+) -> list[Change]:
     """What differs of things that have names."""
     names = sorted({*before, *after})
     return [

@@ -24,16 +24,27 @@ def _own() -> Iterator[Thing]:
             if isinstance(base, Ngc):
                 facts = {**_facts(base.known()), **facts}
         shown = f"{one.summary} ({one.state})" if one.summary else one.state
-        yield Thing(name=one.name, kind="recipe" if one.summary else "image", summary=shown, facts=facts)
+        yield Thing(
+            name=one.name, kind="recipe" if one.summary else "image", summary=shown, facts=facts
+        )
 
 
 def _of_release(release: Release) -> Thing:
-    known = [f"{name} {value}" for name in ("version", "python", "cuda", "driver") if (value := release.value(name))]
+    known = [
+        f"{name} {value}"
+        for name in ("version", "python", "cuda", "driver")
+        if (value := release.value(name))
+    ]
     return Thing(
-        name=release.name, kind="release", summary=f"NGC {release.framework} {release.release}: {', '.join(known)}", facts=_facts(release)
+        name=release.name,
+        kind="release",
+        summary=f"NGC {release.framework} {release.release}: {', '.join(known)}",
+        facts=_facts(release),
     )
 
 
 def _facts(release: Release) -> dict[str, str]:
-    known = {name: value for name in FILTERS if name in release.facts and (value := release.value(name))}
+    known = {
+        name: value for name in FILTERS if name in release.facts and (value := release.value(name))
+    }
     return {**known, "framework": release.framework, "release": release.release}

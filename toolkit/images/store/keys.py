@@ -7,7 +7,9 @@ import binascii
 import hashlib
 import re
 
-_BLOCK = re.compile(r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL)
+_BLOCK = re.compile(
+    r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL
+)
 _FINGERPRINT = re.compile(r"(?:0x)?(?P<digits>[0-9A-Fa-f]{40})\Z")
 PUBLIC = "PUBLIC KEY"
 
@@ -28,7 +30,9 @@ def fingerprint(public: str) -> str:
     if block is None or block["kind"] != PUBLIC:
         raise ValueError(f"it holds no {PUBLIC}" + (f", but a {block['kind']}" if block else ""))
     try:
-        return hashlib.sha256(base64.b64decode("".join(block["body"].split()), validate=True)).hexdigest()
+        return hashlib.sha256(
+            base64.b64decode("".join(block["body"].split()), validate=True)
+        ).hexdigest()
     except binascii.Error:
         raise ValueError(f"its {PUBLIC} is damaged") from None
 

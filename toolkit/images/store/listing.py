@@ -10,7 +10,13 @@ from toolkit.images.store import store
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest
 
-BUILT, CHANGED, MISSING, BROKEN, FOREIGN = "built", "recipe changed", "not built", "not whole", "no manifest"
+BUILT, CHANGED, MISSING, BROKEN, FOREIGN = (
+    "built",
+    "recipe changed",
+    "not built",
+    "not whole",
+    "no manifest",
+)
 
 
 class Listed(Model, frozen=True, kw_only=True):
@@ -38,7 +44,11 @@ def listing() -> tuple[Listed, ...]:
     """Every shipped recipe and every image of the store and of shared directories, sorted by name."""
     own = store.images_directory()
     recipes = store.recipe_names()
-    places = {name: place for place in (*reversed(store.shared_directories()), own) for name in store.image_names(place)}
+    places = {
+        name: place
+        for place in (*reversed(store.shared_directories()), own)
+        for name in store.image_names(place)
+    }
     names = sorted({*recipes, *places})
     return tuple(_listed(name, places.get(name, own), has_recipe=name in recipes) for name in names)
 
@@ -52,10 +62,19 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     try:
         found = store.find(str(path))
     except ImageMissingError:
-        return Listed(name=name, state=BROKEN, summary=summary, path=str(path), directory=_other(directory))
+        return Listed(
+            name=name, state=BROKEN, summary=summary, path=str(path), directory=_other(directory)
+        )
     manifest = found.manifest
     if manifest is None:
-        return Listed(name=name, state=FOREIGN, summary=summary, path=found.path, size=path.stat().st_size, directory=_other(directory))
+        return Listed(
+            name=name,
+            state=FOREIGN,
+            summary=summary,
+            path=found.path,
+            size=path.stat().st_size,
+            directory=_other(directory),
+        )
     if manifest.origin and not manifest.recipe_hash:
         return _of_manifest(manifest, FOREIGN, summary, found.path)
     state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT

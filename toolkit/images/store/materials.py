@@ -30,7 +30,9 @@ def materials(image: FoundImage) -> str:
         return document
     found = contents(image.path)
     manifest = image.manifest or _foreign(path, image.name)
-    return sbom.cyclonedx(msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__)
+    return sbom.cyclonedx(
+        msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__
+    )
 
 
 def complete(image: FoundImage) -> None:
@@ -55,4 +57,11 @@ def _foreign(path: Path, name: str) -> Manifest:
     when = datetime.fromtimestamp(int(path.stat().st_mtime), timezone.utc).isoformat()
     digest = partition_digest(path)
     head = whole_header(path)
-    return Manifest(name=name, sif_id=head.sif_id, size=path.stat().st_size, recipe_hash=digest, built=when, partition=digest)
+    return Manifest(
+        name=name,
+        sif_id=head.sif_id,
+        size=path.stat().st_size,
+        recipe_hash=digest,
+        built=when,
+        partition=digest,
+    )

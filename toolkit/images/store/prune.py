@@ -48,14 +48,19 @@ def seconds(age: str, place: str) -> float:
     """
     found = _AGE.match(age)
     if not found:
-        raise UsageError(f"{age!r} is no age", place=place, next_step="a number and h, d, w or m: 30d")
+        raise UsageError(
+            f"{age!r} is no age", place=place, next_step="a number and h, d, w or m: 30d"
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 
 def files_of(image: Path) -> tuple[Path, ...]:
     """The files that belong to an image: itself, its manifest, bill of materials, log, and lock file of builds."""
     name = image.name.removesuffix(".sif")
-    beside = (image, *(image.with_name(f"{name}{ending}") for ending in (".json", ENDING, ".log", FAILED_LOG)))
+    beside = (
+        image,
+        *(image.with_name(f"{name}{ending}") for ending in (".json", ENDING, ".log", FAILED_LOG)),
+    )
     return tuple(path for path in (*beside, image.with_name(f".{name}.lock")) if path.exists())
 
 
@@ -74,19 +79,31 @@ def candidates(
         holds: whether a run that left no outcome still uses its image.
     """
     now = time.time()
-    images = sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
-    found = [removal for image in images if (removal := _image(image, now, (older_than, unused_for), holds))]
+    images = (
+        sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
+    )
+    found = [
+        removal
+        for image in images
+        if (removal := _image(image, now, (older_than, unused_for), holds))
+    ]
     return (*found, *_logs(directory, now))
 
 
-def _image(image: Path, now: float, ages: tuple[float | None, float | None], holds: Holds | None) -> Removal | None:
+def _image(
+    image: Path, now: float, ages: tuple[float | None, float | None], holds: Holds | None
+) -> Removal | None:
     older_than, unused_for = ages
     age, idle = now - image.stat().st_mtime, now - usage.last_used(image)
-    if (older_than is not None and age < older_than) or (unused_for is not None and idle < unused_for):
+    if (older_than is not None and age < older_than) or (
+        unused_for is not None and idle < unused_for
+    ):
         return None
     runs = usage.unfinished(image, holds)
     why = f"built {human_age(age)} ago, used {human_age(idle)} ago"
-    return _removal(image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else "")
+    return _removal(
+        image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else ""
+    )
 
 
 def _logs(directory: Path, now: float) -> Iterator[Removal]:
@@ -97,7 +114,13 @@ def _logs(directory: Path, now: float) -> Iterator[Removal]:
 
 
 def _removal(name: str, paths: tuple[Path, ...], why: str, kept: str = "") -> Removal:
-    return Removal(name=name, paths=tuple(map(str, paths)), size=sum(path.stat().st_size for path in paths), why=why, kept=kept)
+    return Removal(
+        name=name,
+        paths=tuple(map(str, paths)),
+        size=sum(path.stat().st_size for path in paths),
+        why=why,
+        kept=kept,
+    )
 
 
 def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> int:
@@ -118,7 +141,8 @@ def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> i
             next_step="toolkit ps says how it stands; --force removes the image all the same",
         )
     removal = _removal(image.name, files_of(image), "")
-    # The manifest first: a SIF without one is an image of nobody's, a manifest without a SIF would be a lie.
+    # The manifest first: a SIF without one is an image of nobody's, a manifest without a SIF would
+    # be a lie.
     for path in sorted(map(Path, removal.paths), key=lambda path: path.suffix != ".json"):
         path.unlink(missing_ok=True)
     usage.forget(image)

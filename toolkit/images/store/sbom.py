@@ -1,7 +1,8 @@
 """What is in an image, as a CycloneDX bill of materials, by the OWASP library for it.
 
-CycloneDX and not SPDX, because its library starts in a seventh of a second and brings six small packages, while that for SPDX brings a
-store for RDF. The library is imported when a document is made, and not before. Pure: no clock, no files.
+CycloneDX and not SPDX, because its library starts in a seventh of a second and brings six small
+packages, while that for SPDX brings a store for RDF. The library is imported when a document is
+made, and not before. Pure: no clock, no files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _NAMESPACE = uuid.UUID("5b9f2c0e-5a4e-4d1b-9d5c-3c1e0c6f7a11")
 
 def belongs(document: str, manifest: Manifest) -> bool:
     """Whether a document is of this very build."""
-    return f'"value": "{manifest.built}"' in document and f'"value": "{manifest.recipe_hash}"' in document
+    return (
+        f'"value": "{manifest.built}"' in document
+        and f'"value": "{manifest.recipe_hash}"' in document
+    )
 
 
 def cyclonedx(manifest: Manifest, contents: Contents, version: str) -> str:
@@ -46,9 +50,17 @@ def _bom(manifest: Manifest, contents: Contents, version: str) -> Bom:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
 
-    said = {_BUILT: manifest.built, _RECIPE: manifest.recipe_hash, "toolkit:partition": manifest.partition, "toolkit:lock": manifest.locked}
+    said = {
+        _BUILT: manifest.built,
+        _RECIPE: manifest.recipe_hash,
+        "toolkit:partition": manifest.partition,
+        "toolkit:lock": manifest.locked,
+    }
     if manifest.base:
-        said |= {"toolkit:base": manifest.base.reference, "toolkit:base-digest": manifest.base.digest}
+        said |= {
+            "toolkit:base": manifest.base.reference,
+            "toolkit:base-digest": manifest.base.digest,
+        }
     said |= {f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()}
     image = Component(
         name=manifest.name,
@@ -57,7 +69,9 @@ def _bom(manifest: Manifest, contents: Contents, version: str) -> Bom:
         bom_ref=f"image:{manifest.name}",
         properties=[Property(name=name, value=value) for name, value in said.items() if value],
     )
-    tool = Component(name="toolkit", type=ComponentType.APPLICATION, version=version, bom_ref="tool:toolkit")
+    tool = Component(
+        name="toolkit", type=ComponentType.APPLICATION, version=version, bom_ref="tool:toolkit"
+    )
     metadata = BomMetaData(component=image, timestamp=datetime.fromisoformat(manifest.built))
     metadata.tools.components.add(tool)
     bom = Bom(
@@ -106,7 +120,14 @@ def _python(one: PythonPackage) -> Component:
 
     url = PackageURL("pypi", None, one.name.lower().replace("_", "-"), one.version)
     licences = [_licence(one.licence)] if one.licence else []
-    return Component(name=one.name, version=one.version, type=ComponentType.LIBRARY, purl=url, bom_ref=str(url), licenses=licences)
+    return Component(
+        name=one.name,
+        version=one.version,
+        type=ComponentType.LIBRARY,
+        purl=url,
+        bom_ref=str(url),
+        licenses=licences,
+    )
 
 
 def _licence(text: str) -> License:

@@ -9,7 +9,19 @@ from toolkit.errors import UsageError
 from toolkit.model.base import Model
 from toolkit.versions import compare
 
-FILTERS = ("framework", "version", "python", "cuda", "nccl", "openmpi", "driver", "release", "ubuntu", "horovod", "kind")
+FILTERS = (
+    "framework",
+    "version",
+    "python",
+    "cuda",
+    "nccl",
+    "openmpi",
+    "driver",
+    "release",
+    "ubuntu",
+    "horovod",
+    "kind",
+)
 _FILTER = re.compile(r"(?P<name>[a-z]+)(?P<how>>=|<=|:|=|>|<)(?P<value>.+)\Z")
 _COMPARED = {">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}
 
@@ -46,7 +58,13 @@ def _test(word: str) -> Callable[[Thing], bool]:
         return lambda thing: word.lower() in f"{thing.name} {thing.summary}".lower()
     name, how, value = found["name"], found["how"], found["value"]
     if name not in FILTERS:
-        raise UsageError(f"nothing is known by {name}", place=word, choices=FILTERS, value=name, next_step=f"one of {', '.join(FILTERS)}")
+        raise UsageError(
+            f"nothing is known by {name}",
+            place=word,
+            choices=FILTERS,
+            value=name,
+            next_step=f"one of {', '.join(FILTERS)}",
+        )
     return lambda thing: _fits({**thing.facts, "kind": thing.kind}, name, how, value)
 
 
@@ -57,4 +75,6 @@ def _fits(facts: Mapping[str, str], name: str, how: str, value: str) -> bool:
         return False
     if how in _COMPARED:
         return compare(known, value) in _COMPARED[how]
-    return known.lower() == value.lower() or (how == ":" and bool(re.match(r"\d", value)) and compare(known, value) == 0)
+    return known.lower() == value.lower() or (
+        how == ":" and bool(re.match(r"\d", value)) and compare(known, value) == 0
+    )

@@ -18,7 +18,8 @@ from pathlib import Path
 from toolkit.errors import BuildError, ForbiddenError
 from toolkit.quoting import shell
 
-# From file systems that are mounted without locks, NFS without its lock daemon, and kernels or gateways that know none.
+# From file systems that are mounted without locks, NFS without its lock daemon, and kernels or
+# gateways that know none.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 

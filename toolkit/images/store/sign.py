@@ -1,9 +1,11 @@
 """Signing images, and finding out who signed one: by Apptainer, with a key in PEM or one of the user's PGP keyring.
 
-Apptainer's signature covers every object of a group, descriptors and the head's id; ``verify --all`` refuses a file to which anything was
-added afterwards, such as an overlay partition that would be mounted on top. What it does not do is read keys that OpenSSL guards with a
-passphrase. So OpenSSL reads them: the passphrase goes there through a pipe, and the key from there to Apptainer in a file that has no name
-and is only in memory. Neither is in an argument, an environment, a log, or on a disk.
+Apptainer's signature covers every object of a group, descriptors and the head's id; ``verify
+--all`` refuses a file to which anything was added afterwards, such as an overlay partition that
+would be mounted on top. What it does not do is read keys that OpenSSL guards with a passphrase. So
+OpenSSL reads them: the passphrase goes there through a pipe, and the key from there to Apptainer in
+a file that has no name and is only in memory. Neither is in an argument, an environment, a log, or
+on a disk.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from pathlib import Path
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import BuildError, ConfigError, ForbiddenError, NeedsInstallError, SignatureError
+from toolkit.errors import (
+    BuildError,
+    ConfigError,
+    ForbiddenError,
+    NeedsInstallError,
+    SignatureError,
+)
 from toolkit.images.build.mutex import held
 from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
@@ -33,11 +41,26 @@ from toolkit.model.recipe import Space
 from toolkit.progress import Progress
 
 Ask = Callable[[str], str]  # the passphrase of what is named
-_KEYRING = ("APPTAINER_KEYSDIR", "SINGULARITY_KEYSDIR", "APPTAINER_SYPGPDIR", "SINGULARITY_SYPGPDIR", "GPG_TTY", "TERM")
+_KEYRING = (
+    "APPTAINER_KEYSDIR",
+    "SINGULARITY_KEYSDIR",
+    "APPTAINER_SYPGPDIR",
+    "SINGULARITY_SYPGPDIR",
+    "GPG_TTY",
+    "TERM",
+)
 _PATIENCE = 3600.0  # seconds: it hashes the whole file
 
 
-def sign(image: FoundImage, key: Path | None, pgp: int, ask: Ask, progress: Progress, *, replace: bool = False) -> Signature:
+def sign(
+    image: FoundImage,
+    key: Path | None,
+    pgp: int,
+    ask: Ask,
+    progress: Progress,
+    *,
+    replace: bool = False,
+) -> Signature:
     """Sign an image; a signed copy takes its place, so that nobody ever finds half a signature.
 
     Args:
@@ -54,7 +77,9 @@ def sign(image: FoundImage, key: Path | None, pgp: int, ask: Ask, progress: Prog
     path = Path(image.path).resolve()
     if is_signed(path) and not replace:
         raise SignatureError(
-            f"{image.name} is signed already", place=str(path), next_step="toolkit image sign --replace ... to sign it anew"
+            f"{image.name} is signed already",
+            place=str(path),
+            next_step="toolkit image sign --replace ... to sign it anew",
         )
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
@@ -64,7 +89,9 @@ def sign(image: FoundImage, key: Path | None, pgp: int, ask: Ask, progress: Prog
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
             digest, sif_id = _prepare(place.sif)
-            made = _sign_pem(place.sif, private) if private is not None else _sign_pgp(place.sif, pgp)
+            made = (
+                _sign_pem(place.sif, private) if private is not None else _sign_pgp(place.sif, pgp)
+            )
             _publish(place.sif, path, image.manifest, digest, sif_id, made)
     return made
 
@@ -72,7 +99,8 @@ def sign(image: FoundImage, key: Path | None, pgp: int, ask: Ask, progress: Prog
 def _prepare(path: Path) -> tuple[str, str]:
     """Drop old signatures, and set the head to what depends on the contents only; the file system's hash and the SIF's id.
 
-    The time is that of the image: so two builds by one lock are still one file but for their signatures.
+    The time is that of the image: so two builds by one lock are still one file but for their
+    signatures.
     """
     for one in reversed(objects_of(path)):
         if one.kind == SIGNATURE:
@@ -81,13 +109,30 @@ def _prepare(path: Path) -> tuple[str, str]:
     return partition_digest(path), normalise(path, time)
 
 
-def _publish(signed: Path, path: Path, manifest: Manifest | None, digest: str, sif_id: str, signature: Signature) -> None:
+def _publish(
+    signed: Path,
+    path: Path,
+    manifest: Manifest | None,
+    digest: str,
+    sif_id: str,
+    signature: Signature,
+) -> None:
     signed.chmod(path.stat().st_mode & 0o777)
     if manifest is None:
         signed.replace(path)
         return
-    facts = {"sif_id": sif_id, "size": signed.stat().st_size, "partition": digest, "signatures": (signature,)}
-    store.publish(signed, msgspec.structs.replace(manifest, **facts), path.parent, name=path.name.removesuffix(".sif"))
+    facts = {
+        "sif_id": sif_id,
+        "size": signed.stat().st_size,
+        "partition": digest,
+        "signatures": (signature,),
+    }
+    store.publish(
+        signed,
+        msgspec.structs.replace(manifest, **facts),
+        path.parent,
+        name=path.name.removesuffix(".sif"),
+    )
 
 
 def read_private(key: Path, ask: Ask) -> str:
@@ -102,11 +147,15 @@ def read_private(key: Path, ask: Ask) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            f"the key cannot be used: {reason}", place=str(key), next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem"
+            f"the key cannot be used: {reason}",
+            place=str(key),
+            next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
         ) from None
     said, complaint = _openssl(["-in", str(key)], ask(str(key)) if guarded else "")
     if not said:
-        cause = "the passphrase is wrong, or the key is damaged" if guarded else "the key is damaged"
+        cause = (
+            "the passphrase is wrong, or the key is damaged" if guarded else "the key is damaged"
+        )
         raise ConfigError(cause, place=str(key), details=complaint.splitlines()[-2:])
     return said
 
@@ -115,13 +164,20 @@ def _openssl(arguments: Sequence[str], passphrase: str, given: str = "") -> tupl
     """``openssl pkey``; what it says, and what it complains of."""
     program = shell.which("openssl")
     if program is None:
-        raise NeedsInstallError("OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl")
+        raise NeedsInstallError(
+            "OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl"
+        )
     reading, writing = os.pipe()
     os.write(writing, passphrase.encode() + b"\n")
     os.close(writing)
     try:
         done = _ended(
-            shell.start([program, "pkey", *arguments, "-passin", f"fd:{reading}"], stdin=subprocess.PIPE, pass_fds=(reading,)), given
+            shell.start(
+                [program, "pkey", *arguments, "-passin", f"fd:{reading}"],
+                stdin=subprocess.PIPE,
+                pass_fds=(reading,),
+            ),
+            given,
         )
     finally:
         os.close(reading)
@@ -146,7 +202,9 @@ def _sign_pem(path: Path, private: str) -> Signature:
         done = _run(["sign", "--key", f"/proc/self/fd/{handle}", str(path)], pass_fds=(handle,))
     if done.returncode != 0:
         raise BuildError(
-            "Apptainer could not sign with this key", details=done.stderr.splitlines()[-3:], next_step="it takes RSA, ECDSA and Ed25519"
+            "Apptainer could not sign with this key",
+            details=done.stderr.splitlines()[-3:],
+            next_step="it takes RSA, ECDSA and Ed25519",
         )
     found = _check_pem(path, public)
     return msgspec.structs.replace(found, when=_now())
@@ -163,7 +221,11 @@ def _sign_pgp(path: Path, number: int) -> Signature:
         )
     signers = _pgp_signers(_verify(path, ["--local"]))
     if len(signers) != 1:
-        raise SignatureError("what came out is not signed by one key", place=str(path), details=tuple(map(str, signers)))
+        raise SignatureError(
+            "what came out is not signed by one key",
+            place=str(path),
+            details=tuple(map(str, signers)),
+        )
     (found, name), *_ = signers
     return Signature(kind="pgp", fingerprint=found, signer=name, when=_now())
 
@@ -187,7 +249,9 @@ def verify(path: Path, key: str) -> Signature:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError(
-                f"the public key cannot be read: {reason}", place=key, next_step="openssl pkey -in KEY.pem -pubout -out KEY.pub"
+                f"the public key cannot be read: {reason}",
+                place=key,
+                next_step="openssl pkey -in KEY.pem -pubout -out KEY.pub",
             ) from None
     _require_signed(path)
     said = _verify(path, ["--local"])
@@ -196,13 +260,17 @@ def verify(path: Path, key: str) -> Signature:
         if found == wanted and objects >= data:
             return Signature(kind="pgp", fingerprint=found, signer=name)
     others = [f"{name} {found}" for found, name in _pgp_signers(said)]
-    raise SignatureError(f"{path.name} is signed by another key than {wanted}", place=str(path), details=others)
+    raise SignatureError(
+        f"{path.name} is signed by another key than {wanted}", place=str(path), details=others
+    )
 
 
 def _require_signed(path: Path) -> None:
     if not is_signed(path):
         raise SignatureError(
-            f"{path.name} is not signed", place=str(path), next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem"
+            f"{path.name} is not signed",
+            place=str(path),
+            next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem",
         )
 
 
@@ -221,17 +289,32 @@ def _verify(path: Path, options: Sequence[str], pass_fds: Sequence[int] = ()) ->
     done = _run(["verify", "--all", "--json", *options, str(path)], pass_fds=pass_fds)
     if done.returncode == 0:
         return done.stdout
-    said = next((line for line in reversed(done.stderr.splitlines()) if line.startswith("FATAL")), "").removeprefix("FATAL:").strip()
-    raise SignatureError(f"{path.name} {_meaning(said)}", place=str(path), details=(said,) if said else ())
+    said = (
+        next((line for line in reversed(done.stderr.splitlines()) if line.startswith("FATAL")), "")
+        .removeprefix("FATAL:")
+        .strip()
+    )
+    raise SignatureError(
+        f"{path.name} {_meaning(said)}", place=str(path), details=(said,) if said else ()
+    )
 
 
 def _meaning(said: str) -> str:
     """Apptainer's words in ours."""
     if "integrity compromised" in said:
         return "was changed after it was signed"
-    if "object not signed" in said or "not associated with" in said or "signature not found for object group" in said:
+    if (
+        "object not signed" in said
+        or "not associated with" in said
+        or "signature not found for object group" in said
+    ):
         return "holds something that was put into it after it was signed"
-    if "envelope failed" in said or "signature object" in said or "unknown entity" in said or "key" in said.lower():
+    if (
+        "envelope failed" in said
+        or "signature object" in said
+        or "unknown entity" in said
+        or "key" in said.lower()
+    ):
         return "is not signed by this key"
     return "could not be verified"
 
@@ -254,10 +337,17 @@ def _apptainer() -> str:
     return program
 
 
-def _run(arguments: Sequence[str], *, pass_fds: Sequence[int] = (), terminal: bool = False) -> shell.Result:
+def _run(
+    arguments: Sequence[str], *, pass_fds: Sequence[int] = (), terminal: bool = False
+) -> shell.Result:
     """Apptainer, with the user's keyring and nothing else of the environment."""
     kept = {name: os.environ[name] for name in _KEYRING if name in os.environ}
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8", **kept}
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+        **kept,
+    }
     argv = (_apptainer(), *arguments)
     stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
     return _ended(shell.start(argv, env=environment, stdin=stdin, pass_fds=pass_fds))
@@ -271,7 +361,12 @@ def _ended(process: subprocess.Popen[str], given: str | None = None) -> shell.Re
         process.kill()
         process.wait()
         raise
-    return shell.Result(tuple(map(str, process.args)) if isinstance(process.args, list | tuple) else (), process.returncode, stdout, stderr)
+    return shell.Result(
+        tuple(map(str, process.args)) if isinstance(process.args, list | tuple) else (),
+        process.returncode,
+        stdout,
+        stderr,
+    )
 
 
 def _now() -> str:

@@ -35,7 +35,9 @@ def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> li
     try:
         verify(Path(image), _key(job.signature_key, here, folder, origin))
     except ToolkitError as error:
-        error.place = "--image" if isinstance(error, SignatureError) else error.place or "--signature-key"
+        error.place = (
+            "--image" if isinstance(error, SignatureError) else error.place or "--signature-key"
+        )
         return [error]
     return []
 

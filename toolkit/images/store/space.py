@@ -49,7 +49,9 @@ def warnings(room: Room, needs: int) -> tuple[str, ...]:
             f"{room.directory} is in memory: what is built there takes it from programs; set TOOLKIT_BUILD_TMP to a directory on a disk"
         )
     if room.quota is not None and room.quota < 2 * needs:
-        found.append(f"of your quota in {room.directory} {human_size(room.quota)} are left; set TOOLKIT_IMAGES to a directory on scratch")
+        found.append(
+            f"of your quota in {room.directory} {human_size(room.quota)} are left; set TOOLKIT_IMAGES to a directory on scratch"
+        )
     return tuple(found)
 
 
@@ -67,7 +69,9 @@ def file_system(directory: Path) -> str:
     """The type of the file system that a directory is on."""
     found, path = "", directory.resolve()
     longest = -1
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in (
+        Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    ):
         _, point, kind, *_ = line.split(" ")
         mount = Path(point.encode().decode("unicode_escape"))
         if path.is_relative_to(mount) and len(mount.parts) >= longest:

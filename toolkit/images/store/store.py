@@ -1,8 +1,9 @@
 """The images of this user, on disk: ``<name>.sif``, its manifest ``<name>.json`` and the log of its build ``<name>.log`` in one directory.
 
-An image is whole when its file is as long as its head says and a manifest names that very file. A build is made visible by renaming the
-SIF; the manifest is put beside it under a name that holds the SIF's id *before* that, so that there is no moment, not even for kill -9 or a
-power cut, at which a reader finds anything but the old image or the new one.
+An image is whole when its file is as long as its head says and a manifest names that very file. A
+build is made visible by renaming the SIF; the manifest is put beside it under a name that holds the
+SIF's id *before* that, so that there is no moment, not even for kill -9 or a power cut, at which a
+reader finds anything but the old image or the new one.
 """
 
 from __future__ import annotations
@@ -38,12 +39,20 @@ class FoundImage(Model, frozen=True, kw_only=True):
 def images_directory() -> Path:
     """Where this user's images are: ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``; it may not be there yet."""
     chosen = os.environ.get("TOOLKIT_IMAGES")
-    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".local/share/toolkit/images"
+    return (
+        Path(chosen).expanduser().absolute()
+        if chosen
+        else Path.home() / ".local/share/toolkit/images"
+    )
 
 
 def image_names(directory: Path) -> tuple[str, ...]:
     """The SIF files of a directory without their endings, sorted; none where it cannot be read."""
-    return tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif"))) if directory.is_dir() else ()
+    return (
+        tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif")))
+        if directory.is_dir()
+        else ()
+    )
 
 
 def shared_directories() -> tuple[Path, ...]:
@@ -75,7 +84,9 @@ def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
     if _there(path):
         return _open(path)
     if image in recipe_names():
-        raise ImageMissingError(f"the image {image} is not built yet", next_step=f"toolkit image build {image}")
+        raise ImageMissingError(
+            f"the image {image} is not built yet", next_step=f"toolkit image build {image}"
+        )
     known = {name for directory in places for name in image_names(directory)}
     registry = f"; docker://{image} is fetched from a registry" if _is_reference(image) else ""
     raise UnknownImageError(
@@ -132,16 +143,28 @@ def whole_header(path: Path) -> sif.Header:
     """
     try:
         with open_regular(path) as stream:
-            header, size = sif.parse(stream.read(sif.HEADER_SIZE)), os.fstat(stream.fileno()).st_size
+            header, size = (
+                sif.parse(stream.read(sif.HEADER_SIZE)),
+                os.fstat(stream.fileno()).st_size,
+            )
     except OSError as error:
-        raise ImageMissingError(f"the image cannot be read: {error.strerror}", place=str(path)) from None
+        raise ImageMissingError(
+            f"the image cannot be read: {error.strerror}", place=str(path)
+        ) from None
     except MalformedInputError as error:
         error.place = str(path)
         raise
     if header is None:
-        raise ImageMissingError("this file is no image: it does not begin as a SIF does", place=str(path), next_step="toolkit image list")
+        raise ImageMissingError(
+            "this file is no image: it does not begin as a SIF does",
+            place=str(path),
+            next_step="toolkit image list",
+        )
     if size < header.end:
-        raise ImageMissingError(f"the image is cut off: {human_size(size)} of {human_size(header.end)} are there", place=str(path))
+        raise ImageMissingError(
+            f"the image is cut off: {human_size(size)} of {human_size(header.end)} are there",
+            place=str(path),
+        )
     return header
 
 
@@ -175,7 +198,9 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     built.replace(target)
     announced.replace(_manifest_path(target))
     sync(directory)
-    if before is not None:  # the last that holds the image from before: to free gigabytes takes the disk a while
+    if (
+        before is not None
+    ):  # the last that holds the image from before: to free gigabytes takes the disk a while
         import threading
 
         threading.Thread(target=os.close, args=(before,)).start()
@@ -205,4 +230,8 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
 
 def _announced(target: Path) -> Iterator[Path]:
     name = target.name.removesuffix(".sif")
-    return (path for path in target.parent.glob(f".{name}.*.json") if len(path.name) == len(f".{name}.") + 32 + len(".json"))
+    return (
+        path
+        for path in target.parent.glob(f".{name}.*.json")
+        if len(path.name) == len(f".{name}.") + 32 + len(".json")
+    )

@@ -1,7 +1,8 @@
 """Which images are used: `toolkit run` leaves a note of each run beside the image, and nobody removes an image below a run.
 
-The notes are in ``.used/<image>/``, one small file for each run, named after nothing that a second user could guess or needs to write: a
-directory of images that several people share is only read by most of them, and what they use is then not known here.
+The notes are in ``.used/<image>/``, one small file for each run, named after nothing that a second
+user could guess or needs to write: a directory of images that several people share is only read by
+most of them, and what they use is then not known here.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
         use = None if path.name == "ended" else _read(path)
         if use is None:
             continue
-        if (use.run / "outcome.json").exists() or not (holds(use) if holds else _may_hold(use, path)):
+        if (use.run / "outcome.json").exists() or not (
+            holds(use) if holds else _may_hold(use, path)
+        ):
             _keep_time_only(path)
         else:
             found.append(use.run)

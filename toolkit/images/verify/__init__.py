@@ -1,7 +1,8 @@
 """What can be said of an image with evidence: one module for each check, and a line here.
 
-A check is a function ``verify(case) -> Answer``: passed, failed, or unchecked and why. What a build has checked stands in the manifest
-already; here everything is looked at again, from outside, also of images that nobody here has built.
+A check is a function ``verify(case) -> Answer``: passed, failed, or unchecked and why. What a build
+has checked stands in the manifest already; here everything is looked at again, from outside, also
+of images that nobody here has built.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Entry(NamedTuple):
     at_end: bool = False
 
 
-# In this order, since later checks use what earlier ones found. The names are those of the checks that an image carries, where both look
-# at the same thing.
+# In this order, since later checks use what earlier ones found. The names are those of the checks
+# that an image carries, where both look at the same thing.
 CHECKS: dict[str, Entry] = {
     "manifest": Entry("manifest", at_end=True),
     "size": Entry("size", at_end=True),
@@ -60,7 +61,11 @@ class Module(Protocol):
         """How it came out."""
 
 
-def verdicts(case: Case, on_verdict: Callable[[Verdict], object] = bool, only: Collection[str] = CHECKS.keys()) -> tuple[Verdict, ...]:
+def verdicts(
+    case: Case,
+    on_verdict: Callable[[Verdict], object] = bool,
+    only: Collection[str] = CHECKS.keys(),
+) -> tuple[Verdict, ...]:
     """Every check of an image, in the order of the registry.
 
     Args:
@@ -86,7 +91,13 @@ def _verdicts(case: Case, only: Collection[str]) -> Iterator[Verdict]:
             kind = type(error).__name__
             answer = failed(f"the image answers what our script does not: {kind}: {error}")
         when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        yield Verdict(name=name, outcome=answer.outcome, detail=answer.detail, when=when, site=site if entry.of_site else "")
+        yield Verdict(
+            name=name,
+            outcome=answer.outcome,
+            detail=answer.detail,
+            when=when,
+            site=site if entry.of_site else "",
+        )
 
 
 def merged(before: tuple[Verdict, ...], now: tuple[Verdict, ...]) -> tuple[Verdict, ...]:

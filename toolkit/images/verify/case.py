@@ -125,18 +125,39 @@ class Inside:
         Raises:
             CommandFailedError: it gave no answer within ``timeout`` seconds.
         """
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
-        environment |= {f"{kind}ENV_{name}": value for name, value in variables.items() for kind in ("APPTAINER", "SINGULARITY")}
-        binds = [f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()]
-        options = ["--cleanenv", "--containall", *(("--nv",) if self.gpus else ()), *(word for bind in binds for word in ("--bind", bind))]
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(Path.home()),
+            "LC_ALL": "C.UTF-8",
+        }
+        environment |= {
+            f"{kind}ENV_{name}": value
+            for name, value in variables.items()
+            for kind in ("APPTAINER", "SINGULARITY")
+        }
+        binds = [
+            f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()
+        ]
+        options = [
+            "--cleanenv",
+            "--containall",
+            *(("--nv",) if self.gpus else ()),
+            *(word for bind in binds for word in ("--bind", bind)),
+        ]
         argv = [self.program, "--silent", action, *options, self.image, *argv]
         with temporary_settings() as settings:
-            return shell.run(argv, env=environment | settings, cwd="/", timeout=timeout, check=False)
+            return shell.run(
+                argv, env=environment | settings, cwd="/", timeout=timeout, check=False
+            )
 
-    def told(self, script: str, *arguments: str, variables: Mapping[str, str] = {}) -> tuple[dict[str, Any] | None, shell.Result]:
+    def told(
+        self, script: str, *arguments: str, variables: Mapping[str, str] = {}
+    ) -> tuple[dict[str, Any] | None, shell.Result]:
         """What one of our scripts tells of the image; None where it did not come to that."""
         result = self.run(["python3", at(script), *arguments], variables=variables)
-        line = next((line for line in reversed(result.stdout.splitlines()) if line.startswith(MARK)), None)
+        line = next(
+            (line for line in reversed(result.stdout.splitlines()) if line.startswith(MARK)), None
+        )
         return (json.loads(line.removeprefix(MARK)) if line else None), result
 
 

@@ -40,8 +40,12 @@ def judge(cuda: str, drivers: Sequence[str], made_for: str | None, *, compat: bo
     oldest = min(drivers, key=lambda one: [int(part) for part in one.split(".")])
     if compare(oldest, needed) < 0:
         if compat:
-            return unchecked(f"{wants}, {oldest} is there: only data-centre GPUs run it, by the compat package in the image")
+            return unchecked(
+                f"{wants}, {oldest} is there: only data-centre GPUs run it, by the compat package in the image"
+            )
         return failed(f"{wants}, {oldest} is there")
     if made_for and compare(oldest, made_for) < 0:
-        return passed(f"{wants}, {oldest} is there: it runs by CUDA's minor version compatibility, without what is newer than the driver")
+        return passed(
+            f"{wants}, {oldest} is there: it runs by CUDA's minor version compatibility, without what is newer than the driver"
+        )
     return passed(f"{wants}, {oldest} is there")

@@ -21,14 +21,22 @@ def verify(case: Case) -> Answer:
         if what:
             return failed(f"by {action}: {what}")
     return passed(
-        "prints nothing of its own" if ours else "prints nothing of its own by exec; its runscript is not used by jobs and was not run"
+        "prints nothing of its own"
+        if ours
+        else "prints nothing of its own by exec; its runscript is not used by jobs and was not run"
     )
 
 
 def _wrong(case: Case, action: Literal["exec", "run"]) -> str:
     result = case.inside.run(["/bin/sh", "-c", f"echo {_WORD}"], action=action, timeout=60)
-    lines = [line for line in (*result.stdout.splitlines(), *result.stderr.splitlines()) if line.strip()]
+    lines = [
+        line for line in (*result.stdout.splitlines(), *result.stderr.splitlines()) if line.strip()
+    ]
     if not result.ok or _WORD not in lines:
         return f"a command does not run in it ({(lines or [f'exit code {result.returncode}'])[-1].strip()})"
     own = [line.strip() for line in lines if line != _WORD]
-    return f"it prints {len(own)} line{'s' if len(own) != 1 else ''} of its own, first: {own[0]}" if own else ""
+    return (
+        f"it prints {len(own)} line{'s' if len(own) != 1 else ''} of its own, first: {own[0]}"
+        if own
+        else ""
+    )

@@ -27,7 +27,12 @@ def finish(image: FoundImage) -> tuple[Verdict, ...]:
     manifest = image.manifest
     assert manifest
     own = tuple(
-        Verdict(name=one.name, outcome="passed" if one.passed else "failed", detail=one.detail, when=manifest.built)
+        Verdict(
+            name=one.name,
+            outcome="passed" if one.passed else "failed",
+            detail=one.detail,
+            when=manifest.built,
+        )
         for one in manifest.checks
     )
     gpus, drivers = local_drivers()
@@ -43,7 +48,10 @@ def finish(image: FoundImage) -> tuple[Verdict, ...]:
     )
     with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
         ahead.submit(lambda: case.looked)
-        found = (*own, *verdicts(case, only=[name for name, entry in CHECKS.items() if entry.at_end]))
+        found = (
+            *own,
+            *verdicts(case, only=[name for name, entry in CHECKS.items() if entry.at_end]),
+        )
     record(image, found)
     return found
 

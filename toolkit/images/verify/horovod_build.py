@@ -1,6 +1,7 @@
 """Horovod is built for what is in the image: `horovodrun --check-build` says so, the metadata of its build, and its modules.
 
-One of the three alone is not believed: ``--check-build`` was seen to show PyTorch of a build that had been made for TensorFlow only.
+One of the three alone is not believed: ``--check-build`` was seen to show PyTorch of a build that
+had been made for TensorFlow only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from typing import Any
 from toolkit.images.verify.case import Answer, Case, failed, passed, unchecked
 
 _MODULES = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
-_SECTIONS = {"Frameworks": "frameworks", "Controllers": "controllers", "Tensor Operations": "operations"}
+_SECTIONS = {
+    "Frameworks": "frameworks",
+    "Controllers": "controllers",
+    "Tensor Operations": "operations",
+}
 
 
 def verify(case: Case) -> Answer:
@@ -20,7 +25,11 @@ def verify(case: Case) -> Answer:
         return unchecked(case.no_python)
     promised = _promised(case)
     if not case.has("horovod"):
-        return failed("its manifest says that Horovod is in it, and it is not") if promised else unchecked("no Horovod is in it")
+        return (
+            failed("its manifest says that Horovod is in it, and it is not")
+            if promised
+            else unchecked("no Horovod is in it")
+        )
     facts, result = case.inside.told("horovod_facts.py")
     if facts is None:
         return failed(f"Horovod could not be asked: {' '.join(result.tail(1))}")
@@ -32,7 +41,9 @@ def _promised(case: Case) -> tuple[str, ...]:
     """The frameworks that its Horovod must work with: those of its own check, which its recipe gave it."""
     command = case.looked.own.get("horovod-build", "").split()
     named = command[: command.index(",")] if "," in command else command
-    return tuple(framework for framework in _MODULES if framework in named) or (("",) if "horovod" in case.promised else ())
+    return tuple(framework for framework in _MODULES if framework in named) or (
+        ("",) if "horovod" in case.promised else ()
+    )
 
 
 def shown(said: str) -> dict[str, list[str]]:
@@ -58,10 +69,20 @@ def judge(facts: Mapping[str, Any], promised: Iterable[str], versions: Mapping[s
         versions: of the modules in the image.
     """
     if facts["code"] != 0:
-        return failed(f"horovodrun --check-build ended with {facts['code']}: {(facts['said'].strip() or '?').splitlines()[-1]}")
+        return failed(
+            f"horovodrun --check-build ended with {facts['code']}: {(facts['said'].strip() or '?').splitlines()[-1]}"
+        )
     marks = shown(facts["said"])
-    wrong = [text for framework in _MODULES for text in _wrong(framework, facts, marks["frameworks"], framework in promised, versions)]
-    built = [framework for framework in _MODULES if framework in marks["frameworks"] and facts["modules"].get(framework) == ""]
+    wrong = [
+        text
+        for framework in _MODULES
+        for text in _wrong(framework, facts, marks["frameworks"], framework in promised, versions)
+    ]
+    built = [
+        framework
+        for framework in _MODULES
+        if framework in marks["frameworks"] and facts["modules"].get(framework) == ""
+    ]
     if not wrong and not built:
         wrong.append("it is built for no framework that is in the image")
     if not marks["controllers"]:
@@ -75,13 +96,26 @@ def judge(facts: Mapping[str, Any], promised: Iterable[str], versions: Mapping[s
         for framework in marks["frameworks"]
         if framework not in facts["modules"]
     ]
-    notes += [] if facts["metadata"] is not None else ["this release keeps no metadata of its build"]
+    notes += (
+        [] if facts["metadata"] is not None else ["this release keeps no metadata of its build"]
+    )
     return passed(
-        "; ".join((f"built for {said}, with {', '.join(marks['controllers'])}; operations {', '.join(marks['operations'])}", *notes))
+        "; ".join(
+            (
+                f"built for {said}, with {', '.join(marks['controllers'])}; operations {', '.join(marks['operations'])}",
+                *notes,
+            )
+        )
     )
 
 
-def _wrong(framework: str, facts: Mapping[str, Any], marked: Iterable[str], wanted: bool, versions: Mapping[str, str]) -> Iterable[str]:
+def _wrong(
+    framework: str,
+    facts: Mapping[str, Any],
+    marked: Iterable[str],
+    wanted: bool,
+    versions: Mapping[str, str],
+) -> Iterable[str]:
     """What does not fit of one framework; what is not in the image and was promised to nobody does not matter."""
     module, metadata = _MODULES[framework], facts["metadata"]
     if framework not in facts["modules"]:

@@ -44,7 +44,9 @@ class Ended(NamedTuple):
         """Why there are no results, in one sentence."""
         if self.outcome is None:
             return self.refusal
-        return str(self.outcome.get("message") or f"the job ended with {self.outcome.get('exit_code')}")
+        return str(
+            self.outcome.get("message") or f"the job ended with {self.outcome.get('exit_code')}"
+        )
 
 
 def parent(site: Site | None) -> Path:
@@ -66,12 +68,26 @@ def run(script: Path, options: Sequence[str], arguments: Sequence[str], *, withi
     with tempfile.TemporaryDirectory(prefix="verify-", dir=within) as name:
         directory = Path(name)
         shutil.copy(script, directory)
-        words = [sys.executable, "-m", "toolkit", "run", "--json", "--no-snapshot", *options, script.name, *arguments]
+        words = [
+            sys.executable,
+            "-m",
+            "toolkit",
+            "run",
+            "--json",
+            "--no-snapshot",
+            *options,
+            script.name,
+            *arguments,
+        ]
         try:
             done = shell.run(words, cwd=directory, check=False, timeout=_PATIENCE)
         except CommandFailedError as error:
             return Ended(refusal=error.cause)
-        files = {path.name: found for path in sorted(directory.glob("*.json")) if (found := _read(path)) is not None}
+        files = {
+            path.name: found
+            for path in sorted(directory.glob("*.json"))
+            if (found := _read(path)) is not None
+        }
         return _ended(done, files)
 
 
@@ -87,7 +103,9 @@ def _ended(done: shell.Result, files: dict[str, Any]) -> Ended:
     try:
         outcome = json.loads(done.stdout)
     except ValueError:
-        return Ended(refusal=_refusal(lines) or f"toolkit run ended with {done.returncode}", files=files)
+        return Ended(
+            refusal=_refusal(lines) or f"toolkit run ended with {done.returncode}", files=files
+        )
     fix = next((line.removeprefix("fix").strip() for line in lines if line.startswith("fix  ")), "")
     return Ended(outcome=outcome, files=files, fix=fix)
 
@@ -97,5 +115,9 @@ def _refusal(lines: Sequence[str]) -> str:
     start = next((index for index, line in enumerate(lines) if line.startswith("error: ")), None)
     if start is None:
         return ""
-    found = [line.strip() for line in lines[start + 1 :] if line.startswith("  ") and not line.strip().startswith("exit ")]
+    found = [
+        line.strip()
+        for line in lines[start + 1 :]
+        if line.startswith("  ") and not line.strip().startswith("exit ")
+    ]
     return ": ".join([lines[start].removeprefix("error: "), *found[:1]])

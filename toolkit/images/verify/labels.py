@@ -8,7 +8,9 @@ from toolkit.images.verify.case import Answer, Case, failed, passed, unchecked
 def verify(case: Case) -> Answer:
     manifest, recipe = case.image.manifest, case.labels.get("toolkit.recipe", "")
     if manifest is None:
-        return unchecked(f"no manifest to compare with; {f'it says it is {recipe}' if recipe else f'{len(case.labels)} labels of others'}")
+        return unchecked(
+            f"no manifest to compare with; {f'it says it is {recipe}' if recipe else f'{len(case.labels)} labels of others'}"
+        )
     if not recipe:
         return failed("the image names no recipe")
     if recipe != manifest.name:

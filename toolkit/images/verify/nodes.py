@@ -28,11 +28,22 @@ def offer(name: str) -> Offer:
     program = next((command for command in place.site.containers if shell.which(command)), None)
     if program is None and place.site.modules:
         program = container_command(place.site)  # the module brings it, in the job
-    return Offer(name=place.site.name, mpi=client.mpi_types() or (), container=program, containers=place.site.containers)
+    return Offer(
+        name=place.site.name,
+        mpi=client.mpi_types() or (),
+        container=program,
+        containers=place.site.containers,
+    )
 
 
 def on_nodes(
-    image: str, site: str, nodes: int, gpus: int, options: Sequence[str], *, within: Path | None = None
+    image: str,
+    site: str,
+    nodes: int,
+    gpus: int,
+    options: Sequence[str],
+    *,
+    within: Path | None = None,
 ) -> Callable[[str, Sequence[str], str], Met]:
     """What starts ranks on nodes: one on each, or one for each GPU.
 
@@ -42,9 +53,18 @@ def on_nodes(
     """
 
     def job(launcher: str, arguments: Sequence[str], controller: str) -> Met:
-        shape = ("--nodes", str(nodes), *(("--gpus", str(gpus)) if gpus else ("--ntasks-per-node", "1")))
+        shape = (
+            "--nodes",
+            str(nodes),
+            *(("--gpus", str(gpus)) if gpus else ("--ntasks-per-node", "1")),
+        )
         words = ("--image", image, "--site", site, "--launcher", launcher, *shape, *options)
-        ended = jobs.run(package_directory("images/verify/scripts") / "ranks.py", words, arguments, within=within or jobs.parent(None))
+        ended = jobs.run(
+            package_directory("images/verify/scripts") / "ranks.py",
+            words,
+            arguments,
+            within=within or jobs.parent(None),
+        )
         return _met(ended, nodes * (gpus or 1), nodes, controller)
 
     return job
@@ -57,16 +77,28 @@ def _met(ended: jobs.Ended, ranks: int, nodes: int, controller: str) -> Met:
     found = ended.results or {}
     answer = judge(found or None, ranks, controller, ended.complaint, nodes)
     speed = float(found.get("gigabytes_per_second") or 0.0)
-    return Met(outcome=answer.outcome, detail=answer.detail, drivers=tuple(found.get("drivers", ())), speed=speed)
+    return Met(
+        outcome=answer.outcome,
+        detail=answer.detail,
+        drivers=tuple(found.get("drivers", ())),
+        speed=speed,
+    )
 
 
 def local_drivers() -> tuple[int, tuple[str, ...]]:
     """How many GPUs this machine has, and the version of its driver."""
     import re
 
-    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").is_dir() else 0
+    gpus = (
+        len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+        if Path("/proc/driver/nvidia/gpus").is_dir()
+        else 0
+    )
     try:
-        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+        found = re.search(
+            r"\s(\d+\.\d+(?:\.\d+)?)\s",
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"),
+        )
     except OSError:
         return gpus, ()
     return gpus, (found[1],) if found else ()

@@ -7,4 +7,6 @@ from toolkit.images.verify.ranks_mpi import cannot
 
 
 def verify(case: Case) -> Answer:
-    return unchecked(why) if (why := cannot(case)) else case.meet("horovod", ("horovod", "mpi"), "mpi")
+    return (
+        unchecked(why) if (why := cannot(case)) else case.meet("horovod", ("horovod", "mpi"), "mpi")
+    )

@@ -11,8 +11,14 @@ def verify(case: Case) -> Answer:
     promised = case.image.manifest.mpi if case.image.manifest else ()
     if "ompi_info" not in programs:
         if promised:
-            return failed(f"its manifest says that its MPI speaks {', '.join(promised)}, and there is no Open MPI in it")
-        return unchecked("MPICH is in it, of which nothing is known here" if "mpichversion" in programs else "no MPI is in it")
+            return failed(
+                f"its manifest says that its MPI speaks {', '.join(promised)}, and there is no Open MPI in it"
+            )
+        return unchecked(
+            "MPICH is in it, of which nothing is known here"
+            if "mpichversion" in programs
+            else "no MPI is in it"
+        )
     result, results = case.inside.run(["sh", at("checks/openmpi.sh")]), Results()
     for line in result.stdout.splitlines():
         results.feed(line)

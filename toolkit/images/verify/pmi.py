@@ -13,4 +13,8 @@ def verify(case: Case) -> Answer:
         return unchecked(case.no_site)
     offered, spoken = ", ".join(case.site.mpi) or "none", ", ".join(case.mpi)
     found = common(case.mpi, case.site.mpi)
-    return passed(f"srun --mpi={found}") if found else failed(f"Slurm offers {offered}, the image's MPI speaks {spoken}")
+    return (
+        passed(f"srun --mpi={found}")
+        if found
+        else failed(f"Slurm offers {offered}, the image's MPI speaks {spoken}")
+    )

@@ -9,7 +9,11 @@ from toolkit.images.verify.together import HOROVODRUN, two_ranks
 def verify(case: Case) -> Answer:
     if case.no_python:
         return unchecked(case.no_python)
-    if case.has("horovod") and "horovodrun" in case.looked.programs and "gloo" in (case.controllers or ("gloo",)):
+    if (
+        case.has("horovod")
+        and "horovodrun" in case.looked.programs
+        and "gloo" in (case.controllers or ("gloo",))
+    ):
         return two_ranks(case, HOROVODRUN, ("horovod", "gloo"), "gloo")
     if case.has("torch"):
         return two_ranks(case, (), ("torch", "gloo", "2"), "gloo")

@@ -7,7 +7,11 @@ from toolkit.images.verify.together import MPIRUN, two_ranks
 
 
 def verify(case: Case) -> Answer:
-    return unchecked(why) if (why := cannot(case)) else two_ranks(case, MPIRUN, ("horovod", "mpi"), "mpi")
+    return (
+        unchecked(why)
+        if (why := cannot(case))
+        else two_ranks(case, MPIRUN, ("horovod", "mpi"), "mpi")
+    )
 
 
 def cannot(case: Case) -> str | None:

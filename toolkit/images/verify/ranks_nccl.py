@@ -10,7 +10,11 @@ def verify(case: Case) -> Answer:
     if why := cannot(case):
         return unchecked(why)
     if case.gpus < 2:
-        return unchecked("no GPU is here" if not case.gpus else "one GPU is here; two ranks of NCCL need one each")
+        return unchecked(
+            "no GPU is here"
+            if not case.gpus
+            else "one GPU is here; two ranks of NCCL need one each"
+        )
     return two_ranks(case, (), ("torch", "nccl", "2"), "nccl")
 
 

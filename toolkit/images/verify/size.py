@@ -13,4 +13,6 @@ def verify(case: Case) -> Answer:
     manifest = case.image.manifest
     if manifest is not None and manifest.size != size:
         return failed(f"{size} bytes, and the manifest says {manifest.size}")
-    return passed(f"{human_size(size)}, {'as its manifest says' if manifest else 'and nothing that its head names is cut off'}")
+    return passed(
+        f"{human_size(size)}, {'as its manifest says' if manifest else 'and nothing that its head names is cut off'}"
+    )

@@ -14,7 +14,9 @@ def verify(case: Case) -> Answer:
         return passed("a module in the user's site packages is not imported")
     if case.image.manifest is not None:
         return failed(" ".join(alone.tail(1)))
-    told = case.inside.run(["python3", at("checks/user_site.py")], variables={"PYTHONNOUSERSITE": "1"})
+    told = case.inside.run(
+        ["python3", at("checks/user_site.py")], variables={"PYTHONNOUSERSITE": "1"}
+    )
     if told.ok:
         return passed("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")
     return failed(" ".join(told.tail(1)))

@@ -24,10 +24,16 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     del context
     if not script.is_batch:
         return
-    started = [(command, match) for command in script.commands for match in _BACKGROUND.finditer(command.plain)]
+    started = [
+        (command, match)
+        for command in script.commands
+        for match in _BACKGROUND.finditer(command.plain)
+    ]
     if not started:
         return
-    bare = [(command, match) for command in script.commands for match in _BARE.finditer(command.plain)]
+    bare = [
+        (command, match) for command in script.commands for match in _BARE.finditer(command.plain)
+    ]
     for command, match in bare:
         line = command.line_of(match.start() + len(match[0]) - len(match[0].lstrip()))
         yield RULE.at(
@@ -35,7 +41,11 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             "wait without a process id ends with 0 whatever happened",
             advice='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
         )
-    if not bare and not any(_ANY.search(command.plain) for command in script.commands) and not _goes_on(script):
+    if (
+        not bare
+        and not any(_ANY.search(command.plain) for command in script.commands)
+        and not _goes_on(script)
+    ):
         command, match = started[-1]
         yield RULE.at(
             command.line_of(match.start()),
@@ -46,6 +56,11 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
 
 def _goes_on(script: Script) -> bool:
     """Whether something runs in the foreground after the last background process: that keeps the job alive."""
-    last = max(index for index, command in enumerate(script.commands) if _BACKGROUND.search(command.plain))
+    last = max(
+        index for index, command in enumerate(script.commands) if _BACKGROUND.search(command.plain)
+    )
     later = script.commands[last + 1 :]
-    return any(re.match(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)", command.plain) for command in later)
+    return any(
+        re.match(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)", command.plain)
+        for command in later
+    )

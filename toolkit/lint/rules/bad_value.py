@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from toolkit.lint.model import Context, Finding, Rule
 from toolkit.lint.script import Script, blank_equals
 
-RULE = Rule("bad-value", "error", "sbatch refuses the script", "tried with Slurm 22.05, 24.11 and 26.05")
+RULE = Rule(
+    "bad-value", "error", "sbatch refuses the script", "tried with Slurm 22.05, 24.11 and 26.05"
+)
 _TIME = r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)"
 _NUMBER = r"\d+"
 # option -> (what a value looks like, what to write)
@@ -38,4 +40,8 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             if option.value is None:
                 yield RULE.at(directive.line, f"{option.written} needs a value", advice=example)
             elif not re.fullmatch(form, option.value, re.IGNORECASE) and option.value.isascii():
-                yield RULE.at(directive.line, f"{option.value!r} is no value of {option.written}", advice=example)
+                yield RULE.at(
+                    directive.line,
+                    f"{option.value!r} is no value of {option.written}",
+                    advice=example,
+                )

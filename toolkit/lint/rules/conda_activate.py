@@ -33,7 +33,9 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
         return
     for call in calls(script, "conda", "mamba", "micromamba"):
         if call.words[1:2] == ("activate",) and not _is_known(script, call.line):
-            yield RULE.at(call.line, f"the shell of a batch job does not know {call.program} activate")
+            yield RULE.at(
+                call.line, f"the shell of a batch job does not know {call.program} activate"
+            )
             return  # the others fail for the same reason
 
 
@@ -41,4 +43,6 @@ def _is_known(script: Script, line: int) -> bool:
     """Return whether a line before may have defined the function; what a module does is not known."""
     before = (command for command in script.commands if command.line <= line)
     patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
-    return any(pattern.search(getattr(command, part)) for command in before for pattern, part in patterns)
+    return any(
+        pattern.search(getattr(command, part)) for command in before for pattern, part in patterns
+    )

@@ -17,14 +17,28 @@ RULE = Rule(
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
 _BENT = re.compile("[\u2018\u2019\u201c-\u201e]")
-_NAMES = {"–": "an en dash", "—": "an em dash", "−": "a minus sign", "‐": "a typographic hyphen", "‑": "a no-break hyphen"}
+_NAMES = {
+    "–": "an en dash",
+    "—": "an em dash",
+    "−": "a minus sign",
+    "‐": "a typographic hyphen",
+    "‑": "a no-break hyphen",
+}
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:
     """Every option in a directive or a command that begins with another dash than "-"."""
     del context
-    quoted = {number for command in script.commands for number in _quoted_lines(command.line, command.text, command.plain)}
-    commands = {number for command in script.commands for number in range(command.line, command.line + command.text.count("\n") + 1)}
+    quoted = {
+        number
+        for command in script.commands
+        for number in _quoted_lines(command.line, command.text, command.plain)
+    }
+    commands = {
+        number
+        for command in script.commands
+        for number in range(command.line, command.line + command.text.count("\n") + 1)
+    }
     directives = {directive.line for directive in script.directives}
     for number, line in enumerate(script.lines, 1):
         if number not in directives and (number not in commands or number in quoted):
@@ -35,7 +49,12 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             first = options[0]
             kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
             mended = _mended(line, options)
-            yield RULE.at(number, f"{first[0]} begins with {kind}", fix=[Edit(line=number, text=mended)], advice=mended.strip())
+            yield RULE.at(
+                number,
+                f"{first[0]} begins with {kind}",
+                fix=[Edit(line=number, text=mended)],
+                advice=mended.strip(),
+            )
 
 
 def _options(line: str, plain: str) -> list[re.Match[str]]:

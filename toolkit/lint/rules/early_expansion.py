@@ -18,7 +18,9 @@ RULE = Rule(
 _OF_TASK = re.compile(
     r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
 )
-_EXPORTED = re.compile(r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b")
+_EXPORTED = re.compile(
+    r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b"
+)
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:

@@ -27,4 +27,7 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     del context
     for command in script.commands:
         for match in _PORT.finditer(command.bare):
-            yield RULE.at(command.line_of(match.start("port")), f"port {match['port']} is the same for every job")
+            yield RULE.at(
+                command.line_of(match.start("port")),
+                f"port {match['port']} is the same for every job",
+            )

@@ -16,7 +16,9 @@ RULE = Rule(
     "torchx; a guide on Slurm and PyTorch: unhandled system error",
     "--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
 )
-_BY_RANK = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b")
+_BY_RANK = re.compile(
+    r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"
+)
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:
@@ -33,4 +35,6 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     for command in script.commands:
         found = _BY_RANK.search(command.text)
         if found:
-            yield RULE.at(command.line_of(found.start()), f"CUDA_VISIBLE_DEVICES is set from ${found[1]}")
+            yield RULE.at(
+                command.line_of(found.start()), f"CUDA_VISIBLE_DEVICES is set from ${found[1]}"
+            )

@@ -34,5 +34,9 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
 def _is_meant(found: re.Match[str], mended: str) -> bool:
     """Return whether the line can only be a directive; with a blank after # it may be one that was switched off, or a remark."""
     (directive,) = parse(mended).directives
-    is_readable = not directive.problem and not directive.strays and all(option.name in LONG for option in directive.options)
+    is_readable = (
+        not directive.problem
+        and not directive.strays
+        and all(option.name in LONG for option in directive.options)
+    )
     return is_readable and not re.match(r"\s*#\s", found["before"])

@@ -35,5 +35,11 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
 
 def _contradicts(script: Script, late: Directive) -> bool:
     """Return whether another directive gives one of its options another value: only the author knows which is meant."""
-    others = [option for one in script.directives if one.line != late.line for option in one.options]
-    return any(other.name == option.name and other.value != option.value for option in late.options for other in others)
+    others = [
+        option for one in script.directives if one.line != late.line for option in one.options
+    ]
+    return any(
+        other.name == option.name and other.value != option.value
+        for option in late.options
+        for other in others
+    )

@@ -21,5 +21,13 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     for name in ("output", "error"):
         for directive, option in script.options(name):
             parent = str(PurePosixPath(option.value or "").parent)
-            if parent not in (".", "/") and not any(sign in parent for sign in "%$") and not context.is_directory(parent):
-                yield RULE.at(directive.line, f"the directory {parent} is not there", advice=f"mkdir -p {parent} before sbatch")
+            if (
+                parent not in (".", "/")
+                and not any(sign in parent for sign in "%$")
+                and not context.is_directory(parent)
+            ):
+                yield RULE.at(
+                    directive.line,
+                    f"the directory {parent} is not there",
+                    advice=f"mkdir -p {parent} before sbatch",
+                )

@@ -25,14 +25,20 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     if nodes < 2 or _is_started_by_srun(script):
         return
     for call in calls(script, "torchrun", "python", "python3"):
-        if _is_launcher(call) and not _is_continued(call) and not is_conditional(script, call.command):
+        if (
+            _is_launcher(call)
+            and not _is_continued(call)
+            and not is_conditional(script, call.command)
+        ):
             message = f"{call.program} starts on the first of {nodes} nodes only"
             yield RULE.at(call.line, message)
 
 
 def _is_launcher(call: Call) -> bool:
     words = call.words
-    return call.program == "torchrun" or (len(words) > 2 and words[1] == "-m" and words[2] in _MODULES)
+    return call.program == "torchrun" or (
+        len(words) > 2 and words[1] == "-m" and words[2] in _MODULES
+    )
 
 
 def _is_continued(call: Call) -> bool:

@@ -16,7 +16,9 @@ RULE = Rule(
     "Apptainer User Guide, GPU Support",
     "apptainer exec --nv image.sif ... (for AMD: --rocm)",
 )
-_STARTED = re.compile(r"(?<![\w./-])(?P<program>(?:[\w.~-]{0,64}/){0,16}(?:singularity|apptainer))(?=[ \t])")
+_STARTED = re.compile(
+    r"(?<![\w./-])(?P<program>(?:[\w.~-]{0,64}/){0,16}(?:singularity|apptainer))(?=[ \t])"
+)
 _ACTION = re.compile(r"[ \t](?:exec|run|shell)[ \t]")
 _GIVEN = re.compile(r"--nv\b|--rocm\b|--nvccli\b|(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI|ROCM)=")
 _IMAGES = (".sif", ".simg", ".img")
@@ -38,7 +40,10 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
 
 def _before_image(words: tuple[str, ...], script: Script) -> str:
     """Return the options of a call up to the image: a variable among them may hold --nv."""
-    image = next((number for number, word in enumerate(words) if number and _is_image(word, script)), len(words))
+    image = next(
+        (number for number, word in enumerate(words) if number and _is_image(word, script)),
+        len(words),
+    )
     return " ".join(words[:image])
 
 
@@ -48,7 +53,9 @@ def _is_image(word: str, script: Script) -> bool:
         return True
     name = re.fullmatch(r"\$\{?(\w{1,64})\}?", word)
     set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})") if name else None
-    values = [found[1] for command in script.commands if set_to and (found := set_to.search(command.text))]
+    values = [
+        found[1] for command in script.commands if set_to and (found := set_to.search(command.text))
+    ]
     return any(value.endswith(_IMAGES) for value in values)
 
 

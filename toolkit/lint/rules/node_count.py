@@ -16,7 +16,9 @@ RULE = Rule(
     "--nnodes=$SLURM_NNODES",
 )
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
-_COUNT = re.compile(r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)")
+_COUNT = re.compile(
+    r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)"
+)
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:

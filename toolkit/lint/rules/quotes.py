@@ -17,7 +17,9 @@ RULE = Rule(
 _BENT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
 # A value in one pair of them: any other may be an apostrophe, or belong to the value.
 _PLAIN = r"[^\\\"'\u2018\u2019\u201c-\u201e]*"
-_PAIR = re.compile(rf"{_PLAIN}[= ](?:[\u201c\u201e]{_PLAIN}[\u201c\u201d]|\u2018{_PLAIN}\u2019)\s*\Z")
+_PAIR = re.compile(
+    rf"{_PLAIN}[= ](?:[\u201c\u201e]{_PLAIN}[\u201c\u201d]|\u2018{_PLAIN}\u2019)\s*\Z"
+)
 _ANY = re.compile(f"[{''.join(_BENT)}]")
 
 
@@ -25,9 +27,13 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     """Every line of a directive or command with such a quote; within straight quotes it may be text, unless those never close."""
     del context
     for command in script.commands:
-        for offset, (line, plain) in enumerate(zip(command.text.split("\n"), command.plain.split("\n"), strict=True)):
+        for offset, (line, plain) in enumerate(
+            zip(command.text.split("\n"), command.plain.split("\n"), strict=True)
+        ):
             number = command.line + offset
-            if _ANY.search(plain) or (_ANY.search(line) and script.open_quote is not None and number >= script.open_quote):
+            if _ANY.search(plain) or (
+                _ANY.search(line) and script.open_quote is not None and number >= script.open_quote
+            ):
                 yield _finding(script, number)
     for directive in script.directives:
         if _ANY.search(outside_quotes(directive.text)):

@@ -26,7 +26,9 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     for call in calls(script, "horovodrun", "mpirun", "mpiexec") if tasks else ():
         found = _COUNT.search(call.plain)
         if found and int(found[1]) != tasks:
-            yield RULE.at(call.line, f"{call.program} starts {found[1]} ranks, the job has {tasks} tasks")
+            yield RULE.at(
+                call.line, f"{call.program} starts {found[1]} ranks, the job has {tasks} tasks"
+            )
 
 
 def tasks_of(script: Script) -> int | None:
@@ -34,5 +36,8 @@ def tasks_of(script: Script) -> int | None:
     total = script.value("ntasks")
     if total is not None:
         return int(total) if total.isdigit() else None
-    nodes, each = script.value("nodes") or "1", script.value("ntasks-per-node") or script.value("tasks-per-node")
+    nodes, each = (
+        script.value("nodes") or "1",
+        script.value("ntasks-per-node") or script.value("tasks-per-node"),
+    )
     return int(nodes) * int(each) if each and each.isdigit() and nodes.isdigit() else None

@@ -15,9 +15,16 @@ RULE = Rule(
     "proc(5); a published guide starts Jupyter with the user's name as its token",
     "read it from a file of mode 0600, or set the variable before sbatch",
 )
-_ARGUMENT = re.compile(r"--(?:[\w.]*[._-])?(?:token|password|passwd|secret|api[_-]?key)[= ](?P<value>[\"']?[^\s\"']+)", re.IGNORECASE)
-_VARIABLE = re.compile(r"\b(?P<name>\w*(?:TOKEN|PASSWORD|SECRET|API_?KEY))=[\"']?(?P<value>[^\s\"'$;]{6,})")
-_KNOWN = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|ghp_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})")
+_ARGUMENT = re.compile(
+    r"--(?:[\w.]*[._-])?(?:token|password|passwd|secret|api[_-]?key)[= ](?P<value>[\"']?[^\s\"']+)",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(
+    r"\b(?P<name>\w*(?:TOKEN|PASSWORD|SECRET|API_?KEY))=[\"']?(?P<value>[^\s\"'$;]{6,})"
+)
+_KNOWN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|ghp_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"
+)
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:
@@ -29,7 +36,10 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             yield RULE.at(command.line_of(match.start()), f"{option} is given on the command line")
         for match in _VARIABLE.finditer(command.text):
             if not match["value"].startswith(("/", "~", "`")):
-                yield RULE.at(command.line_of(match.start()), f"the value of {match['name']} stands in the script")
+                yield RULE.at(
+                    command.line_of(match.start()),
+                    f"the value of {match['name']} stands in the script",
+                )
         for match in _KNOWN.finditer(command.text):
             if not _VARIABLE.search(command.text):
                 yield RULE.at(command.line_of(match.start()), "a token stands in the script")

@@ -19,4 +19,8 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
     """A script for sbatch that does not begin with ``#!``."""
     del context
     if script.is_batch and not script.lines[0].startswith("#!"):
-        yield RULE.at(1, "the first line is not #!/bin/bash", fix=[Edit(line=1, text=f"#!/bin/bash\n{script.lines[0]}")])
+        yield RULE.at(
+            1,
+            "the first line is not #!/bin/bash",
+            fix=[Edit(line=1, text=f"#!/bin/bash\n{script.lines[0]}")],
+        )

@@ -15,7 +15,9 @@ RULE = Rule(
     "sbatch(1), output environment variables; scontrol(1)",
 )
 _TASKS = re.compile(r"\$\{?SLURM_(?:NTASKS|TASKS)_PER_NODE\b")
-_COUNT_OPTION = re.compile(r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b")
+_COUNT_OPTION = re.compile(
+    r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
+)
 _SHOW = re.compile(r"\bscontrol\s+show\s+(nodelist|hostlist|nodes?)\b(?=\s+[\"']?\$)")
 _ADDRESS = re.compile(r"\bhostname\s+(?:--ip-address|-i|-I|--all-ip-addresses)\b")
 _HOSTS = re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b")
@@ -33,7 +35,9 @@ def check(script: Script, context: Context) -> Iterator[Finding]:
             )
         for match in _SHOW.finditer(command.bare):
             line = command.line_of(match.start())
-            mended = _SHOW.sub("scontrol show hostnames", command.text.split("\n")[line - command.line])
+            mended = _SHOW.sub(
+                "scontrol show hostnames", command.text.split("\n")[line - command.line]
+            )
             yield RULE.at(
                 line,
                 f"scontrol show {match[1]} does not list the names of hosts",

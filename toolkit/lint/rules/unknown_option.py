@@ -10,7 +10,12 @@ from toolkit.lint.calls import calls, known_options, slurm_options
 from toolkit.lint.model import Context, Edit, Finding, Rule
 from toolkit.lint.script import Script
 
-RULE = Rule("unknown-option", "error", "Slurm refuses the whole command", "sbatch --help and srun --help of Slurm 22.05 and 24.11")
+RULE = Rule(
+    "unknown-option",
+    "error",
+    "Slurm refuses the whole command",
+    "sbatch --help and srun --help of Slurm 22.05 and 24.11",
+)
 
 
 def check(script: Script, context: Context) -> Iterator[Finding]:
@@ -38,10 +43,19 @@ def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Fin
     close = nearest(name, known)
     text = script.lines[line - 1]
     dashed = name.replace("_", "-")
-    right = close if close and (dashed in (close, f"n{close}") or dashed.removeprefix("num-") == close) else None
+    right = (
+        close
+        if close and (dashed in (close, f"n{close}") or dashed.removeprefix("num-") == close)
+        else None
+    )
     if dashed == "num-tasks-per-node":
         close = right = "ntasks-per-node"
     written = re.compile(rf"(?<![^\s])--{re.escape(name)}(?![\w-])")
     places = len(written.findall(text))  # more than one: the others may be the program's own
     fix = [Edit(line=line, text=written.sub(f"--{right}", text))] if right and places == 1 else []
-    yield RULE.at(line, f"{program} has no option --{name}", fix=fix, advice=f"close: --{close}" if close else "")
+    yield RULE.at(
+        line,
+        f"{program} has no option --{name}",
+        fix=fix,
+        advice=f"close: --{close}" if close else "",
+    )

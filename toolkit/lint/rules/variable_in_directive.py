@@ -15,7 +15,13 @@ RULE = Rule(
     "sbatch(1); tried with Slurm 22.05",
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
-_PATTERNS = {"USER": "%u", "SLURM_JOB_ID": "%j", "SLURM_JOBID": "%j", "SLURM_JOB_NAME": "%x", "SLURM_ARRAY_TASK_ID": "%a"}
+_PATTERNS = {
+    "USER": "%u",
+    "SLURM_JOB_ID": "%j",
+    "SLURM_JOBID": "%j",
+    "SLURM_JOB_NAME": "%x",
+    "SLURM_ARRAY_TASK_ID": "%a",
+}
 _PATHS = ("output", "error", "input")
 
 

@@ -16,8 +16,12 @@ RULE = Rule(
     "pytorch.org: WORLD_SIZE is the number of all ranks",
     "WORLD_SIZE=$SLURM_NTASKS",
 )
-_SIZE = re.compile(r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)")
-_OWN = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b")
+_SIZE = re.compile(
+    r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)"
+)
+_OWN = re.compile(
+    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b"
+)
 _GPUS = re.compile(r"(?:gpu(?::[\w-]{1,64})?:)?(?P<count>\d{1,4})\Z")
 
 

@@ -18,7 +18,9 @@ def look(case: Case) -> list[Finding]:
     cause += f" with {counted(gpus, 'GPU')} each" if gpus else ""
     most = max(one.gpus for one in partitions)
     place, step = (
-        (case.job.gpu_option, f"{case.job.gpu_option} {most}") if gpus > most else ("--nodes", f"toolkit site show {case.site.name}")
+        (case.job.gpu_option, f"{case.job.gpu_option} {most}")
+        if gpus > most
+        else ("--nodes", f"toolkit site show {case.site.name}")
     )
     return [Finding(ShapeError(cause, place=place, next_step=step), case.source)]
 

@@ -21,9 +21,11 @@ def _fitting(case: Case, image: str) -> list[str]:
     """Some partitions that are there, whose nodes are of the image's architecture and have as many GPUs."""
     live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
     least = case.job.most_gpus
-    return [name for name, one in case.site.partitions.items() if one.arch == image and one.batch and one.gpus >= least and name in live][
-        :4
-    ]
+    return [
+        name
+        for name, one in case.site.partitions.items()
+        if one.arch == image and one.batch and one.gpus >= least and name in live
+    ][:4]
 
 
 def _nodes(case: Case) -> tuple[str, str, bool]:

@@ -13,4 +13,11 @@ def look(case: Case) -> list[Finding]:
     if rule is None or wrong is None:
         return []
     source = ", ".join(filter(None, (rule.source or case.source, rule.date)))
-    return [Finding(UsageError(wrong, place="--comment", next_step=f'--comment "{rule.example or form(rule)}"'), source)]
+    return [
+        Finding(
+            UsageError(
+                wrong, place="--comment", next_step=f'--comment "{rule.example or form(rule)}"'
+            ),
+            source,
+        )
+    ]

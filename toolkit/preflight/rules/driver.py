@@ -16,7 +16,11 @@ def look(case: Case) -> list[Finding]:
         cause = f"{asked}, and the frameworks of {case.manifest.name} are built for CPUs"
         return [
             Finding(
-                ShapeError(cause, place=case.job.gpu_option, next_step="an image with CUDA: toolkit image list"),
+                ShapeError(
+                    cause,
+                    place=case.job.gpu_option,
+                    next_step="an image with CUDA: toolkit image list",
+                ),
                 "its manifest",
                 stops=False,
             )
@@ -33,8 +37,14 @@ def _version(case: Case) -> list[Finding]:
     cause = f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer, the nodes have {has}"
     if cuda.compat(case.manifest):
         cause += "; it has the compat package, with which data-centre GPUs run it"
-    error = ShapeError(cause, place="--image", next_step=f"an image with an older CUDA: toolkit image search 'driver<={has}'")
-    return [Finding(error, f"{needed[1]}; driver: {case.source}", stops=not cuda.compat(case.manifest))]
+    error = ShapeError(
+        cause,
+        place="--image",
+        next_step=f"an image with an older CUDA: toolkit image search 'driver<={has}'",
+    )
+    return [
+        Finding(error, f"{needed[1]}; driver: {case.source}", stops=not cuda.compat(case.manifest))
+    ]
 
 
 def _verified(case: Case) -> list[Finding]:
@@ -42,6 +52,10 @@ def _verified(case: Case) -> list[Finding]:
     assert case.manifest is not None
     for verdict in case.manifest.verified:
         if (verdict.name, verdict.site, verdict.outcome) == ("driver", case.site.name, "failed"):
-            error = ShapeError(verdict.detail, place="--image", next_step="another image, or verify it anew: toolkit image verify")
+            error = ShapeError(
+                verdict.detail,
+                place="--image",
+                next_step="another image, or verify it anew: toolkit image verify",
+            )
             return [Finding(error, f"toolkit image verify, {verdict.when}")]
     return []

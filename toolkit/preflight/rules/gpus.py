@@ -21,7 +21,11 @@ def look(case: Case) -> list[Finding]:
 
 def _has(case: Case) -> tuple[int | None, str, str]:
     if case.partition is not None:
-        return case.partition.gpus, f" ({case.partition.gpu_type})" if case.partition.gpu_type else "", "sinfo"
+        return (
+            case.partition.gpus,
+            f" ({case.partition.gpu_type})" if case.partition.gpu_type else "",
+            "sinfo",
+        )
     if case.written is not None:
         return case.written.gpus, f" ({case.written.gpu})" if case.written.gpu else "", case.source
     return None, "", ""
@@ -30,6 +34,8 @@ def _has(case: Case) -> tuple[int | None, str, str]:
 def _elsewhere(case: Case, asked: int) -> str:
     """The partitions that have nodes with so many."""
     live = [partition.name for partition in case.facts.partitions if partition.gpus >= asked]
-    written = [name for name, one in case.site.partitions.items() if one.gpus >= asked and one.batch]
+    written = [
+        name for name, one in case.site.partitions.items() if one.gpus >= asked and one.batch
+    ]
     names = ", ".join(live if case.partition is not None else written)
     return f"with as many: {names}" if names else ""

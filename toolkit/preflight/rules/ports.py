@@ -25,7 +25,11 @@ def _range(case: Case) -> list[Finding]:
     if first >= _LOWEST and last <= _HIGHEST and last - first + 1 >= _LEAST:
         return []
     cause = f"ranks cannot meet at ports {first} to {last}: it takes {_LEAST} of those from {_LOWEST} to {_HIGHEST}"
-    error = UsageError(cause, place="ports", next_step=f"mend ports of site {case.site.name}, or leave it out: {PORTS[0]} to {PORTS[1]}")
+    error = UsageError(
+        cause,
+        place="ports",
+        next_step=f"mend ports of site {case.site.name}, or leave it out: {PORTS[0]} to {PORTS[1]}",
+    )
     return [Finding(error, case.source)]
 
 
@@ -35,7 +39,13 @@ def _fixed(case: Case, text: str) -> Finding:
         return Finding(UsageError(cause, place="--env", next_step=_LEAVE), "ip(7)")
     first, last = case.site.ports
     if case.site.ports != PORTS and not first <= int(text) <= last:
-        cause = f"MASTER_PORT={text} is none of the ports at which ranks may meet: {first} to {last}"
+        cause = (
+            f"MASTER_PORT={text} is none of the ports at which ranks may meet: {first} to {last}"
+        )
         return Finding(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
-    cause = f"MASTER_PORT={text} is the same for every job, and taken where two of them share a node"
-    return Finding(UsageError(cause, place="--env", next_step=_LEAVE), "pytorch#116974", stops=False)
+    cause = (
+        f"MASTER_PORT={text} is the same for every job, and taken where two of them share a node"
+    )
+    return Finding(
+        UsageError(cause, place="--env", next_step=_LEAVE), "pytorch#116974", stops=False
+    )

@@ -11,4 +11,11 @@ def look(case: Case) -> list[Finding]:
     if not path:
         return []
     step = f"chmod u+r {path}, or ask its owner"
-    return [Finding(BindMissingError(f"you may not read {path}, and the ranks are you", place="SCRIPT", next_step=step), "looked here")]
+    return [
+        Finding(
+            BindMissingError(
+                f"you may not read {path}, and the ranks are you", place="SCRIPT", next_step=step
+            ),
+            "looked here",
+        )
+    ]

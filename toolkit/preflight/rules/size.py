@@ -21,7 +21,9 @@ def look(case: Case) -> list[Finding]:
             number = asked[place]
             verb = "were" if number != 1 else "was"
             cause = f"partition {name} has {_counted(has, what)}, {number} {verb} asked for"
-            found.append(Finding(ShapeError(cause, place=place, next_step=_fit(place, has)), source))
+            found.append(
+                Finding(ShapeError(cause, place=place, next_step=_fit(place, has)), source)
+            )
     return found
 
 

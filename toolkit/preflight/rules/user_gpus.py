@@ -14,9 +14,20 @@ def look(case: Case) -> list[Finding]:
         return []
     if asked > limit:
         cause = f"one user may have {counted(limit, 'GPU')} in {name}, {asked} were asked for"
-        return [Finding(ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"), case.limits.source)]
+        return [
+            Finding(
+                ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"),
+                case.limits.source,
+            )
+        ]
     used = case.facts.mine[name].gpus if name in case.facts.mine else 0
     if used + asked <= limit:
         return []
     cause = f"one user may have {counted(limit, 'GPU')} in {name}; your running jobs have {used}, so that {asked} more have to wait"
-    return [Finding(ShapeError(cause, place="--nodes", next_step="toolkit cluster show"), case.limits.source, stops=False)]
+    return [
+        Finding(
+            ShapeError(cause, place="--nodes", next_step="toolkit cluster show"),
+            case.limits.source,
+            stops=False,
+        )
+    ]

@@ -15,10 +15,25 @@ def look(case: Case) -> list[Finding]:
     mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
     if most is not None and mine.submitted + adds > most:
         cause = f"one user may have {counted(most, 'job')} in {name}; you have {mine.submitted}, and this would be {adds} more"
-        return [Finding(ShapeError(cause, place="--partition", next_step="wait for one to end, or another partition"), case.limits.source)]
+        return [
+            Finding(
+                ShapeError(
+                    cause,
+                    place="--partition",
+                    next_step="wait for one to end, or another partition",
+                ),
+                case.limits.source,
+            )
+        ]
     if running is not None and mine.running >= running:
         cause = f"one user may have {running} running jobs in {name}, and you have {mine.running}: this one waits for one of them"
-        return [Finding(ShapeError(cause, place="--partition", next_step="toolkit cluster show"), case.limits.source, stops=False)]
+        return [
+            Finding(
+                ShapeError(cause, place="--partition", next_step="toolkit cluster show"),
+                case.limits.source,
+                stops=False,
+            )
+        ]
     return []
 
 

@@ -34,7 +34,13 @@ class Inside(NamedTuple):
     shared: tuple[str, str] | None = None
 
 
-def look(job: Job, site: Site, client: Client, sif: Callable[[], FoundImage], findings: list[ToolkitError]) -> Inside:
+def look(
+    job: Job,
+    site: Site,
+    client: Client,
+    sif: Callable[[], FoundImage],
+    findings: list[ToolkitError],
+) -> Inside:
     """What the job's runtime needs, looked up; what is wrong with it is added to ``findings``.
 
     Args:
@@ -55,10 +61,14 @@ def look(job: Job, site: Site, client: Client, sif: Callable[[], FoundImage], fi
         return Inside()
 
 
-def _look(runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], FoundImage]) -> Inside:
+def _look(
+    runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], FoundImage]
+) -> Inside:
     if runtime == "apptainer":
         found = sif()
-        return Inside(image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path))
+        return Inside(
+            image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path)
+        )
     if runtime not in RUNTIMES:
         return Inside()
     if runtime in ("conda", "none"):
@@ -66,11 +76,21 @@ def _look(runtime: str, job: Job, site: Site, client: Client, sif: Callable[[], 
 
         if runtime == "conda" and not job.conda_env:
             return Inside()
-        environment, manifest = conda(job.conda_env or "", site, job.modules) if runtime == "conda" else host(site, job.modules)
+        environment, manifest = (
+            conda(job.conda_env or "", site, job.modules)
+            if runtime == "conda"
+            else host(site, job.modules)
+        )
         option = "--env" if runtime == "conda" else "--runtime"
-        return Inside(manifest=manifest, environment=environment, shared=(option, environment.prefix))
+        return Inside(
+            manifest=manifest, environment=environment, shared=(option, environment.prefix)
+        )
     if not job.image:
-        raise UsageError("no image was named", place="--image", next_step=f"--runtime {runtime} --image REGISTRY/NAME:TAG")
+        raise UsageError(
+            "no image was named",
+            place="--image",
+            next_step=f"--runtime {runtime} --image REGISTRY/NAME:TAG",
+        )
     if runtime == "pyxis":
         from toolkit.runtimes.discover.plugin import check
 

@@ -36,15 +36,20 @@ def look(image: str) -> tuple[Engine, Manifest | None]:
         raise
     program = "podman" if found.is_podman else "docker"
     if shell.which(program) is None:
-        raise NeedsInstallError(f"an engine answers at {found.address}, and its client {program} is not on PATH", place="--runtime docker")
+        raise NeedsInstallError(
+            f"an engine answers at {found.address}, and its client {program} is not on PATH",
+            place="--runtime docker",
+        )
     _there(found, image, program)
     info = found.client.info()
     chosen = address_for_client(found)
     known = Engine(
         program=program,
         address=chosen,
-        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()) or _podman_rootless(info),
-        nvidia="nvidia" in (info.get("Runtimes") or {}) or (found.is_podman and any(Path(place).is_dir() for place in _CDI)),
+        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
+        or _podman_rootless(info),
+        nvidia="nvidia" in (info.get("Runtimes") or {})
+        or (found.is_podman and any(Path(place).is_dir() for place in _CDI)),
     )
     return known, _contents(image, program, chosen)
 
@@ -67,7 +72,11 @@ def _there(found: Answering, image: str, program: str) -> None:
     except (ImageNotFound, APIError):
         tags = {tag for one in found.client.images.list() for tag in one.tags}
         raise ImageMissingError(
-            f"{found} has no image {image}", place="--image", choices=tags, value=image, next_step=f"{program} pull {image}"
+            f"{found} has no image {image}",
+            place="--image",
+            choices=tags,
+            value=image,
+            next_step=f"{program} pull {image}",
         ) from None
 
 
@@ -76,13 +85,39 @@ def _contents(image: str, program: str, address: str) -> Manifest | None:
     directory = package_directory("runtimes/discover")
     text = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
-    environment = {**os.environ, "CONTAINER_HOST": address} if address and program == "podman" else None
-    done = shell.run([program, "run", *options, image, "-c", text, *FRAMEWORKS], env=environment, timeout=_ANSWER, check=False)
-    told = next((line.removeprefix("found: ") for line in done.stdout.splitlines() if line.startswith("found: ")), None)
+    environment = (
+        {**os.environ, "CONTAINER_HOST": address} if address and program == "podman" else None
+    )
+    done = shell.run(
+        [program, "run", *options, image, "-c", text, *FRAMEWORKS],
+        env=environment,
+        timeout=_ANSWER,
+        check=False,
+    )
+    told = next(
+        (
+            line.removeprefix("found: ")
+            for line in done.stdout.splitlines()
+            if line.startswith("found: ")
+        ),
+        None,
+    )
     if told is None:
         return None
     said = json.loads(told)
-    lines = (line.removeprefix("toolkit-modules: ") for line in done.stdout.splitlines() if line.startswith("toolkit-modules: "))
+    lines = (
+        line.removeprefix("toolkit-modules: ")
+        for line in done.stdout.splitlines()
+        if line.startswith("toolkit-modules: ")
+    )
     modules = json.loads(next(lines, "{}")).get("modules", ())
     python = Python(path=said["python"], version=said["version"], modules=tuple(modules))
-    return Manifest(name=image, sif_id="", size=0, recipe_hash="", built="", frameworks=said["frameworks"], pythons=(python,))
+    return Manifest(
+        name=image,
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        frameworks=said["frameworks"],
+        pythons=(python,),
+    )

@@ -81,7 +81,9 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
     prefix = where(name, os.environ, Path.home())
     if not os.access(prefix / "bin/python3", os.X_OK):
         raise EnvironmentMissingError(
-            f"the environment {prefix} holds no Python", place="--env", next_step=f"conda install --prefix {prefix} python"
+            f"the environment {prefix} holds no Python",
+            place="--env",
+            next_step=f"conda install --prefix {prefix} python",
         )
     environment = {**_clean(os.environ), "PYTHONNOUSERSITE": "1"}
     said = ask((*site.modules, *modules), environment, first=prefix / "bin")
@@ -98,13 +100,23 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
     return found, contents(prefix.name, said)
 
 
-def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None) -> Said:
+def ask(
+    modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None
+) -> Said:
     """What the Python on PATH says of itself, after the modules are loaded and ``first`` is put before all else."""
-    script = (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
+    script = (
+        (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
+    )
     directory = package_directory("runtimes/discover")
     program = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
     argv = ["bash", "-c", script, "bash", program, " ".join(FRAMEWORKS), *modules]
-    done = shell.run(argv, env={**environment, "TOOLKIT_FIRST": str(first or "")}, cwd="/", timeout=_ANSWER, check=False)
+    done = shell.run(
+        argv,
+        env={**environment, "TOOLKIT_FIRST": str(first or "")},
+        cwd="/",
+        timeout=_ANSWER,
+        check=False,
+    )
     if done.returncode == 99 and modules:
         raise NeedsInstallError(
             f"the modules cannot be loaded here: {' '.join(modules)}",
@@ -126,7 +138,9 @@ def ask(modules: Sequence[str], environment: Mapping[str, str], *, first: Path |
 
 def _line(text: str, start: str) -> str | None:
     """Return the rest of the first line that starts so."""
-    return next((line.removeprefix(start) for line in text.splitlines() if line.startswith(start)), None)
+    return next(
+        (line.removeprefix(start) for line in text.splitlines() if line.startswith(start)), None
+    )
 
 
 def contents(name: str, said: Said) -> Manifest:
@@ -149,11 +163,19 @@ def spoken(mpirun: str) -> tuple[str, ...]:
         return ()
     if "Open MPI" in mpirun or "OpenRTE" in mpirun:
         return ("pmix",)
-    return ("pmi2",) if any(name in mpirun for name in ("HYDRA", "MPICH", "Intel", "MVAPICH")) else ("pmix", "pmi2")
+    return (
+        ("pmi2",)
+        if any(name in mpirun for name in ("HYDRA", "MPICH", "Intel", "MVAPICH"))
+        else ("pmix", "pmi2")
+    )
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
 
 
 def where(name: str, environment: Mapping[str, str], home: Path) -> Path:
@@ -166,14 +188,24 @@ def where(name: str, environment: Mapping[str, str], home: Path) -> Path:
         path = Path(name).expanduser()
         if (path / "conda-meta").is_dir():
             return path.resolve()
-        step = "activate it, and use --runtime none" if (path / "pyvenv.cfg").is_file() else f"conda create --prefix {path} python"
-        raise EnvironmentMissingError(f"{path} is no environment of conda", place="--env", next_step=step)
+        step = (
+            "activate it, and use --runtime none"
+            if (path / "pyvenv.cfg").is_file()
+            else f"conda create --prefix {path} python"
+        )
+        raise EnvironmentMissingError(
+            f"{path} is no environment of conda", place="--env", next_step=step
+        )
     known: dict[str, Path] = {}
     for path in environments(environment, home):
         known.setdefault("base" if (path / "condabin").is_dir() else path.name, path)
     if name in known:
         return known[name]
-    there = f"there are: {', '.join(sorted(known))}" if known else "none is known to ~/.conda/environments.txt, nor where they usually are"
+    there = (
+        f"there are: {', '.join(sorted(known))}"
+        if known
+        else "none is known to ~/.conda/environments.txt, nor where they usually are"
+    )
     raise EnvironmentMissingError(
         f"there is no conda environment {name!r}; {there}",
         place="--env",
@@ -194,12 +226,18 @@ def environments(environment: Mapping[str, str], home: Path) -> Iterator[Path]:
     yield from (Path(line) for line in noted if (Path(line) / "conda-meta").is_dir())
     for directory in dict.fromkeys(_directories(environment, home)):
         if directory.is_dir():
-            yield from (path for path in sorted(directory.iterdir()) if (path / "conda-meta").is_dir())
+            yield from (
+                path for path in sorted(directory.iterdir()) if (path / "conda-meta").is_dir()
+            )
 
 
 def _directories(environment: Mapping[str, str], home: Path) -> Iterator[Path]:
     for variable in ("CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"):
-        yield from (Path(part).expanduser() for part in environment.get(variable, "").split(os.pathsep) if part)
+        yield from (
+            Path(part).expanduser()
+            for part in environment.get(variable, "").split(os.pathsep)
+            if part
+        )
     yield from _configured(_lines(home / ".condarc"))
     yield home / ".conda/envs"
     if "CONDA_EXE" in environment:
@@ -221,7 +259,9 @@ def _configured(lines: Sequence[str]) -> Iterator[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return [
+            line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()
+        ]
     except OSError:
         return []
 
@@ -230,6 +270,10 @@ def _variables(prefix: Path) -> dict[str, str]:
     """What `conda env config vars set` has written down."""
     try:
         state = json.loads((prefix / "conda-meta/state").read_text())
-        return {str(name): str(value) for name, value in state.get("env_vars", {}).items() if str(name).isidentifier()}
+        return {
+            str(name): str(value)
+            for name, value in state.get("env_vars", {}).items()
+            if str(name).isidentifier()
+        }
     except (OSError, ValueError, AttributeError):
         return {}

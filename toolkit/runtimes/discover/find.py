@@ -1,6 +1,7 @@
 """Says what a Python is and what it could import, as one line of JSON. It imports none of that: it would take long, and may need a GPU.
 
-A program for other Pythons, from 3.6 on: it is given to them as text, and knows nothing of our package.
+A program for other Pythons, from 3.6 on: it is given to them as text, and knows nothing of our
+package.
 """
 
 import json
@@ -43,10 +44,14 @@ def introduced(program: str) -> str:
     if not program:
         return ""
     try:
-        said = subprocess.check_output([program, "--version"], stderr=subprocess.DEVNULL, timeout=20)
+        said = subprocess.check_output(
+            [program, "--version"], stderr=subprocess.DEVNULL, timeout=20
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return next((line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    return next(
+        (line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()), ""
+    )
 
 
 def main(names: "list[str]") -> None:

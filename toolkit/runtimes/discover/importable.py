@@ -1,6 +1,7 @@
 """Lists every top-level module that a Python can import, as one line of JSON; imports none.
 
-A program for other Pythons, from 3.6 on: it is given to them as text and knows nothing of our package.
+A program for other Pythons, from 3.6 on: it is given to them as text and knows nothing of our
+package.
 """
 
 import json
@@ -50,7 +51,9 @@ def declared(place: str, entries: "list[str]") -> "set[str]":
 def mapped() -> "set[str]":
     """Return what the finders of editable packages know; Python has started them already."""
     finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]
-    tables = [getattr(module, table, {}) for module in finders for table in ("MAPPING", "NAMESPACES")]
+    tables = [
+        getattr(module, table, {}) for module in finders for table in ("MAPPING", "NAMESPACES")
+    ]
     return {str(name).partition(".")[0] for table in tables for name in table}
 
 

@@ -32,5 +32,9 @@ def check(client: Client, image: str) -> str:
         return image
     path = Path(image).expanduser().absolute()
     if not path.is_file():
-        raise ImageMissingError(f"there is no file {path}", place="--image", next_step="enroot import docker://REGISTRY#NAME:TAG makes one")
+        raise ImageMissingError(
+            f"there is no file {path}",
+            place="--image",
+            next_step="enroot import docker://REGISTRY#NAME:TAG makes one",
+        )
     return str(path)

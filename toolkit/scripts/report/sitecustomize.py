@@ -1,8 +1,9 @@
 """Record why a rank fails, for `toolkit explain`.
 
-Python imports a module of this name when it starts. The job's script puts this directory first on PYTHONPATH, inside the container only.
-Each failure becomes a small JSON file beside this one. Nothing is printed, no exception is caught for good, and the exit code stays the
-same. The module of the same name that the image or the user has is imported as well. It works on Python 3.6 and later.
+Python imports a module of this name when it starts. The job's script puts this directory first on
+PYTHONPATH, inside the container only. Each failure becomes a small JSON file beside this one.
+Nothing is printed, no exception is caught for good, and the exit code stays the same. The module of
+the same name that the image or the user has is imported as well. It works on Python 3.6 and later.
 """
 
 import os
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-# What tells which rank of which job this process is, as it was when the process started: scripts change some of it later.
+# What tells which rank of which job this process is, as it was when the process started: scripts
+# change some of it later.
 _NAMES = (
     "SLURM_JOB_ID",
     "SLURM_ARRAY_JOB_ID",
@@ -58,7 +60,11 @@ def _is_own(path: str) -> bool:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT * 3 // 4] + " [...] " + text[-_MOST_TEXT // 4 :]
+    return (
+        text
+        if len(text) <= _MOST_TEXT
+        else text[: _MOST_TEXT * 3 // 4] + " [...] " + text[-_MOST_TEXT // 4 :]
+    )
 
 
 def _text(error: "Any") -> str:
@@ -113,7 +119,12 @@ def _places(frames: "list[tuple[Any, int]]") -> "dict[str, Any]":
             import linecache
 
             source = linecache.getline(code.co_filename, line).strip()[:200]
-            told.update(file=code.co_filename[:500], line=line or 0, function=code.co_name[:200], source=source)
+            told.update(
+                file=code.co_filename[:500],
+                line=line or 0,
+                function=code.co_name[:200],
+                source=source,
+            )
             break
     return told
 
@@ -121,10 +132,19 @@ def _places(frames: "list[tuple[Any, int]]") -> "dict[str, Any]":
 def _described(error: "BaseException") -> "dict[str, Any]":
     kind = type(error)
     told = {}  # type: dict[str, Any]
-    told.update(type=kind.__name__[:200], module=str(getattr(kind, "__module__", ""))[:200], message=_text(error))
+    told.update(
+        type=kind.__name__[:200],
+        module=str(getattr(kind, "__module__", ""))[:200],
+        message=_text(error),
+    )
     told.update(_places(_frames(error.__traceback__)))
     if isinstance(error, SyntaxError) and error.filename:
-        told.update(file=str(error.filename)[:500], line=error.lineno or 0, source=str(error.text or "").strip()[:200], function="")
+        told.update(
+            file=str(error.filename)[:500],
+            line=error.lineno or 0,
+            source=str(error.text or "").strip()[:200],
+            function="",
+        )
     return told
 
 
@@ -163,8 +183,13 @@ def _process() -> "dict[str, Any]":
     if process is None or process.name == "MainProcess":
         return {}
     target, values = getattr(process, "_target", None), list(getattr(process, "_args", ()))
-    spawned = getattr(target, "__module__", "").startswith("torch.multiprocessing") and len(values) > 1
-    return {"process": process.name[:200], "index": values[1] if spawned and isinstance(values[1], int) else None}
+    spawned = (
+        getattr(target, "__module__", "").startswith("torch.multiprocessing") and len(values) > 1
+    )
+    return {
+        "process": process.name[:200],
+        "index": values[1] if spawned and isinstance(values[1], int) else None,
+    }
 
 
 def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
@@ -179,10 +204,19 @@ def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
     _written[pid] = count + 1
     host = _ENVIRONMENT.get("SLURMD_NODENAME") or os.uname()[1]
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    record = {"kind": kind, "time_ns": int(time.time() * 1e9), "host": host, "pid": pid, "errors": errors, "env": _ENVIRONMENT}
+    record = {
+        "kind": kind,
+        "time_ns": int(time.time() * 1e9),
+        "host": host,
+        "pid": pid,
+        "errors": errors,
+        "env": _ENVIRONMENT,
+    }
     record.update(program=str(main or "")[:500], group_rank=_group_rank(), **_process())
     record.update(more)
-    data = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")  # of a name there may be half a character
+    data = json.dumps(record, ensure_ascii=False).encode(
+        "utf-8", "replace"
+    )  # of a name there may be half a character
     for number in range(count, count + 100):  # containers may count their processes alike
         try:
             name = "%s-%d-%d.json" % (host.replace(os.sep, "_"), pid, number)
@@ -206,14 +240,21 @@ def _record(kind: str, error: "BaseException", **more: "Any") -> None:
 @_quiet
 def _record_exit(status: "Any", frame: "Any") -> None:
     """Record that the program ends itself with an error; argparse has its message in a frame."""
-    passed_on = os.path.dirname(frame.f_code.co_filename).endswith("multiprocessing")  # of a process that has ended already
+    passed_on = os.path.dirname(frame.f_code.co_filename).endswith(
+        "multiprocessing"
+    )  # of a process that has ended already
     if status is None or status == 0 or passed_on:
         return
     import threading
 
     message, parser = "" if isinstance(status, int) else _text(status), frame
     while parser is not None:
-        names = parser.f_locals if parser.f_code.co_name == "error" and parser.f_code.co_filename.endswith("argparse.py") else {}
+        names = (
+            parser.f_locals
+            if parser.f_code.co_name == "error"
+            and parser.f_code.co_filename.endswith("argparse.py")
+            else {}
+        )
         if "message" in names and hasattr(names.get("self"), "prog"):
             message = _cut("%s: error: %s" % (names["self"].prog, names["message"]))
             break
@@ -279,7 +320,11 @@ def _watch_threads() -> None:
 
     def hook(arguments: "Any") -> None:
         if arguments.exc_value is not None and not isinstance(arguments.exc_value, SystemExit):
-            _record("thread", arguments.exc_value, thread=str(getattr(arguments.thread, "name", ""))[:200])
+            _record(
+                "thread",
+                arguments.exc_value,
+                thread=str(getattr(arguments.thread, "name", ""))[:200],
+            )
         show(arguments)
 
     threading.excepthook = hook
@@ -362,7 +407,14 @@ def _import_next() -> None:
         sys.modules.setdefault(__name__, ours)
 
 
-for _watch in (_watch_errors, _watch_exits, _watch_threads, _watch_destructors, _watch_children, _watch_crashes):
+for _watch in (
+    _watch_errors,
+    _watch_exits,
+    _watch_threads,
+    _watch_destructors,
+    _watch_children,
+    _watch_crashes,
+):
     _quiet(_watch)()
 if __name__ == "sitecustomize":
     _import_next()

@@ -1,8 +1,9 @@
 """Building by Apptainer: a definition becomes a SIF file.
 
-This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass what the host lends, and can deadlock while it
-streams; and none of its calls can be stopped together with all that they started. What it does well is ``inspect(path, json=True)``: labels
-of an image are read by that (``labels.py``). What else has to be known of Apptainer 1.4:
+This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass what
+the host lends, and can deadlock while it streams; and none of its calls can be stopped together
+with all that they started. What it does well is ``inspect(path, json=True)``: labels of an image
+are read by that (``labels.py``). What else has to be known of Apptainer 1.4:
 
 - It writes every value of a build argument into the image, in the definition and in a label. So the mirror is not given to it: it is told
   to put ``{{ mirror }}`` where that is written already, and the ``debootstrap`` that it finds first is ours, which puts the mirror there.
@@ -44,7 +45,12 @@ from toolkit.progress import Progress
 from toolkit.quoting import shell_words
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")  # packs two to three times faster than gzip, and unpacks faster
+COMPRESSION = (
+    "-comp",
+    "zstd",
+    "-Xcompression-level",
+    "3",
+)  # packs two to three times faster than gzip, and unpacks faster
 SOURCE = Path(__file__).resolve().parents[3]  # where our own modules are found
 BUILD_DATE = "org.label-schema.build-date"
 _MIRROR = "{{ mirror }}"
@@ -108,22 +114,48 @@ def build(
     loan = host.loan()
     found = steps(library.staged(resolved))
     names = [name for name, _ in found]
-    details = {"base": resolved.base.detail(), "checks": "run the image's checks", "pack": "into one file", **dict(found)}
+    details = {
+        "base": resolved.base.detail(),
+        "checks": "run the image's checks",
+        "pack": "into one file",
+        **dict(found),
+    }
     follower = Follower(
-        resolved.name, details, log, progress, expected=expected, secret=secrets((*loan.files.values(), *host.proxies().values()))
+        resolved.name,
+        details,
+        log,
+        progress,
+        expected=expected,
+        secret=secrets((*loan.files.values(), *host.proxies().values())),
     )
     follower.begin("base")
     lent = lend(loan, place.output / "host", wheels)
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     arguments = [*mounts, *_temporary_arguments(place)]
-    task = _Task(chosen, resolved.base, definition, place.sif, COMPRESSION, tuple(arguments), environment or {}, cwd, lent)
+    task = _Task(
+        chosen,
+        resolved.base,
+        definition,
+        place.sif,
+        COMPRESSION,
+        tuple(arguments),
+        environment or {},
+        cwd,
+        lent,
+    )
     _build(task, place, follower, steps=names, on_step=_calm_after_base(names))
     follower.end()
     return Outcome(follower.reader.results, version(chosen), follower.seconds)
 
 
 def build_base(
-    base: Base, place: Workspace, target: Path, follower: Follower, *, environment: Mapping[str, str] | None = None, cwd: Path | str = "/"
+    base: Base,
+    place: Workspace,
+    target: Path,
+    follower: Follower,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | str = "/",
 ) -> None:
     """Build nothing but what an image begins as, so that layers can be put on it; arguments and errors as those of ``build``."""
     chosen = way()
@@ -131,11 +163,22 @@ def build_base(
     if base.setup():
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
     packing = (*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES)
-    task = _Task(chosen, base, text, target, packing, tuple(_temporary_arguments(place)), environment or {}, cwd)
+    task = _Task(
+        chosen,
+        base,
+        text,
+        target,
+        packing,
+        tuple(_temporary_arguments(place)),
+        environment or {},
+        cwd,
+    )
     _build(task, place, follower, hidden=("pack", "checks"))
 
 
-def pack_archive(base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path) -> str:
+def pack_archive(
+    base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path
+) -> str:
     """Build ``place.sif`` of an archive in ``cwd`` as the end of another engine's build; what did it. Errors as ``build``.
 
     Who has no ids for a build has enough for this: no step changes an owner.
@@ -144,7 +187,16 @@ def pack_archive(base: Base, definition: str, place: Workspace, follower: Follow
         chosen = way()
     except ForbiddenError:
         chosen = Way(shell.which("apptainer") or shell.which("singularity") or "apptainer")
-    task = _Task(chosen, base, definition, place.sif, COMPRESSION, tuple(_temporary_arguments(place)), {}, cwd)
+    task = _Task(
+        chosen,
+        base,
+        definition,
+        place.sif,
+        COMPRESSION,
+        tuple(_temporary_arguments(place)),
+        {},
+        cwd,
+    )
     _build(task, place, follower)
     return version(chosen)
 
@@ -188,11 +240,26 @@ def _build(
     base = _base_arguments(task.base, place)
     environment = {**_environment(place, task.way), **task.environment}
     for fenced in (True, False):
-        # Nothing is there that it could replace; but only so does it let a definition's labels replace its own.
-        command = [task.way.program, "build", "--force", "--mksquashfs-args", " ".join(task.packing), *base, *task.arguments]
-        command += [*_privileges(task.way, fenced=fenced), str(task.target), str(place.output / "image.def")]
+        # Nothing is there that it could replace; but only so does it let a definition's labels
+        # replace its own.
+        command = [
+            task.way.program,
+            "build",
+            "--force",
+            "--mksquashfs-args",
+            " ".join(task.packing),
+            *base,
+            *task.arguments,
+        ]
+        command += [
+            *_privileges(task.way, fenced=fenced),
+            str(task.target),
+            str(place.output / "image.def"),
+        ]
         command = [*_fence(task, place), *command] if fenced else command
-        code = follower.follow(command, environment, place, steps=steps, hidden=hidden, on_step=on_step, cwd=task.cwd)
+        code = follower.follow(
+            command, environment, place, steps=steps, hidden=hidden, on_step=on_step, cwd=task.cwd
+        )
         if code != CANNOT or may_mount():
             break
         follower.say("toolkit: Apptainer runs with all that this user may write")
@@ -220,7 +287,15 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
         writable=tuple(str(directory) for directory in place.directories),
     )
     file.write_text(to_json(fence), encoding="utf-8")
-    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.build.apptainer.fence", str(file), "--")
+    return (
+        "env",
+        f"PYTHONPATH={SOURCE}",
+        sys.executable,
+        "-m",
+        "toolkit.images.build.apptainer.fence",
+        str(file),
+        "--",
+    )
 
 
 def _empty(scratch: Path, directory: str) -> Path:
@@ -256,11 +331,13 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     directory = place.output / "bin"
     directory.mkdir()
     script = directory / "debootstrap"
-    # The mirror is the last of its arguments: the others are moved behind it one by one, and it is dropped.
+    # The mirror is the last of its arguments: the others are moved behind it one by one, and it is
+    # dropped.
     script.write_text(
         "#!/bin/sh\ncount=$#\n"
         'while [ "$count" -gt 1 ]; do set -- "$@" "$1"; shift; count=$((count - 1)); done\n'
-        # Of base-passwd, for the day of the last change of each password. What packs must not see it: it would set all times to it.
+        # Of base-passwd, for the day of the last change of each password. What packs must not see
+        # it: it would set all times to it.
         f'shift\nexport SOURCE_DATE_EPOCH={EPOCH}\nexec {shell_words(real)} "$@" {shell_words([mirror])}\n',
         encoding="utf-8",
     )
@@ -308,7 +385,12 @@ def _temporary_arguments(place: Workspace) -> list[str]:
 
 def _environment(place: Workspace, chosen: Way) -> dict[str, str]:
     """Everything that Apptainer sees of our environment."""
-    path = [str(place.output / "bin"), *SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":"), str(Path(chosen.program).parent)]
+    path = [
+        str(place.output / "bin"),
+        *SYSTEM_PATH.split(":"),
+        *os.environ.get("PATH", "").split(":"),
+        str(Path(chosen.program).parent),
+    ]
     environment = {
         "HOME": str(Path.home()),
         "PATH": ":".join(dict.fromkeys(part for part in path if part)),
@@ -318,7 +400,11 @@ def _environment(place: Workspace, chosen: Way) -> dict[str, str]:
         "TMPDIR": str(place.scratch / "tmp"),
         **host.proxies(),
     }
-    directories = {"TMPDIR": place.scratch / "tmp", "CACHEDIR": place.scratch / "cache", "CONFIGDIR": place.output / "config"}
+    directories = {
+        "TMPDIR": place.scratch / "tmp",
+        "CACHEDIR": place.scratch / "cache",
+        "CONFIGDIR": place.output / "config",
+    }
     for name, directory in directories.items():
         directory.mkdir()
         environment |= {f"APPTAINER_{name}": str(directory), f"SINGULARITY_{name}": str(directory)}
@@ -330,9 +416,9 @@ def _calm(guard: int) -> None:
     for pid in descendants(guard):
         process = Path(f"/proc/{pid}")
         try:
-            if b"\0build\0" in (process / "cmdline").read_bytes() and (process / "comm").read_text().startswith(
-                ("apptainer", "singularity")
-            ):
+            if b"\0build\0" in (process / "cmdline").read_bytes() and (
+                process / "comm"
+            ).read_text().startswith(("apptainer", "singularity")):
                 for thread in (process / "task").iterdir():
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
         except OSError:

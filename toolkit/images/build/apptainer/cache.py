@@ -5,9 +5,10 @@
 - ``tables/KEY.tail``: the tables of a base with layers on it, which any change of these makes useless.
 - ``wheels/KEY/``: what a build stage compiled, by what it was compiled against; ``wheels/KEY.json`` says that it is whole.
 
-A file counts only with a note beside it, written last, that says how long it is and what its bytes hash to. One that is not as its note
-left it, by its length or its time, is hashed when it is looked for; ``is_undamaged`` hashes any, before it gets into an image. So what a
-killed build leaves is never taken for whole, and two builds that keep the same thing at the same time keep one of the two.
+A file counts only with a note beside it, written last, that says how long it is and what its bytes
+hash to. One that is not as its note left it, by its length or its time, is hashed when it is looked
+for; ``is_undamaged`` hashes any, before it gets into an image. So what a killed build leaves is
+never taken for whole, and two builds that keep the same thing at the same time keep one of the two.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Cache:
         """The entry of a key, if it is there and whole; one that is not is removed."""
         if not self._note(kind, key).exists():
             return None
-        with self._locked(kind):  # between a file and its note, a build that keeps the same may be at work
+        with self._locked(
+            kind
+        ):  # between a file and its note, a build that keeps the same may be at work
             return self._find(kind, key)
 
     def _find(self, kind: str, key: str) -> Kept | None:
@@ -144,13 +147,29 @@ class Cache:
             if target.is_dir():
                 shutil.rmtree(target)
             made.replace(target)
-            note = Note(size=size, time=target.stat().st_mtime_ns, digest=digest, about=about, facts=facts or {})
+            note = Note(
+                size=size,
+                time=target.stat().st_mtime_ns,
+                digest=digest,
+                about=about,
+                facts=facts or {},
+            )
             write_atomically(self._note(kind, key), to_json(note))
-            return Kept(kind=kind, key=key, path=str(target), note=note, used=self._note(kind, key).stat().st_mtime)
+            return Kept(
+                kind=kind,
+                key=key,
+                path=str(target),
+                note=note,
+                used=self._note(kind, key).stat().st_mtime,
+            )
 
     def entries(self) -> tuple[Kept, ...]:
         """Everything that is kept and whole, the one used last first."""
-        keys = ((kind, path.name.removesuffix(".json")) for kind in KINDS for path in (self.directory / kind).glob("*.json"))
+        keys = (
+            (kind, path.name.removesuffix(".json"))
+            for kind in KINDS
+            for path in (self.directory / kind).glob("*.json")
+        )
         found = (self.find(kind, key) for kind, key in keys)
         return tuple(sorted((one for one in found if one), key=lambda one: -one.used))
 
@@ -162,9 +181,15 @@ class Cache:
     def sweep(self) -> None:
         """Remove what is no whole entry: leftovers of builds that were killed. Only within ``alone``."""
         for kind in KINDS:
-            known = {path.name.removesuffix(".json") for path in (self.directory / kind).glob("*.json")}
+            known = {
+                path.name.removesuffix(".json") for path in (self.directory / kind).glob("*.json")
+            }
             for path in (self.directory / kind).glob("*"):
-                if path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json") not in known and path.name != ".lock":
+                if (
+                    path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json")
+                    not in known
+                    and path.name != ".lock"
+                ):
                     _discard(path)
 
     @contextmanager
@@ -195,7 +220,11 @@ class Cache:
             lock(handle, how, path)
             yield
         except BlockingIOError:
-            raise BusyError("a build is using the caches", place=str(self.directory), next_step="again when it is done") from None
+            raise BusyError(
+                "a build is using the caches",
+                place=str(self.directory),
+                next_step="again when it is done",
+            ) from None
         finally:
             os.close(handle)
 
@@ -225,7 +254,9 @@ def _is_as_noted(path: Path, note: Note) -> bool:
 def _weighed(path: Path) -> tuple[int, str]:
     """Size and hash of a file, or of all files of a directory with their names."""
     digest, size = hashlib.sha256(), 0
-    for file in [path] if path.is_file() else sorted(inner for inner in path.rglob("*") if inner.is_file()):
+    for file in (
+        [path] if path.is_file() else sorted(inner for inner in path.rglob("*") if inner.is_file())
+    ):
         if file != path:
             digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:

@@ -1,7 +1,8 @@
 """A base and the layers on it become one SIF: their data one after the other, and tables that know all of them.
 
-The base's data are copied, not packed: by the kernel, which shares them where the file system can (reflink: XFS, Btrfs), and at the speed
-of the disk elsewhere. It begins as soon as it is known which layers there are, beside the steps that have to run.
+The base's data are copied, not packed: by the kernel, which shares them where the file system can
+(reflink: XFS, Btrfs), and at the speed of the disk elsewhere. It begins as soon as it is known
+which layers there are, beside the steps that have to run.
 """
 
 from __future__ import annotations
@@ -26,17 +27,27 @@ from toolkit.images.build.apptainer.cache import TABLES, Cache, Kept
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import normalise, placed, text_of
 from toolkit.images.sif.squashfs import times
-from toolkit.images.sif.squashfs.format import MKFS_TIME_AT, SUPERBLOCK_SIZE, Read, SquashfsError, Superblock, encoded
+from toolkit.images.sif.squashfs.format import (
+    MKFS_TIME_AT,
+    SUPERBLOCK_SIZE,
+    Read,
+    SquashfsError,
+    Superblock,
+    encoded,
+)
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
 
 _PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and below some filters of system calls.
+# Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and
+# below some filters of system calls.
 _NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 _BEGIN_WRITING = 2  # of sync_file_range
 _PAGE = 4096
-_WORTH_IT = 8 * 2000  # bytes of new inodes' references: with fewer, a layer is sooner grafted again than its tables are read
+_WORTH_IT = (
+    8 * 2000
+)  # bytes of new inodes' references: with fewer, a layer is sooner grafted again than its tables are read
 _END = struct.Struct("<Q")
 
 
@@ -93,7 +104,9 @@ class Copier(threading.Thread):
                 if done == 0:
                     raise OSError(f"{path} is shorter than it was")
                 with suppress(AttributeError):  # it is the end of the build that waits for the disk
-                    _LIBC.sync_file_range(self.handle, ctypes.c_int64(self.end), ctypes.c_int64(done), _BEGIN_WRITING)
+                    _LIBC.sync_file_range(
+                        self.handle, ctypes.c_int64(self.end), ctypes.c_int64(done), _BEGIN_WRITING
+                    )
                 start, self.end = start + done, self.end + done
         finally:
             os.close(source)
@@ -175,7 +188,10 @@ def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> 
     keys = [base.note.digest]
     for layer in layers:
         keys.append(hashlib.sha256(f"{keys[-1]} {layer.note.digest}".encode()).hexdigest())
-    count, tables = next(((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))), (0, None))
+    count, tables = next(
+        ((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))),
+        (0, None),
+    )
     tables = tables or tables_of(base.path)
     for number in range(count, len(layers)):
         before = len(tables.export)
@@ -211,7 +227,10 @@ def _remembered(cache: Cache, key: str) -> Tables | None:
     try:
         raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())
         (end,) = _END.unpack_from(raw)
-        head, tail = raw[_END.size : _END.size + SUPERBLOCK_SIZE], raw[_END.size + SUPERBLOCK_SIZE :]
+        head, tail = (
+            raw[_END.size : _END.size + SUPERBLOCK_SIZE],
+            raw[_END.size + SUPERBLOCK_SIZE :],
+        )
         return read_tables(Read(end + len(tail), partial(_rest, head, tail, end)))
     except (OSError, zstandard.ZstdError, struct.error, SquashfsError):
         return None  # they are made again
@@ -228,7 +247,9 @@ def _remember(cache: Cache, key: str, tables: Tables, made: Path, about: str) ->
     import zstandard
 
     head, tail = written(tables)
-    made.write_bytes(zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail))
+    made.write_bytes(
+        zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail)
+    )
     cache.keep(TABLES, key, made, about=about)
 
 
@@ -245,7 +266,9 @@ def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time:
     system = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
     texts = [definition.encode(), metadata.encode()]
     at = sif.FIRST + system
-    part = sif.Part(system=system, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1])))
+    part = sif.Part(
+        system=system, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1]))
+    )
     sif_id = uuid.uuid4().bytes
     os.pwrite(copier.handle, tail, copier.end)
     os.pwrite(copier.handle, b"".join(texts), at)

@@ -1,13 +1,15 @@
 """Confine the process of a build step to the root file system of its image.
 
-A step runs what packages bring along, such as a ``setup.py``: it is not trusted. The caller has made namespaces of mounts, processes,
-IPC and host names, and mounted the image's root. ``confine`` then
+A step runs what packages bring along, such as a ``setup.py``: it is not trusted. The caller has
+made namespaces of mounts, processes, IPC and host names, and mounted the image's root. ``confine``
+then
 
 - shows the step its devices, processes and what the host lends, all of it mounted where the image's own symbolic links lead (``inroot``);
 - makes the image the root of the mount namespace and detaches the host's, so that no path leads out, not even through ``/proc``;
 - drops all capabilities but those that package managers need, and the way to get them back.
 
-The network is the host's. So are its abstract sockets and loopback addresses, which have no place in the file system.
+The network is the host's. So are its abstract sockets and loopback addresses, which have no place
+in the file system.
 """
 
 from __future__ import annotations
@@ -20,18 +22,50 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.images.build.apptainer.inroot import resolve
-from toolkit.images.build.apptainer.kernel import BIND, LIBC, NODEV, NOEXEC, NOSUID, RDONLY, REMOUNT, bind, call, mount, pivot
+from toolkit.images.build.apptainer.kernel import (
+    BIND,
+    LIBC,
+    NODEV,
+    NOEXEC,
+    NOSUID,
+    RDONLY,
+    REMOUNT,
+    bind,
+    call,
+    mount,
+    pivot,
+)
 from toolkit.images.build.apptainer.work import Bind
 
 _HOST_NAME = b"localhost"  # resolves everywhere, and is the same in every build
-_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
-# Of sysfs, steps see the processors and the memory, which hwloc, torch and others read. The rest is the host's business.
+_DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+# Of sysfs, steps see the processors and the memory, which hwloc, torch and others read. The rest is
+# the host's business.
 _SYSFS = "devices/system"
-# As the OCI runtime does (opencontainers/runtime-spec, defaults of containerd): root may write to these without any capability.
+# As the OCI runtime does (opencontainers/runtime-spec, defaults of containerd): root may write to
+# these without any capability.
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
-_MASKED = ("acpi", "asound", "kcore", "keys", "latency_stats", "scsi", "sched_debug", "timer_list", "timer_stats")
-# Of Docker's default set, these are left out: MKNOD and NET_RAW would reach the host's disks and network (a container of Docker has a
-# device cgroup and a network of its own); NETBIND_SERVICE and SETPCAP are needed by no package manager.
+_MASKED = (
+    "acpi",
+    "asound",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "scsi",
+    "sched_debug",
+    "timer_list",
+    "timer_stats",
+)
+# Of Docker's default set, these are left out: MKNOD and NET_RAW would reach the host's disks and
+# network (a container of Docker has a device cgroup and a network of its own); NETBIND_SERVICE and
+# SETPCAP are needed by no package manager.
 _CAPABILITIES = {
     "CHOWN": 0,  # files of packages belong to their users
     "DAC_OVERRIDE": 1,  # root writes what it may not by mode
@@ -107,18 +141,34 @@ def _devices(directory: Path) -> None:
         except PermissionError:  # in a user namespace, which cannot change them
             node.touch()
             bind(f"/dev/{name}", node, writable=True)
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"), ("ptmx", "pts/ptmx")):
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ):
         (directory / name).symlink_to(target)
-    for name, kind, options in (("shm", "tmpfs", "mode=1777"), ("pts", "devpts", "newinstance,ptmxmode=0666,mode=620")):
+    for name, kind, options in (
+        ("shm", "tmpfs", "mode=1777"),
+        ("pts", "devpts", "newinstance,ptmxmode=0666,mode=620"),
+    ):
         (directory / name).mkdir()
         with suppress(OSError):
-            mount(kind, directory / name, kind, NOSUID | NOEXEC | (NODEV if kind == "tmpfs" else 0), options)
+            mount(
+                kind,
+                directory / name,
+                kind,
+                NOSUID | NOEXEC | (NODEV if kind == "tmpfs" else 0),
+                options,
+            )
 
 
 def _system(directory: Path) -> None:
     """Show what sysfs says of processors and memory, for reading.
 
-    Where the root of sysfs is not mounted, the kernel also refuses to mount another one to a user namespace that the step makes.
+    Where the root of sysfs is not mounted, the kernel also refuses to mount another one to a user
+    namespace that the step makes.
     """
     mount("tmpfs", directory, "tmpfs", NOSUID | NODEV | NOEXEC, "mode=755")
     if Path("/sys", _SYSFS).is_dir():

@@ -1,8 +1,9 @@
 """Choose what one build in layers takes from the caches, and keep what it makes.
 
-Without a lock, an entry is used when its key fits: the step, and all before it, are as they were. A lock also names the digest of every
-layer. So a locked build uses an entry of any earlier build, locked or not, that has these very bytes, as long as everything below it was as
-locked, too. What a locked build had to make itself is kept under a key of the lock, and used again by it.
+Without a lock, an entry is used when its key fits: the step, and all before it, are as they were. A
+lock also names the digest of every layer. So a locked build uses an entry of any earlier build,
+locked or not, that has these very bytes, as long as everything below it was as locked, too. What a
+locked build had to make itself is kept under a key of the lock, and used again by it.
 
 An entry is hashed again before it gets into an image, beside everything else that a build does.
 """
@@ -34,7 +35,9 @@ class Entries:
         products: the digest of what the build stage made; empty where nobody took any.
     """
 
-    def __init__(self, cache: Cache, chain: Chain, lock: Lock | None = None, *, fresh: bool = False) -> None:
+    def __init__(
+        self, cache: Cache, chain: Chain, lock: Lock | None = None, *, fresh: bool = False
+    ) -> None:
         self.cache, self.chain, self.lock, self.fresh = cache, chain, lock, fresh
         self.used: list[Kept] = []
         self.unequal: list[str] = []
@@ -64,7 +67,9 @@ class Entries:
         if self.lock:
             locked = weighed[1] == self._locked_digest() and not self.unequal
             key = _joined(key, weighed[1]) if locked else self._own_key(key)
-        kept = self.cache.keep(kind, key, made, about=name, facts=facts, anew=self.fresh, weighed=weighed)
+        kept = self.cache.keep(
+            kind, key, made, about=name, facts=facts, anew=self.fresh, weighed=weighed
+        )
         self._take(kept)
         return kept
 
@@ -79,7 +84,9 @@ class Entries:
         if expected and kept.note.digest != expected:
             self.unequal.append(self.name)
         self.used.append(kept)
-        self.products = kept.note.facts.get("products", self.products) if kept.kind == LAYERS else self.products
+        self.products = (
+            kept.note.facts.get("products", self.products) if kept.kind == LAYERS else self.products
+        )
 
     @property
     def name(self) -> str:
@@ -108,7 +115,10 @@ class Entries:
     def layers(self) -> tuple[Layer, ...]:
         """The base and every layer, for a manifest."""
         names = ("base", *(link.name for link in self.chain.links))
-        return tuple(Layer(name=name, sha256=kept.note.digest) for name, kept in zip(names, self.used, strict=False))
+        return tuple(
+            Layer(name=name, sha256=kept.note.digest)
+            for name, kept in zip(names, self.used, strict=False)
+        )
 
     def compiled_on(self) -> str:
         """What tells apart that on which the build stage runs: the base and the common layers."""
@@ -116,13 +126,19 @@ class Entries:
 
     def may_have_products(self) -> bool:
         """Return whether it is worth knowing the common layers before it is decided what has to be compiled."""
-        return bool(self.chain.build) and any(self.cache.find(WHEELS, key) for key, _ in self._product_candidates())
+        return bool(self.chain.build) and any(
+            self.cache.find(WHEELS, key) for key, _ in self._product_candidates()
+        )
 
     def kept_products(self) -> Kept | None:
         """Take what was compiled before on these very layers; also where everything else is built afresh."""
         for key, digest in self._product_candidates():
             found = self.cache.find(WHEELS, key)
-            if found and (found.note.digest == digest if digest else found.note.facts.get("on") == self.compiled_on()):
+            if found and (
+                found.note.digest == digest
+                if digest
+                else found.note.facts.get("on") == self.compiled_on()
+            ):
                 self.cache.touch(found)
                 self.products = found.note.digest
                 return found
@@ -131,7 +147,14 @@ class Entries:
     def keep_products(self, made: Path) -> Kept:
         """Keep what the build stage made."""
         key = self._product_key() if self.lock else self.chain.products_key
-        kept = self.cache.keep(WHEELS, key, made, about=self.chain.build[-1].name, facts={"on": self.compiled_on()}, anew=True)
+        kept = self.cache.keep(
+            WHEELS,
+            key,
+            made,
+            about=self.chain.build[-1].name,
+            facts={"on": self.compiled_on()},
+            anew=True,
+        )
         self.products = kept.note.digest
         return kept
 

@@ -1,9 +1,11 @@
 """Run Apptainer where it can write nothing of the host: ``python -m toolkit.images.build.apptainer.fence WORK -- PROGRAM ARGUMENT...``
 
-Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts`` leads to a file of the host, it
-makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap: localimage``). So it runs in a mount namespace in which all but
-its own directories is read-only. For an ordinary user that is a user namespace, whose root needs no ``--fakeroot``. It insists on writing
-to ``/tmp``, and what it runs to ``/dev/shm``, where semaphores are: it gets others.
+Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts``
+leads to a file of the host, it makes that file, or gives it the mode 0644 (seen with 1.4.5,
+``Bootstrap: localimage``). So it runs in a mount namespace in which all but its own directories is
+read-only. For an ordinary user that is a user namespace, whose root needs no ``--fakeroot``. It
+insists on writing to ``/tmp``, and what it runs to ``/dev/shm``, where semaphores are: it gets
+others.
 """
 
 from __future__ import annotations

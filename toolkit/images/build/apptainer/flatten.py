@@ -43,10 +43,19 @@ def flatten(image: str, progress: Progress) -> Flattened:
     found = store.find(image)
     path, directory = Path(found.path), store.images_directory()
     if found.manifest is None or path.parent != directory:
-        raise ImageMissingError(f"{image} is no image that was built here", place=found.path, next_step="toolkit image list")
+        raise ImageMissingError(
+            f"{image} is no image that was built here",
+            place=found.path,
+            next_step="toolkit image list",
+        )
     log = directory / f"{found.name}.failed.log"
     with held(directory, found.name, wait=True, progress=progress), workspace(directory) as place:
-        follower = Follower(found.name, {"pack": "without what nobody sees", "checks": "run the image's checks"}, log, progress)
+        follower = Follower(
+            found.name,
+            {"pack": "without what nobody sees", "checks": "run the image's checks"},
+            log,
+            progress,
+        )
         packed = place.output / "flat.sqfs"
         offset, _ = compose.system_of(found.path)
         scratch = place.scratch / "flat"
@@ -63,7 +72,8 @@ def flatten(image: str, progress: Progress) -> Flattened:
             code = done(work, place, follower)
         except NotHereError as error:
             raise ImageMissingError(
-                f"it cannot be unpacked here: {error}", next_step=f"toolkit image build --flat --force {image}"
+                f"it cannot be unpacked here: {error}",
+                next_step=f"toolkit image build --flat --force {image}",
             ) from None
         if code != 0:
             raise follower.error(code)
@@ -72,7 +82,9 @@ def flatten(image: str, progress: Progress) -> Flattened:
         if (code := prove(way().program, place, follower)) != 0:
             raise follower.error(code)
         follower.end()
-        manifest = msgspec.structs.replace(found.manifest, sif_id=sif_id, size=place.sif.stat().st_size)
+        manifest = msgspec.structs.replace(
+            found.manifest, sif_id=sif_id, size=place.sif.stat().st_size
+        )
         before = path.stat().st_size
         published = store.publish(place.sif, manifest, directory)
         log.unlink(missing_ok=True)
@@ -87,7 +99,9 @@ def _written(old: Path, packed: Path, target: Path) -> str:
     copier.append(str(packed), 0, size)
     copier.finish()
     at = sif.FIRST + size
-    part = sif.Part(system=size, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1])))
+    part = sif.Part(
+        system=size, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1]))
+    )
     sif_id = os.urandom(16)
     os.pwrite(copier.handle, b"".join(texts), at)
     os.pwrite(copier.handle, sif.head(part, sif_id, int(time.time()), platform.machine()), 0)

@@ -14,25 +14,37 @@ from toolkit.images.build.reproducible import EPOCH
 _SECTION = re.compile(r"^%(\w+)[^\n]*\n(.*?)(?=^%\w|\Z)", re.MULTILINE | re.DOTALL)
 _SCHEMA = "org.label-schema."
 _ENVIRONMENT = ".singularity.d/env/90-environment.sh"
-_HOLDS_TEXT = re.compile(r"^(?:    )?cat > \S+ <<'(?P<end>[\w-]+)'\n.*?^(?P=end)\n", re.MULTILINE | re.DOTALL)
+_HOLDS_TEXT = re.compile(
+    r"^(?:    )?cat > \S+ <<'(?P<end>[\w-]+)'\n.*?^(?P=end)\n", re.MULTILINE | re.DOTALL
+)
 
 
 def sections(definition: str) -> dict[str, str]:
     """The sections of a definition's last stage; what here-documents hold is no section."""
     last = definition[max(definition.rfind("\nBootstrap:"), 0) :]
-    return {found[1]: found[2].strip("\n") for found in _SECTION.finditer(_HOLDS_TEXT.sub("", last))}
+    return {
+        found[1]: found[2].strip("\n") for found in _SECTION.finditer(_HOLDS_TEXT.sub("", last))
+    }
 
 
-def labels(definition: str, base: Mapping[str, str], builder: str, machine: str, now: datetime) -> dict[str, str]:
+def labels(
+    definition: str, base: Mapping[str, str], builder: str, machine: str, now: datetime
+) -> dict[str, str]:
     """The labels of the base, then Apptainer's own, then those of the definition."""
-    lines = (line.strip().partition(" ") for line in sections(definition).get("labels", "").splitlines() if line.strip())
+    lines = (
+        line.strip().partition(" ")
+        for line in sections(definition).get("labels", "").splitlines()
+        if line.strip()
+    )
     own = {
         f"{_SCHEMA}build-arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
         f"{_SCHEMA}build-date": f"{now:%A}_{now.day}_{now:%B_%Y}_{now.hour}:{now.minute}:{now.second}_UTC",
         f"{_SCHEMA}schema-version": "1.0",
         f"{_SCHEMA}usage.apptainer.version": builder.rpartition(" ")[2],
     }
-    return dict(sorted({**base, **own, **{name: value.strip() for name, _, value in lines}}.items()))
+    return dict(
+        sorted({**base, **own, **{name: value.strip() for name, _, value in lines}}.items())
+    )
 
 
 def labels_of(metadata: bytes) -> dict[str, str]:
@@ -44,7 +56,9 @@ def labels_of(metadata: bytes) -> dict[str, str]:
         return {}
 
 
-def write(directory: Path, definition: str, said: Mapping[str, str], more: Mapping[str, str]) -> str:
+def write(
+    directory: Path, definition: str, said: Mapping[str, str], more: Mapping[str, str]
+) -> str:
     """Write the files into a directory that becomes a layer; the text of ``inspect-metadata.json``, which holds the same.
 
     Args:
@@ -53,7 +67,9 @@ def write(directory: Path, definition: str, said: Mapping[str, str], more: Mappi
     """
     found = sections(definition)
     environment = f"#!/bin/sh\n# Custom environment shell code should follow\n\n{found.get('environment', '')}\n"
-    scripts = {name: f"#!/bin/sh\n\n{found[name]}\n" for name in ("runscript", "test") if name in found}
+    scripts = {
+        name: f"#!/bin/sh\n\n{found[name]}\n" for name in ("runscript", "test") if name in found
+    }
     files = {
         _ENVIRONMENT: environment,
         ".singularity.d/labels.json": json.dumps(said, indent="\t"),
@@ -71,7 +87,11 @@ def write(directory: Path, definition: str, said: Mapping[str, str], more: Mappi
         inner.chmod(0o755)
     for path in (directory, *directory.rglob("*")):
         os.utime(path, (EPOCH, EPOCH))
-    attributes: dict[str, object] = {"environment": {f"/{_ENVIRONMENT}": environment}, "labels": said, "deffile": definition}
+    attributes: dict[str, object] = {
+        "environment": {f"/{_ENVIRONMENT}": environment},
+        "labels": said,
+        "deffile": definition,
+    }
     for name, text in scripts.items():
         attributes[name] = text
     return json.dumps({"data": {"attributes": attributes}, "type": "container"})

@@ -1,8 +1,10 @@
 """Resolve paths inside an unpacked root file system from outside, as a process would whose root directory it is.
 
-An image decides where its symbolic links lead. Joining a path to the root and opening it lets an absolute link, or one with enough
-``..``, lead to a file of the host. These functions follow links within the root only, as ``openat2(2)`` does with ``RESOLVE_IN_ROOT``,
-which kernels before 5.6 lack. No process of the image may run meanwhile: a link that is changed between two look-ups is not noticed.
+An image decides where its symbolic links lead. Joining a path to the root and opening it lets an
+absolute link, or one with enough ``..``, lead to a file of the host. These functions follow links
+within the root only, as ``openat2(2)`` does with ``RESOLVE_IN_ROOT``, which kernels before 5.6
+lack. No process of the image may run meanwhile: a link that is changed between two look-ups is not
+noticed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Namespaces and mounts: the system calls that Python has no functions for, by ctypes.
 
-Nothing here imports a module late: in a user namespace, the files of Python itself may no longer be readable.
+Nothing here imports a module late: in a user namespace, the files of Python itself may no longer be
+readable.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ DETACH = 2  # of umount2
 _PARENT_DEATH_SIGNAL = 1  # of prctl
 # What of a mount may not be taken away from it in a user namespace, by the words of mountinfo.
 _KEPT = {"nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
-_OUT_OF_REACH = (errno.EACCES, errno.ENOENT, errno.EINVAL)  # below a directory that is closed to us, or below another mount
+_OUT_OF_REACH = (
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EINVAL,
+)  # below a directory that is closed to us, or below another mount
 
 
 class CannotError(Exception):
@@ -154,7 +159,11 @@ def make_read_only(writable: Sequence[str]) -> None:
     places = [os.path.realpath(directory) for directory in writable]
     for place in places:
         mount(place, place, "", BIND | REC)
-    for one in [one for one in mounts() if not any(is_within(one.place, place) for place in (*places, "/proc"))]:
+    for one in [
+        one
+        for one in mounts()
+        if not any(is_within(one.place, place) for place in (*places, "/proc"))
+    ]:
         try:
             _make_read_only(one)
         except OSError as error:
@@ -168,7 +177,12 @@ def replace(directory: str, empty: str, kept: Sequence[str]) -> None:
     Raises:
         OSError: it failed.
     """
-    paths = [path for name in kept for path in dict.fromkeys((os.path.realpath(name), name)) if is_within(path, directory)]
+    paths = [
+        path
+        for name in kept
+        for path in dict.fromkeys((os.path.realpath(name), name))
+        if is_within(path, directory)
+    ]
     handles = [os.open(path, os.O_PATH) for path in paths]
     mount(empty, directory, "", BIND)
     for path, handle in zip(paths, handles, strict=True):
@@ -188,7 +202,8 @@ def _make_read_only(one: Mount) -> None:
 def pivot(root: str) -> None:
     """Make `root`, a mount point, the root of this mount namespace, and detach everything else.
 
-    The old root is put on top of the new one at ``/`` and taken away again, so that the image needs no directory for it.
+    The old root is put on top of the new one at ``/`` and taken away again, so that the image needs
+    no directory for it.
 
     Raises:
         OSError: it failed, as where the machine's own root is an initramfs.

@@ -1,8 +1,8 @@
 """Building in layers: a base that is packed once, and for each step what it changed, kept for the next build.
 
-Only the steps from the first changed one on run again; the image is put together from the base and the layers without packing any of them
-again: ``images/sif/squashfs`` says how, and why not otherwise. Where a machine does not let a user mount overlays, its images are built
-flat.
+Only the steps from the first changed one on run again; the image is put together from the base and
+the layers without packing any of them again: ``images/sif/squashfs`` says how, and why not
+otherwise. Where a machine does not let a user mount overlays, its images are built flat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer import compose, identity
-from toolkit.images.build.apptainer.apptainer import COMPRESSION, SYSTEM_PATH, Outcome, build_base, lend, said_version
+from toolkit.images.build.apptainer.apptainer import (
+    COMPRESSION,
+    SYSTEM_PATH,
+    Outcome,
+    build_base,
+    lend,
+    said_version,
+)
 from toolkit.images.build.apptainer.cache import Cache, Kept
 from toolkit.images.build.apptainer.entries import Entries
 from toolkit.images.build.apptainer.namespaces import NotHereError as NotHereError
@@ -47,7 +54,17 @@ from toolkit.progress import Progress
 _STEPS = "steps"  # of the scratch directory: where the sandbox writes
 _SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
 _BYTE_CODE = f"if command -v python3 >/dev/null 2>&1; then exec python3 -I -S -B {_SCRIPTS}/byte-code.py {_SCRIPTS}/changed; fi"
-_PACK = ("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE), "-mkfs-time", str(EPOCH), *UNCOMPRESSED_TABLES)
+_PACK = (
+    "-noappend",
+    "-no-progress",
+    "-quiet",
+    *COMPRESSION,
+    "-b",
+    str(BLOCK_SIZE),
+    "-mkfs-time",
+    str(EPOCH),
+    *UNCOMPRESSED_TABLES,
+)
 
 
 @dataclass(frozen=True)
@@ -123,13 +140,21 @@ class _Layered:
         self.way = way()
         require_programs()
         self.chain, self.definition, self.place, self.locked = chain, definition, place, locked
-        self.entries = Entries(Cache(log.parent), chain, locked.lock if locked else None, fresh=fresh)
+        self.entries = Entries(
+            Cache(log.parent), chain, locked.lock if locked else None, fresh=fresh
+        )
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
-        details |= {"base": chain.base.detail(), "pack": "into one file", "checks": "run the image's checks"}
+        details |= {
+            "base": chain.base.detail(),
+            "pack": "into one file",
+            "checks": "run the image's checks",
+        }
         secret = secrets((*host.loan().files.values(), *host.proxies().values()))
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
         self.builder = ""
-        self._said = shell.start([self.way.program, "--version"])  # nobody waits for it until the image is put together
+        self._said = shell.start(
+            [self.way.program, "--version"]
+        )  # nobody waits for it until the image is put together
         self.kept: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
@@ -155,7 +180,9 @@ class _Layered:
             self._keep("base")
         else:
             self.follower.begin("base")
-            done(Work(directory=str(self._directory("probe"))), self.place, self.follower)  # before it takes long
+            done(
+                Work(directory=str(self._directory("probe"))), self.place, self.follower
+            )  # before it takes long
             made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
             compose.settle(made, began, EPOCH)
@@ -177,7 +204,9 @@ class _Layered:
             self._keep(name)
             self.copy(found)
         if takes_products(self.chain, len(self.layers)) and self.entries.may_have_products():
-            self._run(until=len(self.chain.common))  # only then it is known whether what was compiled is of use
+            self._run(
+                until=len(self.chain.common)
+            )  # only then it is known whether what was compiled is of use
         self._run(until=len(self.chain.links))
 
     @property
@@ -190,10 +219,21 @@ class _Layered:
         if len(self.layers) >= until:
             return
         kept = len(self.layers)
-        compiled = self._products() if until > len(self.chain.common) and takes_products(self.chain, kept) else None
+        compiled = (
+            self._products()
+            if until > len(self.chain.common) and takes_products(self.chain, kept)
+            else None
+        )
         products = compiled.path if compiled else str(self._made(f"products-{until}"))
         made = str(self._made(f"layers-{until}"))
-        todo = plan(self.chain, kept, directory=made, products=products, compiled=compiled is not None, until=until)
+        todo = plan(
+            self.chain,
+            kept,
+            directory=made,
+            products=products,
+            compiled=compiled is not None,
+            until=until,
+        )
         taker = _Made(self, todo, Path(products))
         code = done(self._work(todo, until), self.place, self.follower, taker.take)
         taker.take()
@@ -240,13 +280,22 @@ class _Layered:
         for name, text in todo.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
         base, *layers = self.entries.used
-        lowers = [Lower(path=base.path, offset=compose.system_of(base.path)[0]), *(Lower(path=one.path, offset=0) for one in layers)]
+        lowers = [
+            Lower(path=base.path, offset=compose.system_of(base.path)[0]),
+            *(Lower(path=one.path, offset=0) for one in layers),
+        ]
         return Work(
             directory=str(self._directory(f"{_STEPS}-{until}")),
             lowers=tuple(lowers),
             tasks=tuple(todo.tasks),
             binds=binds,
-            environment={"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **ENVIRONMENT, **host.proxies()},
+            environment={
+                "PATH": SYSTEM_PATH,
+                "HOME": "/root",
+                "LC_ALL": "C.UTF-8",
+                **ENVIRONMENT,
+                **host.proxies(),
+            },
             byte_code=f"{_SCRIPTS}/byte-code",
             changed=str(scripts / "changed"),
             pack=("mksquashfs",),
@@ -266,8 +315,14 @@ class _Layered:
         base = self.entries.used[0]
         tables = compose.grafted(self.entries.cache, base, self.layers, self.place.output)
         self.builder = said_version(self._said.communicate()[0])
-        now = datetime.fromtimestamp(self.locked.lock.epoch, timezone.utc) if self.locked else identity.utc_now()
-        said = identity.labels(self.definition, base.note.facts, self.builder, platform.machine(), now)
+        now = (
+            datetime.fromtimestamp(self.locked.lock.epoch, timezone.utc)
+            if self.locked
+            else identity.utc_now()
+        )
+        said = identity.labels(
+            self.definition, base.note.facts, self.builder, platform.machine(), now
+        )
         directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
         directory.mkdir(mode=0o755)
         metadata = identity.write(directory, self.definition, said, self.chain.files)
@@ -351,9 +406,15 @@ def require_programs() -> None:
         NeedsInstallError: mksquashfs is not there.
     """
     if shell.which("mksquashfs") is None:
-        raise NeedsInstallError("mksquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)")
+        raise NeedsInstallError(
+            "mksquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)"
+        )
 
 
 def _machine_binds() -> Iterable[Bind]:
     """How names are resolved, as a flat build has it from the machine."""
-    return (Bind(source=file, target=file) for file in ("/etc/resolv.conf", "/etc/hosts") if Path(file).exists())
+    return (
+        Bind(source=file, target=file)
+        for file in ("/etc/resolv.conf", "/etc/hosts")
+        if Path(file).exists()
+    )

@@ -23,7 +23,9 @@ class NotHereError(Exception):
     """This machine does not let this user mount what layers need; says why."""
 
 
-def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[str], object] | None = None) -> int:
+def done(
+    work: Work, place: Workspace, follower: Follower, on_line: Callable[[str], object] | None = None
+) -> int:
     """Have it done; the exit code of the first step that failed, or 0.
 
     Raises:
@@ -32,18 +34,40 @@ def done(work: Work, place: Workspace, follower: Follower, on_line: Callable[[st
     """
     file = place.output / "work.json"
     users, groups = ((), ()) if may_mount() else namespace_ids()
-    file.write_text(to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8")
-    command = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "toolkit.images.build.apptainer.sandbox", str(file)]
-    code = follower.follow(command, environment(), place, steps=[task.name for task in work.tasks], on_line=on_line)
+    file.write_text(
+        to_json(msgspec.structs.replace(work, users=users, groups=groups)), encoding="utf-8"
+    )
+    command = [
+        "env",
+        f"PYTHONPATH={SOURCE}",
+        sys.executable,
+        "-m",
+        "toolkit.images.build.apptainer.sandbox",
+        str(file),
+    ]
+    code = follower.follow(
+        command, environment(), place, steps=[task.name for task in work.tasks], on_line=on_line
+    )
     if code == CANNOT:
         follower.give_up()
-        raise NotHereError("; ".join(line.removeprefix("toolkit: ") for line in follower.reader.tail))
+        raise NotHereError(
+            "; ".join(line.removeprefix("toolkit: ") for line in follower.reader.tail)
+        )
     return code
 
 
 def prove(program: str, place: Workspace, follower: Follower) -> int:
     """Run what ``place.sif`` carries to prove itself, as users run it and with nothing of this machine; its exit code."""
-    command = [program, "--silent", "exec", "--cleanenv", "--containall", str(place.sif), "/bin/sh", f"{CHECKS}/run"]
+    command = [
+        program,
+        "--silent",
+        "exec",
+        "--cleanenv",
+        "--containall",
+        str(place.sif),
+        "/bin/sh",
+        f"{CHECKS}/run",
+    ]
     settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
     return follower.follow(command, environment() | settings, place)
 
@@ -51,4 +75,9 @@ def prove(program: str, place: Workspace, follower: Follower) -> int:
 def environment() -> dict[str, str]:
     """For our own programs and Apptainer: nothing of the user's."""
     path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
-    return {"HOME": str(Path.home()), "PATH": ":".join(part for part in path if part), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(SOURCE)}
+    return {
+        "HOME": str(Path.home()),
+        "PATH": ":".join(part for part in path if part),
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": str(SOURCE),
+    }

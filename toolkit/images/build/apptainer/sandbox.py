@@ -47,9 +47,13 @@ from toolkit.images.build.reproducible import EPOCH, is_dropped
 from toolkit.images.recipe.definitions import STEP
 from toolkit.model.base import from_json
 
-# What a directory or file is has to be in the upper directory itself, and nowhere else; ``userxattr`` says so for the first two already.
+# What a directory or file is has to be in the upper directory itself, and nowhere else;
+# ``userxattr`` says so for the first two already.
 _OVERLAY = {True: "index=off,userxattr", False: "index=off,redirect_dir=off,metacopy=off"}
-_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")  # what overlayfs keeps of its own in the upper directory
+_ATTRIBUTES = (
+    "trusted.overlay.",
+    "user.overlay.",
+)  # what overlayfs keeps of its own in the upper directory
 
 
 def show(lower: Lower, target: Path) -> None:
@@ -63,7 +67,15 @@ def show(lower: Lower, target: Path) -> None:
         return
     target.mkdir()
     tries = [
-        ["mount", "-t", "squashfs", "-o", f"loop,ro,offset={lower.offset}", lower.path, str(target)],
+        [
+            "mount",
+            "-t",
+            "squashfs",
+            "-o",
+            f"loop,ro,offset={lower.offset}",
+            lower.path,
+            str(target),
+        ],
         ["squashfuse_ll", "-o", f"offset={lower.offset}", lower.path, str(target)],
         ["squashfuse", "-o", f"offset={lower.offset}", lower.path, str(target)],
     ]
@@ -75,7 +87,9 @@ def show(lower: Lower, target: Path) -> None:
         if done.returncode == 0:
             return
         said += done.stderr.strip().splitlines()[-1:]
-    raise CannotError(f"{lower.path} cannot be mounted: {'; '.join(said) or 'squashfuse is not installed'}")
+    raise CannotError(
+        f"{lower.path} cannot be mounted: {'; '.join(said) or 'squashfuse is not installed'}"
+    )
 
 
 def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
@@ -91,7 +105,8 @@ def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
         work = tempfile.mkdtemp(prefix="w", dir=".")
         options += f",upperdir={upper},workdir={work}"
     try:
-        # Nobody needs half an upper directory after a power cut, and apt waits for the disk after every file otherwise.
+        # Nobody needs half an upper directory after a power cut, and apt waits for the disk after
+        # every file otherwise.
         mount("overlay", target, "overlay", NODEV, f"{options},volatile")
     except OSError:
         mount("overlay", target, "overlay", NODEV, options)
@@ -121,7 +136,11 @@ def _drop(upper: str) -> None:
 
 def _rewrite_byte_code(task: Task, work: Work) -> None:
     """Have the image's own Python write byte code again that the task made. Where that fails, it stays as it is."""
-    made = [path for path in _walk(task.upper) if path.endswith(".pyc") and stat.S_ISREG(os.lstat(path).st_mode)]
+    made = [
+        path
+        for path in _walk(task.upper)
+        if path.endswith(".pyc") and stat.S_ISREG(os.lstat(path).st_mode)
+    ]
     if made and work.byte_code:
         names = (os.path.relpath(path, task.upper) for path in sorted(made))
         Path(work.changed).write_bytes(b"".join(b"/" + os.fsencode(name) + b"\0" for name in names))
@@ -182,8 +201,9 @@ def _unfurnish(task: Task) -> None:
 def tidy(task: Task) -> None:
     """Make the upper directory of a task that has ended mean the same everywhere.
 
-    What overlayfs noted of its own goes; and a directory that it marked as new (opaque), since it replaces one below, gets a whiteout for
-    each name that is to be seen no more: a device 0:0 is understood by all, the mark only by who may read it.
+    What overlayfs noted of its own goes; and a directory that it marked as new (opaque), since it
+    replaces one below, gets a whiteout for each name that is to be seen no more: a device 0:0 is
+    understood by all, the mark only by who may read it.
     """
     opaque: set[str] = set()
     for path in _walk(task.upper):
@@ -191,7 +211,10 @@ def tidy(task: Task) -> None:
             opaque.add(path)
         for name in os.listxattr(path, follow_symlinks=False):
             if name.startswith(_ATTRIBUTES):
-                if name.endswith(".opaque") and os.getxattr(path, name, follow_symlinks=False) == b"y":
+                if (
+                    name.endswith(".opaque")
+                    and os.getxattr(path, name, follow_symlinks=False) == b"y"
+                ):
                     opaque.add(path)
                 os.removexattr(path, name, follow_symlinks=False)
     for path in sorted(opaque):
@@ -287,7 +310,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"toolkit: {error}", flush=True)
         return CANNOT
     if work.repack:
-        return subprocess.run([*work.pack, "l0", work.repack, *work.packing], check=False).returncode
+        return subprocess.run(
+            [*work.pack, "l0", work.repack, *work.packing], check=False
+        ).returncode
     return work_through(work)
 
 

@@ -35,7 +35,15 @@ def takes_products(chain: Chain, kept: int) -> bool:
     return any(link.products for link in chain.links[kept:])
 
 
-def plan(chain: Chain, kept: int, *, directory: str, products: str, compiled: bool, until: int | None = None) -> Plan:
+def plan(
+    chain: Chain,
+    kept: int,
+    *,
+    directory: str,
+    products: str,
+    compiled: bool,
+    until: int | None = None,
+) -> Plan:
     """What is to be done.
 
     Args:
@@ -59,7 +67,15 @@ def plan(chain: Chain, kept: int, *, directory: str, products: str, compiled: bo
     return made
 
 
-def _add(made: Plan, link: Link, stack: list[str], *, layer: str = "", products: str = "", lent: Mapping[str, str] | None = None) -> None:
+def _add(
+    made: Plan,
+    link: Link,
+    stack: list[str],
+    *,
+    layer: str = "",
+    products: str = "",
+    lent: Mapping[str, str] | None = None,
+) -> None:
     number = len(made.tasks)
     packed = f"{layer}/{number}.sqfs" if layer else ""
     task = Task(

@@ -1,6 +1,7 @@
 """Archives of images that `docker load` can read: engines before 25 know none of the layout that OCI describes, so it is written anew.
 
-A directory tree becomes such an archive as well. Engines could import it as it is, but through podman's socket that leaves a copy behind.
+A directory tree becomes such an archive as well. Engines could import it as it is, but through
+podman's socket that leaves a copy behind.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def _is_docker(archive: Path) -> bool:
     with opened(archive) as source:
         names = {_plain(member.name) for member in source.members()}
     if "manifest.json" not in names and "index.json" not in names:
-        raise MalformedInputError("it holds neither manifest.json nor index.json", place=str(archive))
+        raise MalformedInputError(
+            "it holds neither manifest.json nor index.json", place=str(archive)
+        )
     return "manifest.json" in names
 
 
@@ -82,7 +85,9 @@ def _plain(name: str) -> str:
 def _rewrite(archive: Path, target: Path) -> None:
     index = _decoded(archive, "index.json", _Index)
     if len(index.manifests) != 1:
-        raise MalformedInputError(f"it holds {len(index.manifests)} images, not one", place=str(archive))
+        raise MalformedInputError(
+            f"it holds {len(index.manifests)} images, not one", place=str(archive)
+        )
     manifest = _decoded(archive, index.manifests[0].blob, _Manifest)
     if manifest.config is None:
         reason = "it holds an image of several architectures; write one of them into it"
@@ -108,15 +113,23 @@ def _copy(archive: Path, wanted: Iterable[str], target: tarfile.TarFile) -> None
 def _decoded(archive: Path, name: str, model: type[_AnyStruct]) -> _AnyStruct:
     """Read a member that is JSON."""
     with opened(archive) as source:
-        texts = (source.text(member) for member in source.members() if _plain(member.name) == name and member.isreg())
+        texts = (
+            source.text(member)
+            for member in source.members()
+            if _plain(member.name) == name and member.isreg()
+        )
         text = next(texts, None)
     try:
         return msgspec.json.decode(text or b"", type=model)
     except (ValueError, RecursionError) as error:
-        raise MalformedInputError(f"its {name} is not there or broken: {error}", place=str(archive)) from None
+        raise MalformedInputError(
+            f"its {name} is not there or broken: {error}", place=str(archive)
+        ) from None
 
 
-def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str, created: str) -> None:
+def archive_of(
+    tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str, created: str
+) -> None:
     """Write an archive with one image of one layer.
 
     Args:
@@ -136,11 +149,22 @@ def archive_of(tree: Path, target: Path, name: str, config: dict[str, Any], arch
             digest.update(chunk)
     layers = {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]}
     made = {"created": created, "comment": "toolkit"}
-    described = {"created": created, "architecture": architecture, "os": "linux", "config": config, "rootfs": layers, "history": [made]}
+    described = {
+        "created": created,
+        "architecture": architecture,
+        "os": "linux",
+        "config": config,
+        "rootfs": layers,
+        "history": [made],
+    }
     with tarfile.open(target, "w") as archive:
         archive.add(tree, "layer.tar")
         _add(archive, "config.json", described)
-        _add(archive, "manifest.json", [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}])
+        _add(
+            archive,
+            "manifest.json",
+            [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}],
+        )
 
 
 def _add(archive: tarfile.TarFile, name: str, value: object) -> None:

@@ -9,7 +9,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import BuildError, ConfigError, ForbiddenError, ImageMissingError, MalformedInputError
+from toolkit.errors import (
+    BuildError,
+    ConfigError,
+    ForbiddenError,
+    ImageMissingError,
+    MalformedInputError,
+)
 from toolkit.images.build import host_config as host
 from toolkit.images.build.docker.archive import archive_of, as_docker_archive
 from toolkit.images.build.docker.engine import Engine
@@ -26,8 +32,8 @@ _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fspr
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FORMAT = 1  # of the bases that we make; another number makes them anew
-# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it. Run in the new root, so that its links
-# lead to nothing of this machine.
+# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it.
+# Run in the new root, so that its links lead to nothing of this machine.
 _CLEAN = """
 cd /
 for file in hostname hosts resolv.conf; do : > "etc/$file"; done
@@ -38,7 +44,9 @@ find var/log -type f -delete
 """
 
 
-def provide(engine: Engine, base: Base, found: Fetched | None, place: Workspace, follower: Follower) -> str:
+def provide(
+    engine: Engine, base: Base, found: Fetched | None, place: Workspace, follower: Follower
+) -> str:
     """Make the base of a recipe be there; what the engine calls exactly this one.
 
     Args:
@@ -70,7 +78,11 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
     if not _there(engine, name):
         tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
         _bootstrap(base, place, tree, follower)
-        config = {"Env": [f"PATH={_PATH}"], "Cmd": ["/bin/bash"], "Labels": {"toolkit.base": f"debian {base.release}"}}
+        config = {
+            "Env": [f"PATH={_PATH}"],
+            "Cmd": ["/bin/bash"],
+            "Labels": {"toolkit.base": f"debian {base.release}"},
+        }
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         archive_of(tree, archive, name, config, _architecture(), now)
         tree.unlink()
@@ -106,10 +118,32 @@ def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follow
             next_step="let root build one image with --engine docker, or build with: --engine apptainer",
         )
     root = place.scratch / "debian"
-    options = [*_DEBOOTSTRAP, f"--include={','.join(('apt', *base.packages))}", f"--arch={_architecture()}"]
+    options = [
+        *_DEBOOTSTRAP,
+        f"--include={','.join(('apt', *base.packages))}",
+        f"--arch={_architecture()}",
+    ]
     script = f'set -e; {program} "$@" && chroot "$root" /bin/sh -ec "$clean" && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
-    command = ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *options, base.release, str(root), host.debian_mirror(base.release)]
-    env = {"PATH": _PATH, "LC_ALL": "C.UTF-8", "root": str(root), "tree": str(tree), "clean": _CLEAN, **host.proxies()}
+    command = [
+        "unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        script,
+        "sh",
+        *options,
+        base.release,
+        str(root),
+        host.debian_mirror(base.release),
+    ]
+    env = {
+        "PATH": _PATH,
+        "LC_ALL": "C.UTF-8",
+        "root": str(root),
+        "tree": str(tree),
+        "clean": _CLEAN,
+        **host.proxies(),
+    }
     code = follower.follow(command, env, place)
     if code != 0:
         raise follower.error(code)
@@ -127,7 +161,11 @@ def _pull(engine: Engine, found: Source, follower: Follower) -> None:
     follower.say(f"fetches {found.place.pinned}")
     try:
         messages = engine.client.api.pull(
-            found.place.repository, tag=found.place.digest, stream=True, decode=True, auth_config=_login(found.login)
+            found.place.repository,
+            tag=found.place.digest,
+            stream=True,
+            decode=True,
+            auth_config=_login(found.login),
         )
         for message in messages:
             if "error" in message:
@@ -140,7 +178,11 @@ def _login(login: Credentials | None) -> dict[str, str]:
     """For the engine, in the body of our request. Never empty: for that the SDK would look for logins by its own rules."""
     if login is None:
         return {"username": "", "password": ""}
-    return {"identitytoken": login.token} if login.token else {"username": login.user, "password": login.secret}
+    return (
+        {"identitytoken": login.token}
+        if login.token
+        else {"username": login.user, "password": login.secret}
+    )
 
 
 def _pull_failed(found: Source, reason: str) -> BuildError:
@@ -160,11 +202,19 @@ def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
         with as_docker_archive(path, place.scratch) as file, file.open("rb") as stream:
             images = engine.client.images.load(_chunks(stream))
     except OSError as error:
-        raise ImageMissingError(f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)) from None
+        raise ImageMissingError(
+            f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)
+        ) from None
     except (DockerException, MalformedInputError) as error:  # the same code as by Apptainer
-        raise BuildError("the archive of the base is none that the engine can load", place=str(path), details=(str(error)[:300],)) from None
+        raise BuildError(
+            "the archive of the base is none that the engine can load",
+            place=str(path),
+            details=(str(error)[:300],),
+        ) from None
     if len(images) != 1:
-        raise BuildError(f"the archive of the base holds {len(images)} images, not one", place=str(path))
+        raise BuildError(
+            f"the archive of the base holds {len(images)} images, not one", place=str(path)
+        )
     name = engine.own(f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}")
     images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be built from
     return name

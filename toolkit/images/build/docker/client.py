@@ -45,11 +45,23 @@ class DockerClient:
         del engine
         # The values are taken from the environment.
         arguments = [word for name in proxies(_direct(order)) for word in ("--build-arg", name)]
-        return [self.program, "build", "--progress=plain", *order.options(), *arguments, str(order.context)]
+        return [
+            self.program,
+            "build",
+            "--progress=plain",
+            *order.options(),
+            *arguments,
+            str(order.context),
+        ]
 
     def environment(self, engine: Engine, order: Order) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        settings = {"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "LC_ALL": "C.UTF-8"}
+        settings = {
+            "DOCKER_BUILDKIT": "1",
+            "BUILDX_BUILDER": "default",
+            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+            "LC_ALL": "C.UTF-8",
+        }
         return {**kept, **proxies(_direct(order)), **settings, "DOCKER_HOST": engine.address}
 
 
@@ -61,20 +73,27 @@ def _direct(order: Order) -> str:
 def find() -> DockerClient:
     """The client on the PATH that speaks BuildKit's protocol; the SDK does not.
 
-    Up to 20.10 the client itself does, since 23 its plugin ``buildx``: a machine may have a newer client without the plugin before an older
-    one on its PATH, so all are tried.
+    Up to 20.10 the client itself does, since 23 its plugin ``buildx``: a machine may have a newer
+    client without the plugin before an older one on its PATH, so all are tried.
 
     Raises:
         NeedsInstallError: there is none.
     """
     seen: list[str] = []
     directories = [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/bin"]
-    for program in dict.fromkeys(str(Path(directory) / "docker") for directory in directories if directory):
+    for program in dict.fromkeys(
+        str(Path(directory) / "docker") for directory in directories if directory
+    ):
         if not os.access(program, os.X_OK):
             continue
-        version = shell.run([program, "version", "--format", "{{.Client.Version}}"], check=False, timeout=30).stdout.strip()
+        version = shell.run(
+            [program, "version", "--format", "{{.Client.Version}}"], check=False, timeout=30
+        ).stdout.strip()
         number = version.split(".")[0]
-        if number.isdigit() and (18 < int(number) < 23 or shell.run([program, "buildx", "version"], check=False, timeout=30).ok):
+        if number.isdigit() and (
+            18 < int(number) < 23
+            or shell.run([program, "buildx", "version"], check=False, timeout=30).ok
+        ):
             return DockerClient(program, version)
         seen.append(f"{program} {version}: without its plugin buildx")
     raise NeedsInstallError(

@@ -34,7 +34,13 @@ class Order:
 
     def options(self) -> list[str]:
         """Those that every client knows by the same name; no argument holds what is lent."""
-        words = ["--network=host", "--iidfile", str(self.result), "--build-arg", f"BASE={self.base}"]
+        words = [
+            "--network=host",
+            "--iidfile",
+            str(self.result),
+            "--build-arg",
+            f"BASE={self.base}",
+        ]
         words += ["--target", self.target] if self.target else []
         return [*words, *(("--no-cache",) if self.fresh else ()), *self.lends.arguments()]
 

@@ -31,7 +31,9 @@ class Layout(Base, frozen=True, kw_only=True):
         return "the image that the engine built"
 
 
-def convert(engine: Engine, image: str, resolved: Resolved, place: Workspace, follower: Follower) -> str:
+def convert(
+    engine: Engine, image: str, resolved: Resolved, place: Workspace, follower: Follower
+) -> str:
     """Make ``place.sif`` of an image in the engine, and let it run its checks; the program that did it.
 
     Args:
@@ -53,14 +55,19 @@ def convert(engine: Engine, image: str, resolved: Resolved, place: Workspace, fo
 def definition(name: str, engine: str, environment: Mapping[str, str]) -> str:
     r"""Return the definition by which the SIF gets what an image of Docker's has no place for.
 
-    Environment and labels come along by themselves, but for values with a dollar sign: Apptainer 1.4
-    writes them as ``"${A:-"\$X"}"``, which its shell takes for a backslash and the value of X.
+    Environment and labels come along by themselves, but for values with a dollar sign: Apptainer
+    1.4 writes them as ``"${A:-"\$X"}"``, which its shell takes for a backslash and the value of X.
     """
     dollars = {variable: value for variable, value in environment.items() if "$" in value}
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().header())
-        + ("\n\n%environment\n" + "\n".join(f"    export {setting}" for setting in exports(dollars, {})) if dollars else "")
+        + (
+            "\n\n%environment\n"
+            + "\n".join(f"    export {setting}" for setting in exports(dollars, {}))
+            if dollars
+            else ""
+        )
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
 
@@ -81,10 +88,16 @@ def save(engine: Engine, image: str, directory: Path) -> None:
     except (DockerException, requests.RequestException, MalformedInputError) as error:
         raise _not_saved(engine, error) from None
     except OSError as error:
-        raise NoSpaceError(f"the image could not be written to {directory.parent}: {error.strerror}", place=str(directory.parent)) from None
+        raise NoSpaceError(
+            f"the image could not be written to {directory.parent}: {error.strerror}",
+            place=str(directory.parent),
+        ) from None
 
 
 def _not_saved(engine: Engine, error: Exception) -> BuildError:
     return BuildError(
-        f"{engine} did not hand the image over", place=engine.address, details=(str(error)[:300],), next_step="look at the engine's own log"
+        f"{engine} did not hand the image over",
+        place=engine.address,
+        details=(str(error)[:300],),
+        next_step="look at the engine's own log",
     )

@@ -1,10 +1,13 @@
 """Building by Docker or podman: a Dockerfile becomes an image in the engine, and that a SIF.
 
-The docker SDK is the door to the engine: it finds it, brings the base there, names and saves images. It does not build: it speaks with
-the engine's old builder only, which can lend nothing to a step (``docker_lend``), and has no session for BuildKit's secrets. So the build
-itself goes through the engine's own client (``clients``), which is given files by name and nothing secret in an argument.
+The docker SDK is the door to the engine: it finds it, brings the base there, names and saves
+images. It does not build: it speaks with the engine's old builder only, which can lend nothing to a
+step (``docker_lend``), and has no session for BuildKit's secrets. So the build itself goes through
+the engine's own client (``clients``), which is given files by name and nothing secret in an
+argument.
 
-The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that fails or is stopped names nothing.
+The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that
+fails or is stopped names nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import BuildError, CommandFailedError, NeedsInstallError, NoSpaceError, ToolkitError
+from toolkit.errors import (
+    BuildError,
+    CommandFailedError,
+    NeedsInstallError,
+    NoSpaceError,
+    ToolkitError,
+)
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import Outcome
 from toolkit.images.build.docker import base as docker_base
@@ -77,14 +86,27 @@ def build(
     _require_space(found, client, resolved)
     _say_what_cannot_be_ended(found, client, progress)
     loan = host.loan()
-    with lending(loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)) as lends:
-        details = {"base": resolved.base.detail(), "convert": "a SIF of it", "checks": "run the image's checks", "pack": "into one file"}
+    with lending(
+        loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)
+    ) as lends:
+        details = {
+            "base": resolved.base.detail(),
+            "convert": "a SIF of it",
+            "checks": "run the image's checks",
+            "pack": "into one file",
+        }
         hidden = (*lends.hidden, *secrets((*loan.files.values(), *host.proxies().values())))
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")
         name = docker_base.provide(found, resolved.base, base, place, follower)
         run = Build(resolved.name, found, client, place, follower, details, client.reader())
-        order = Order(_context(place, wheels), client.base(found, name), place.output / "image.id", lends, fresh=fresh)
+        order = Order(
+            _context(place, wheels),
+            client.base(found, name),
+            place.output / "image.id",
+            lends,
+            fresh=fresh,
+        )
         image = run.image(client.lent(definition), order)
     follower.begin("convert")
     packer = convert(found, image, resolved, place, follower)
@@ -96,7 +118,10 @@ def build(
 def _require_apptainer() -> None:
     """Before the engine works for nothing."""
     if not (shell.which("apptainer") or shell.which("singularity")):
-        raise NeedsInstallError("Apptainer is not installed here, which makes a SIF of what Docker built", next_step="toolkit setup")
+        raise NeedsInstallError(
+            "Apptainer is not installed here, which makes a SIF of what Docker built",
+            next_step="toolkit setup",
+        )
 
 
 def client_of(found: Engine) -> Client:
@@ -111,7 +136,10 @@ def client_of(found: Engine) -> Client:
 def _say_what_cannot_be_ended(found: Engine, client: Client, progress: Progress) -> None:
     """Where an engine does not end its steps with their client, and they are not this user's processes."""
     if client.mark and not found.is_ours:
-        progress.say("warning", f"{found} runs elsewhere or as another user: a step that this build is stopped in goes on to its end")
+        progress.say(
+            "warning",
+            f"{found} runs elsewhere or as another user: a step that this build is stopped in goes on to its end",
+        )
 
 
 def _require_space(found: Engine, client: Client, resolved: Resolved) -> None:
@@ -131,7 +159,11 @@ def _require_space(found: Engine, client: Client, resolved: Resolved) -> None:
 
 def _mirror(resolved: Resolved) -> dict[str, str]:
     base = resolved.base
-    return {"mirror": host.debian_mirror(base.release), "release": base.release} if isinstance(base, Debootstrap) else {}
+    return (
+        {"mirror": host.debian_mirror(base.release), "release": base.release}
+        if isinstance(base, Debootstrap)
+        else {}
+    )
 
 
 def _private(directory: Path) -> Path:
@@ -179,8 +211,13 @@ class Build:
     def _run(self, dockerfile: str, order: Order) -> str:
         (order.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
         order.result.unlink(missing_ok=True)
-        command, environment = self.client.command(self.engine, order), self.client.environment(self.engine, order)
-        code = self.follower.follow(command, environment, self.place, on_line=self._take, mark=self.client.mark)
+        command, environment = (
+            self.client.command(self.engine, order),
+            self.client.environment(self.engine, order),
+        )
+        code = self.follower.follow(
+            command, environment, self.place, on_line=self._take, mark=self.client.mark
+        )
         if code == 0 and order.result.exists():
             return order.result.read_text().strip()
         raise self.error(code)
@@ -223,7 +260,9 @@ def _answers(found: Engine) -> bool:
 
 def image_name(recipe: str) -> str:
     """What the engine calls the image of a recipe: its grammar has no capitals and no plus sign."""
-    return "toolkit/" + re.sub(r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower()))
+    return "toolkit/" + re.sub(
+        r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower())
+    )
 
 
 def _name(found: Engine, image: str, recipe: str) -> None:
@@ -232,4 +271,6 @@ def _name(found: Engine, image: str, recipe: str) -> None:
     try:
         found.client.images.get(image).tag(found.own(image_name(recipe)), "latest")
     except (DockerException, OSError) as error:
-        raise CommandFailedError(f"{found} did not give the image its name: {error}", place=found.address) from None
+        raise CommandFailedError(
+            f"{found} did not give the image its name: {error}", place=found.address
+        ) from None

@@ -104,7 +104,11 @@ def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
         yield context
         return
     own = os.environ.get("XDG_RUNTIME_DIR")
-    sockets = [_SYSTEM_SOCKETS[0], *((f"{own}/docker.sock", f"{own}/podman/podman.sock") if own else ()), _SYSTEM_SOCKETS[1]]
+    sockets = [
+        _SYSTEM_SOCKETS[0],
+        *((f"{own}/docker.sock", f"{own}/podman/podman.sock") if own else ()),
+        _SYSTEM_SOCKETS[1],
+    ]
     yield from ((f"unix://{socket}", {}) for socket in sockets if Path(socket).exists())
 
 
@@ -144,7 +148,9 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
     if address.startswith("ssh://"):
         settings = {**settings, "use_ssh_client": True}
     try:
-        client = docker.DockerClient(base_url=address, version="auto", timeout=_PATIENCE, **settings)
+        client = docker.DockerClient(
+            base_url=address, version="auto", timeout=_PATIENCE, **settings
+        )
         said = client.version()
         root = Path(str(client.info().get("DockerRootDir") or "/-"))
     except (DockerException, OSError, ValueError) as error:
@@ -166,5 +172,10 @@ def _not_there(error: Exception) -> _NotThereError:
     text = str(error)
     if "Permission denied" in text or "PermissionError" in text:
         return _NotThereError("permission denied", forbidden=True)
-    known = {"FileNotFoundError": "no such socket", "ConnectionRefusedError": "nothing listens there"}
-    return _NotThereError(next((reason for mark, reason in known.items() if mark in text), text[:200]))
+    known = {
+        "FileNotFoundError": "no such socket",
+        "ConnectionRefusedError": "nothing listens there",
+    }
+    return _NotThereError(
+        next((reason for mark, reason in known.items() if mark in text), text[:200])
+    )

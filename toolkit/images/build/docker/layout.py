@@ -1,7 +1,8 @@
 """What `docker save` writes, as a directory in OCI's layout with its layers as they are.
 
-Apptainer reads `docker save`'s own archives as well, but compresses every layer by gzip first, on one core, and then decompresses it: three
-quarters of the time that a conversion takes. Layers of this layout it takes uncompressed.
+Apptainer reads `docker save`'s own archives as well, but compresses every layer by gzip first, on
+one core, and then decompresses it: three quarters of the time that a conversion takes. Layers of
+this layout it takes uncompressed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,17 @@ def write_layout(chunks: Iterable[bytes], directory: Path) -> None:
         saved = _saved(parts, names)
         config = _blob(directory, _part(parts, names, saved.Config), "config.v1+json")
         layers = [_blob(directory, _part(parts, names, layer)) for layer in saved.Layers]
-    manifest = {"schemaVersion": 2, "mediaType": f"{_KIND}.manifest.v1+json", "config": config, "layers": layers}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{_KIND}.manifest.v1+json",
+        "config": config,
+        "layers": layers,
+    }
     (parts / "manifest").write_text(json.dumps(manifest), encoding="utf-8")
-    index = {"schemaVersion": 2, "manifests": [_blob(directory, parts / "manifest", "manifest.v1+json")]}
+    index = {
+        "schemaVersion": 2,
+        "manifests": [_blob(directory, parts / "manifest", "manifest.v1+json")],
+    }
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
     (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', encoding="utf-8")
     shutil.rmtree(parts)
@@ -85,7 +94,10 @@ def _unpacked(archive: Archive, parts: Path) -> dict[str, str]:
                     target.write(part)
             names[member.name] = str(number)
         elif member.issym() or member.islnk():
-            links[member.name] = (_joined(member.name.rpartition("/")[0], member.linkname), member.linkname)
+            links[member.name] = (
+                _joined(member.name.rpartition("/")[0], member.linkname),
+                member.linkname,
+            )
     for name, targets in links.items():  # what a link names may come after it
         found = next((names[target] for target in targets if target in names), None)
         if found:
@@ -118,4 +130,8 @@ def _blob(directory: Path, part: Path, kind: str = "") -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         target.hardlink_to(part)
-    return {"mediaType": f"{_KIND}.{kind}", "digest": f"sha256:{digest.hexdigest()}", "size": target.stat().st_size}
+    return {
+        "mediaType": f"{_KIND}.{kind}",
+        "digest": f"sha256:{digest.hexdigest()}",
+        "size": target.stat().st_size,
+    }

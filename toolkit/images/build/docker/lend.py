@@ -1,13 +1,17 @@
 """How a build by Docker sees what the machine lends (``loan``) without keeping any of it.
 
-The ways that there are with an engine of 20.10 were tried. A build argument stays in the image's history. A file that is copied in stays in
-its layer, also when a later layer removes it. A stage of its own that holds the files, and is mounted, stays in the engine's cache with its
-passwords, and gives a step another key whenever one of them changes. So files come as BuildKit's *secrets*: mounted for one step only, in
-memory, in no layer, no history and no key of the cache. Secrets are small files, so directories of packages on this machine are served to
-the build on a loopback address with a path that cannot be guessed, for as long as it takes, and pip's configuration, itself a secret, says
-where. Below all of it is an empty file system in memory, so that not even the empty files stay that BuildKit would mount secrets on.
+The ways that there are with an engine of 20.10 were tried. A build argument stays in the image's
+history. A file that is copied in stays in its layer, also when a later layer removes it. A stage of
+its own that holds the files, and is mounted, stays in the engine's cache with its passwords, and
+gives a step another key whenever one of them changes. So files come as BuildKit's *secrets*:
+mounted for one step only, in memory, in no layer, no history and no key of the cache. Secrets are
+small files, so directories of packages on this machine are served to the build on a loopback
+address with a path that cannot be guessed, for as long as it takes, and pip's configuration, itself
+a secret, says where. Below all of it is an empty file system in memory, so that not even the empty
+files stay that BuildKit would mount secrets on.
 
-Compiled wheels that are kept between builds do come from a stage: they decide what the image becomes, so they belong into the key.
+Compiled wheels that are kept between builds do come from a stage: they decide what the image
+becomes, so they belong into the key.
 
 The committed Dockerfile has none of this. What is changed in it is here: ``lent``.
 """
@@ -37,7 +41,9 @@ VARIABLES = "variables"  # a secret of clients that have no other way for them; 
 _STAGE = "toolkit-wheels"
 _LENT_WHEELS = f"{ROOT}/{WHEELS}"
 # With the lines that it goes on in: those that end with a backslash, and comments among them.
-_RUN = re.compile(r"^RUN (?P<flags>(?:--\S+\s+(?:\\\n\s*)?)*)(?P<body>(?:.*\\\n|[ \t]*#.*\n)*.*)", re.MULTILINE)
+_RUN = re.compile(
+    r"^RUN (?P<flags>(?:--\S+\s+(?:\\\n\s*)?)*)(?P<body>(?:.*\\\n|[ \t]*#.*\n)*.*)", re.MULTILINE
+)
 _FROM = re.compile(r"^FROM ", re.MULTILINE)
 
 
@@ -73,7 +79,9 @@ def lent(dockerfile: str, form: Form = BUILDKIT) -> str:
     flags = " ".join(f"--mount={mount}" for mount in form.mounts)
     wheels = f" --mount=type=bind,from={_STAGE},target={_LENT_WHEELS}"
     if _LENT_WHEELS in dockerfile:
-        dockerfile = _FROM.sub(f"FROM scratch AS {_STAGE}\nCOPY {WHEELS}/ /\n\nFROM ", dockerfile, count=1)
+        dockerfile = _FROM.sub(
+            f"FROM scratch AS {_STAGE}\nCOPY {WHEELS}/ /\n\nFROM ", dockerfile, count=1
+        )
 
     def changed(found: re.Match[str]) -> str:
         own, body = found["flags"], found["body"]
@@ -96,12 +104,21 @@ class Lending:
 
     def arguments(self) -> list[str]:
         """For the client; they name files, and hold nothing that is in them."""
-        return [word for name, path in sorted(self.files.items()) for word in ("--secret", f"id={name},src={path}")]
+        return [
+            word
+            for name, path in sorted(self.files.items())
+            for word in ("--secret", f"id={name},src={path}")
+        ]
 
 
 @contextmanager
 def lending(
-    loan: Loan, directory: Path, *, mirror: str = "", release: str = "", variables: Mapping[str, str] | None = None
+    loan: Loan,
+    directory: Path,
+    *,
+    mirror: str = "",
+    release: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Lending]:
     """Put what the host lends where the engine's client takes it from, and serve its directories meanwhile.
 
@@ -112,18 +129,26 @@ def lending(
         release: the code name that is asked of the mirror.
         variables: that steps get as a file.
     """
-    directories = {bind.target: Path(bind.source) for bind in loan.binds if Path(bind.source).is_dir()}
+    directories = {
+        bind.target: Path(bind.source) for bind in loan.binds if Path(bind.source).is_dir()
+    }
     files = {bind.target: Path(bind.source) for bind in loan.binds if Path(bind.source).is_file()}
     if mirror.startswith("file:"):
         directories["debian"] = Path(urllib.parse.unquote(urllib.parse.urlsplit(mirror).path))
     with _served(directories) as address:
-        texts = {name: _served_text(text, directories, address) for name, text in loan.files.items()}
+        texts = {
+            name: _served_text(text, directories, address) for name, text in loan.files.items()
+        }
         if mirror:
             place = f"{address}/debian" if mirror.startswith("file:") else mirror
             texts[SOURCES] = f"deb {place} {release} main\n"
-            texts["apt.conf"] = texts.get("apt.conf", "") + f'Dir::Etc::sourcelist "{ROOT}/{SOURCES}";\n'
+            texts["apt.conf"] = (
+                texts.get("apt.conf", "") + f'Dir::Etc::sourcelist "{ROOT}/{SOURCES}";\n'
+            )
         if variables:
-            texts[VARIABLES] = "".join(f"export {name}={shell(value)}\n" for name, value in variables.items())
+            texts[VARIABLES] = "".join(
+                f"export {name}={shell(value)}\n" for name, value in variables.items()
+            )
         for name, text in texts.items():
             files[name] = directory / name
             files[name].write_text(text, encoding="utf-8")
@@ -146,9 +171,14 @@ def _served(directories: dict[str, Path]) -> Iterator[str]:
         yield ""
         return
     word = secrets.token_urlsafe(18)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, {f"/{word}/{target}": path for target, path in directories.items()}))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0),
+        partial(_Handler, {f"/{word}/{target}": path for target, path in directories.items()}),
+    )
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/{word}"

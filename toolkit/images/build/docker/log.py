@@ -15,8 +15,11 @@ _OUTPUT = re.compile(r"\d+\.\d+ ?(?P<text>.*)")
 _RUN = re.compile(r"\[[^\]]+\] RUN ")
 _SAID = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
 WRITTEN = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>[^'\";]*)")
-# Of "executor failed running [/bin/sh -c ...]: exit code: 1", and as engines say it since 23, only the end is news.
-_REASON = re.compile(r"^ERROR: (?:(?:executor failed running \[.*\]|process \".*\" did not complete successfully): )?")
+# Of "executor failed running [/bin/sh -c ...]: exit code: 1", and as engines say it since 23, only
+# the end is news.
+_REASON = re.compile(
+    r"^ERROR: (?:(?:executor failed running \[.*\]|process \".*\" did not complete successfully): )?"
+)
 _CODE = re.compile(r"exit code: (\d+)")
 NO_SPACE = "no space left on device"
 _ENGINE_GONE = (

@@ -13,8 +13,9 @@ What it does otherwise than BuildKit, found with 4.3.1 (buildah 1.28), and what 
 - Through its socket it does not listen to some options, and says nothing: ``--volume``, ``--identity-label``. They are not used.
 - It builds from an id, without asking a registry what a name means.
 
-The secrets are sent to the service, which keeps them in a directory of its own for as long as it builds. Where it is killed meanwhile,
-they stay there, and the container of the step stays in its store (``podman ps --all --external``).
+The secrets are sent to the service, which keeps them in a directory of its own for as long as it
+builds. Where it is killed meanwhile, they stay there, and the container of the step stays in its
+store (``podman ps --all --external``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ from toolkit.images.build.docker.lend import SECRETS, VARIABLES, Form, lent, sec
 from toolkit.images.build.docker.podman_log import Reader
 from toolkit.images.build.host_mounts import ROOT
 
-_KEPT = ("HOME", "PATH", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "CONTAINERS_CONF", "CONTAINER_SSHKEY", "SSH_AUTH_SOCK")
+_KEPT = (
+    "HOME",
+    "PATH",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+    "CONTAINERS_CONF",
+    "CONTAINER_SSHKEY",
+    "SSH_AUTH_SOCK",
+)
 _READ = f"[ ! -f {ROOT}/{VARIABLES} ] || . {ROOT}/{VARIABLES}"
 _FORM = Form(tuple(map(secret_mount, (*SECRETS, VARIABLES))), f"{_READ}; exec 2>&1")
 
@@ -52,7 +61,9 @@ class PodmanClient:
         """The proxies; what is served here is not fetched through one."""
         found = proxies("127.0.0.1") if proxies("") else {}
         # In the place of the mark, which programs would look at first.
-        return {**found, "no_proxy": found.get("no_proxy", found.get("NO_PROXY", ""))} if found else {}
+        return (
+            {**found, "no_proxy": found.get("no_proxy", found.get("NO_PROXY", ""))} if found else {}
+        )
 
     def lent(self, dockerfile: str) -> str:
         return lent(dockerfile, _FORM)
@@ -62,7 +73,16 @@ class PodmanClient:
         return str(engine.client.images.get(name).id)
 
     def command(self, engine: Engine, order: Order) -> list[str]:
-        words = [self.program, "--remote", "--url", engine.address, "build", "--layers", "--force-rm", "--pull=never"]
+        words = [
+            self.program,
+            "--remote",
+            "--url",
+            engine.address,
+            "build",
+            "--layers",
+            "--force-rm",
+            "--pull=never",
+        ]
         return [*words, "--build-arg", "no_proxy", *order.options(), str(order.context)]
 
     def environment(self, engine: Engine, order: Order) -> dict[str, str]:

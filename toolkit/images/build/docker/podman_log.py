@@ -1,7 +1,8 @@
 """What podman prints when it builds, line by line, as steps and the place of a failure. Pure: reads what it is given.
 
-One thing is done after the other (``podman_client`` sees to that), so a line belongs to the instruction that was named last. What a step
-prints may lack an end of line, so podman's own words are looked for within lines.
+One thing is done after the other (``podman_client`` sees to that), so a line belongs to the
+instruction that was named last. What a step prints may lack an end of line, so podman's own words
+are looked for within lines.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ _MOUNTED = re.compile(r"(?<=--mount=type=bind,from=)[^,\s]+")
 def mounted(dockerfile: str) -> str:
     """The first stage whose files a step of another stage mounts; empty: there is none."""
     names = set(_MOUNTED.findall(dockerfile))
-    return next((found["name"] for found in _FROM.finditer(dockerfile) if found["name"] in names), "")
+    return next(
+        (found["name"] for found in _FROM.finditer(dockerfile) if found["name"] in names), ""
+    )
 
 
 def instead(dockerfile: str, stage: str, image: str) -> str:

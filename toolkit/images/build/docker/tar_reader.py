@@ -66,7 +66,9 @@ class _Tape(io.RawIOBase):
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
         if whence != io.SEEK_SET or position < self._at:
-            raise tarfile.ReadError(f"a member begins at byte {position}, before the end of another")
+            raise tarfile.ReadError(
+                f"a member begins at byte {position}, before the end of another"
+            )
         if self._source is None and self._stream.seekable():
             self._stream.seek(position)
             self._at = position

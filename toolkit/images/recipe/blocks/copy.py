@@ -34,5 +34,13 @@ class Copy(Block, frozen=True, kw_only=True):
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
         directory = self.path.rpartition("/")[0] or "/"
-        write = f"printf '%s\\n' {' '.join(map(word, self.lines))} > {word(self.path)}" if self.lines else f": > {word(self.path)}"
-        return Piece(name=self.name, detail=self.path, lines=(f"mkdir -p {word(directory)}", write, f"chmod {self.mode} {word(self.path)}"))
+        write = (
+            f"printf '%s\\n' {' '.join(map(word, self.lines))} > {word(self.path)}"
+            if self.lines
+            else f": > {word(self.path)}"
+        )
+        return Piece(
+            name=self.name,
+            detail=self.path,
+            lines=(f"mkdir -p {word(directory)}", write, f"chmod {self.mode} {word(self.path)}"),
+        )

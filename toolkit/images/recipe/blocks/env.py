@@ -29,7 +29,9 @@ class Env(Block, frozen=True, kw_only=True):
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
         literals, expanding = separated(self.variables, self.expand)
-        return Piece(name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding)
+        return Piece(
+            name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding
+        )
 
 
 def require_names(variables: Iterable[str]) -> None:

@@ -14,7 +14,8 @@ _MODULE = {"pytorch": "torch"}
 _SAID = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
 _SOURCES = {"0.28.1": "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"}
 _CUDA = "/usr/local/cuda"
-# What it needs to run, in versions that are known to work with it. A base with a Python of its own keeps its own versions.
+# What it needs to run, in versions that are known to work with it. A base with a Python of its own
+# keeps its own versions.
 _NEEDS = ("cffi==2.1.1", "cloudpickle==3.1.2", "packaging==26.3", "psutil==7.2.2", "pyyaml==6.0.3")
 _BUILD_NEEDS = ("setuptools==84.2.1", "wheel==0.48.0")
 # What `mpirun` needs to start two ranks as root on a machine with less than two free cores.
@@ -46,25 +47,39 @@ class Horovod(Block, frozen=True, kw_only=True):
         if not re.fullmatch(r"\d+(\.\d+)+", self.version):
             raise ValueError(f"{self.version!r} is no release of Horovod, such as 0.28.1")
         if self.sha256 is None and self.version not in _SOURCES:
-            raise ValueError(f"sha256 of the source of Horovod {self.version} is needed; it is known of {', '.join(_SOURCES)}")
+            raise ValueError(
+                f"sha256 of the source of Horovod {self.version} is needed; it is known of {', '.join(_SOURCES)}"
+            )
         if self.sha256 is not None and not _HASH.fullmatch(self.sha256):
             raise ValueError(f"{self.sha256!r} is no sha256: 64 hexadecimal digits")
         if not self.frameworks or not {"mpi", "gloo"} & set(self.operations):
-            raise ValueError("Horovod needs at least one framework, and one of mpi, gloo to meet by")
+            raise ValueError(
+                "Horovod needs at least one framework, and one of mpi, gloo to meet by"
+            )
 
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         own = "python" in holds
         needs = words(one.partition("==")[0] if own else one for one in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
-        imports = ("horovod", *(f"horovod.{_MODULE.get(framework, framework)}" for framework in self.frameworks))
+        imports = (
+            "horovod",
+            *(f"horovod.{_MODULE.get(framework, framework)}" for framework in self.frameworks),
+        )
         if self.from_base:
-            return Piece(name="horovod", detail="the base's own", imports=imports, checks=self._checks())
+            return Piece(
+                name="horovod", detail="the base's own", imports=imports, checks=self._checks()
+            )
         return Piece(
             name="horovod",
             detail=f"{self.version} with {', '.join(_SAID[operation] for operation in self.operations)}",
-            build_packages=() if "compilers" in holds else ("cmake", "g++", "make", "python3-dev", *mpi),
+            build_packages=()
+            if "compilers" in holds
+            else ("cmake", "g++", "make", "python3-dev", *mpi),
             build_lines=(*self._source(own), *self._compile(needs)),
-            lines=(f"pip install --no-compile {needs}", f"pip install --no-compile --no-deps --no-index {WHEELS}/horovod-*.whl"),
+            lines=(
+                f"pip install --no-compile {needs}",
+                f"pip install --no-compile --no-deps --no-index {WHEELS}/horovod-*.whl",
+            ),
             imports=imports,
             brings=("horovod",),
             checks=self._checks(),
@@ -79,7 +94,8 @@ class Horovod(Block, frozen=True, kw_only=True):
             f"cp {LENT}/horovod-{word(self.version)}-*.whl {WHEELS}/ 2>/dev/null || true",
             f"pip install --no-compile {needs}",
             f"cd {_WORK}",
-            # `pip download` alone would run setup.py, which fails without a compiler for every framework.
+            # `pip download` alone would run setup.py, which fails without a compiler for every
+            # framework.
             f"pip download --no-deps --no-build-isolation --no-binary horovod {word(f'horovod=={self.version}')}",
             f"echo {word(f'{self.sha256 or _SOURCES[self.version]}  {archive}')} | sha256sum -c -",
             f"tar -xzf {word(archive)} --strip-components=1",
@@ -113,10 +129,23 @@ class Horovod(Block, frozen=True, kw_only=True):
     def _compile(self, needs: str) -> tuple[str, ...]:
         gpu = "nccl" in self.operations
         wanted = [f"HOROVOD_WITH_{framework.upper()}=1" for framework in self.frameworks]
-        wanted += [f"HOROVOD_WITH_{operation.upper()}=1" for operation in self.operations if operation != "nccl"]
-        unwanted = [f"HOROVOD_WITHOUT_{framework.upper()}=1" for framework in _FRAMEWORKS if framework not in self.frameworks]
-        unwanted += [f"HOROVOD_WITHOUT_{operation.upper()}=1" for operation in ("mpi", "gloo") if operation not in self.operations]
-        # A building machine has no driver: CUDA's stand-in for it is found while Horovod is linked, and not afterwards.
+        wanted += [
+            f"HOROVOD_WITH_{operation.upper()}=1"
+            for operation in self.operations
+            if operation != "nccl"
+        ]
+        unwanted = [
+            f"HOROVOD_WITHOUT_{framework.upper()}=1"
+            for framework in _FRAMEWORKS
+            if framework not in self.frameworks
+        ]
+        unwanted += [
+            f"HOROVOD_WITHOUT_{operation.upper()}=1"
+            for operation in ("mpi", "gloo")
+            if operation not in self.operations
+        ]
+        # A building machine has no driver: CUDA's stand-in for it is found while Horovod is linked,
+        # and not afterwards.
         stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu else ()
         return (
             f"export {' '.join(wanted + unwanted)}",
@@ -142,6 +171,11 @@ class Horovod(Block, frozen=True, kw_only=True):
             "mpi": f"timeout 300 {_MPIRUN} {script} mpi",
             "gloo": f"timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 {script} gloo",
         }
-        # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it where there is one.
-        ranks = (CheckCall(name=f"ranks-{one}", command=starts[one], scripts=(script,)) for one in self.operations if one in starts)
+        # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it
+        # where there is one.
+        ranks = (
+            CheckCall(name=f"ranks-{one}", command=starts[one], scripts=(script,))
+            for one in self.operations
+            if one in starts
+        )
         return (built, *ranks)

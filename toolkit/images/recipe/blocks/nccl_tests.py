@@ -39,7 +39,9 @@ class NcclTests(Block, frozen=True, kw_only=True):
         del holds
         archive = f"nccl-tests-{self.version}.tar"
         clone = f"git clone --depth 1 --branch {word(self.version)} {word(self.source)}"
-        checked = (f'test "$(git -C {_WORK} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
+        checked = (
+            (f'test "$(git -C {_WORK} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
+        )
         return Piece(
             name="nccl-tests",
             detail=self.version,
@@ -56,6 +58,13 @@ class NcclTests(Block, frozen=True, kw_only=True):
             ),
             lines=(f"mkdir -p {_PLACE}", f"tar -C {_PLACE} -xf {WHEELS}/{word(archive)}"),
             path=(_PLACE,),
-            # Without a GPU it cannot run; that it is there and finds its libraries can be seen anywhere.
-            checks=(CheckCall(name="nccl-tests", command=f"sh nccl_tests.sh {_PLACE}/all_reduce_perf", scripts=("nccl_tests.sh",)),),
+            # Without a GPU it cannot run; that it is there and finds its libraries can be seen
+            # anywhere.
+            checks=(
+                CheckCall(
+                    name="nccl-tests",
+                    command=f"sh nccl_tests.sh {_PLACE}/all_reduce_perf",
+                    scripts=("nccl_tests.sh",),
+                ),
+            ),
         )

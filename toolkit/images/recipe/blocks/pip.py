@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from toolkit.images.recipe.block import Block, Piece, require_requirements, require_step_name, spoken
+from toolkit.images.recipe.block import (
+    Block,
+    Piece,
+    require_requirements,
+    require_step_name,
+    spoken,
+)
 from toolkit.images.recipe.protection import names_of, normal
 from toolkit.images.recipe.words import word, words
 
@@ -51,7 +57,9 @@ class Pip(Block, frozen=True, kw_only=True):
             lines=(install,),
             imports=self.imports or (),
             # One with a condition may not be installed at all.
-            installed=names_of(one for one in self.packages if ";" not in one) if self.imports is None else (),
+            installed=names_of(one for one in self.packages if ";" not in one)
+            if self.imports is None
+            else (),
             brings=names,
             requirements=self.packages,
             replaces=tuple(map(normal, self.replaces)),

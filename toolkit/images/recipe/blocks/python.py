@@ -15,10 +15,17 @@ class Python(Block, frozen=True, kw_only=True):
             detail=f"a virtual environment in {VENV}",
             packages=("python3", "python3-venv"),
             lines=(f"python3 -m venv {VENV}",),
-            # All at once on every core, and so that no time stamp of a source is looked at when it is imported. Tests of packages are left
-            # out: a quarter of all files. A few templates are no Python that this version knows; nobody imports them.
-            finish=(f"python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash {VENV}/lib || true",),
+            # All at once on every core, and so that no time stamp of a source is looked at when it
+            # is imported. Tests of packages are left out: a quarter of all files. A few templates
+            # are no Python that this version knows; nobody imports them.
+            finish=(
+                f"python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash {VENV}/lib || true",
+            ),
             environment={"PYTHONNOUSERSITE": "1"},
             path=(f"{VENV}/bin",),
-            checks=(CheckCall(name="user-site", command="python3 user_site.py", scripts=("user_site.py",)),),
+            checks=(
+                CheckCall(
+                    name="user-site", command="python3 user_site.py", scripts=("user_site.py",)
+                ),
+            ),
         )

@@ -29,7 +29,9 @@ class Run(Block, frozen=True, kw_only=True):
             require_step_name(name)
         for command in self.commands:
             if "{{" in command or "}}" in command:
-                raise ValueError("a command cannot hold two braces in a row: Apptainer would take them for an argument of the build")
+                raise ValueError(
+                    "a command cannot hold two braces in a row: Apptainer would take them for an argument of the build"
+                )
             if command.endswith("\\"):
                 raise ValueError("a command is one line: it cannot end with a backslash")
 
@@ -41,5 +43,8 @@ class Run(Block, frozen=True, kw_only=True):
             packages=self.packages,
             build_packages=self.build_packages,
             lines=self.commands,
-            checks=tuple(CheckCall(name=name, command=f"sh -c {word(command)}") for name, command in sorted(self.checks.items())),
+            checks=tuple(
+                CheckCall(name=name, command=f"sh -c {word(command)}")
+                for name, command in sorted(self.checks.items())
+            ),
         )

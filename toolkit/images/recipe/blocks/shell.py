@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
 from toolkit.images.recipe.blocks.env import require_names
-from toolkit.images.recipe.expansion import exports, for_shell, references, require_expandable, separated
+from toolkit.images.recipe.expansion import (
+    exports,
+    for_shell,
+    references,
+    require_expandable,
+    separated,
+)
 from toolkit.images.recipe.words import word, words
 
 # What the shells of our steps begin with (``stages``), and a command of another file does not know.
 _OURS = "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK PIP_ROOT_USER_ACTION PIP_NO_INPUT"
-_OF_BASE = 'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
+_OF_BASE = (
+    'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
+)
 
 
 class Shell(Block, frozen=True, kw_only=True):
@@ -50,8 +58,17 @@ class Shell(Block, frozen=True, kw_only=True):
 
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
-        checks = tuple(CheckCall(name=name, command=f"sh -c {word(command)}") for name, command in sorted(self.checks.items()))
-        return Piece(name=self.name, detail=self._detail(), lines=(f"( {'; '.join(self._lines())} )",), keeps_temporary=True, checks=checks)
+        checks = tuple(
+            CheckCall(name=name, command=f"sh -c {word(command)}")
+            for name, command in sorted(self.checks.items())
+        )
+        return Piece(
+            name=self.name,
+            detail=self._detail(),
+            lines=(f"( {'; '.join(self._lines())} )",),
+            keeps_temporary=True,
+            checks=checks,
+        )
 
     def _detail(self) -> str:
         text = " ".join((self.command or " ".join(self.program)).split())
@@ -66,7 +83,13 @@ class Shell(Block, frozen=True, kw_only=True):
         if settings:
             yield f"export {settings}"
         yield f"cd {for_shell(self.directory)}"
-        argument = f' "$(printf %b {word(self.command)})"' if self.encoded else f" {word(self.command)}" if self.command else ""
+        argument = (
+            f' "$(printf %b {word(self.command)})"'
+            if self.encoded
+            else f" {word(self.command)}"
+            if self.command
+            else ""
+        )
         yield f"exec {_become(self.user)}{words(self.program)}{argument}"
 
 
@@ -80,7 +103,11 @@ def _user(user: str) -> Iterator[str]:
     if group.isdecimal():
         yield f"gid={group}"
     else:
-        yield f"gid=$(getent group {word(group)} | cut -d: -f3)" if group else f"gid=$({known} | cut -d: -f4)"
+        yield (
+            f"gid=$(getent group {word(group)} | cut -d: -f3)"
+            if group
+            else f"gid=$({known} | cut -d: -f4)"
+        )
     yield 'home=$(getent passwd "$uid" | cut -d: -f6)'
     yield 'export HOME="${home:-/}"'
 

@@ -43,8 +43,12 @@ class Unpack(Block, frozen=True, kw_only=True):
 
     def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
         del holds
-        detail = f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"
-        return Piece(name=self.name, detail=detail, lines=tuple(self._lines()), keeps_temporary=True)
+        detail = (
+            f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"
+        )
+        return Piece(
+            name=self.name, detail=detail, lines=tuple(self._lines()), keeps_temporary=True
+        )
 
     def _lines(self) -> Iterator[str]:
         yield "parts=$(mktemp -d /tmp/unpack.XXXXXX)"

@@ -1,7 +1,8 @@
 """A recipe as a definition: one renderer per format, all from the same stages. Pure: the same recipe gives the same bytes.
 
-The texts are put together by plain functions, not by a template: importing a template engine alone takes longer than the whole command may
-that prints a definition, and there is one order of parts, whose lines the blocks have written already.
+The texts are put together by plain functions, not by a template: importing a template engine alone
+takes longer than the whole command may that prints a definition, and there is one order of parts,
+whose lines the blocks have written already.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def render(resolved: Resolved, scripts: Mapping[str, str], version: str, form: str = "apptainer") -> str:
+def render(
+    resolved: Resolved, scripts: Mapping[str, str], version: str, form: str = "apptainer"
+) -> str:
     """The definition of a recipe.
 
     Args:
@@ -45,7 +48,11 @@ def render(resolved: Resolved, scripts: Mapping[str, str], version: str, form: s
         form: one of ``FORMATS``.
     """
     found = stages(resolved, scripts)
-    labels = {"toolkit.recipe": resolved.name, "toolkit.recipe-hash": hash_of(found), "toolkit.version": version}
+    labels = {
+        "toolkit.recipe": resolved.name,
+        "toolkit.recipe-hash": hash_of(found),
+        "toolkit.version": version,
+    }
     module: Any = import_module(FORMATS[form].module)
     text: str = module.render(resolved, found, labels)
     return text
@@ -60,9 +67,20 @@ def hash_of(found: Stages) -> str:
     """The hash of stages."""
     import msgspec
 
-    contents = (found.base.header(), found.base.setup(), found.prelude, found.common, found.build, found.final, found.files, found.path)
+    contents = (
+        found.base.header(),
+        found.base.setup(),
+        found.prelude,
+        found.common,
+        found.build,
+        found.final,
+        found.files,
+        found.path,
+    )
     expanding = (list(found.expanding.items()),) if found.expanding else ()
-    return _sha256(msgspec.json.encode((*contents, found.environment, *expanding), order="deterministic"))
+    return _sha256(
+        msgspec.json.encode((*contents, found.environment, *expanding), order="deterministic")
+    )
 
 
 def _sha256(data: bytes) -> str:

@@ -13,14 +13,19 @@ from toolkit.images.recipe.stages import Stages, Step
 from toolkit.images.recipe.words import plain, word
 
 _END = "END-OF-FILE"
-_IN_BUILD = "build."  # begins the names of steps in the build stage, which the image's own stage repeats
+_IN_BUILD = (
+    "build."  # begins the names of steps in the build stage, which the image's own stage repeats
+)
 
 
 def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
     """The text of a definition."""
     sections = ["\n".join(_comment(resolved, stages))]
     if stages.build:
-        sections += [*_head(stages, "build"), "%post\n" + "\n".join(_post(stages, build_steps(stages)))]
+        sections += [
+            *_head(stages, "build"),
+            "%post\n" + "\n".join(_post(stages, build_steps(stages))),
+        ]
     sections += [
         *_head(stages, "final" if stages.build else None),
         *((f"%files from build\n    {WHEELS} {WHEELS}",) if stages.build else ()),
@@ -39,7 +44,9 @@ def build_steps(stages: Stages) -> tuple[Step, ...]:
 
     if not stages.build:
         return ()
-    return tuple(replace(step, name=f"{_IN_BUILD}{step.name}") for step in (*stages.common, *stages.build))
+    return tuple(
+        replace(step, name=f"{_IN_BUILD}{step.name}") for step in (*stages.common, *stages.build)
+    )
 
 
 def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
@@ -59,7 +66,11 @@ def _section(name: str, lines: Iterable[str]) -> str:
 
 def _comment(resolved: Resolved, stages: Stages) -> Iterator[str]:
     name = resolved.name
-    argument = "--build-arg mirror=URL-OF-A-DEBIAN-MIRROR " if isinstance(resolved.base, Debootstrap) else ""
+    argument = (
+        "--build-arg mirror=URL-OF-A-DEBIAN-MIRROR "
+        if isinstance(resolved.base, Debootstrap)
+        else ""
+    )
     yield f"# {name}: {plain(resolved.summary)}"
     yield "#"
     yield f"# Written by toolkit from recipes/{name}.toml. Change that file, then: toolkit image render {name} --write"
@@ -92,7 +103,9 @@ def _indented(*lines: str) -> Iterator[str]:
 
 def _files(stages: Stages) -> Iterator[str]:
     """The commands that write files into the image, from here-documents: the definition needs no other file."""
-    yield from _indented("# What proves the image stays in it: run it again at any time.", f"mkdir -p {CHECKS}")
+    yield from _indented(
+        "# What proves the image stays in it: run it again at any time.", f"mkdir -p {CHECKS}"
+    )
     for path, text in stages.files.items():
         yield f"    cat > {path} <<'{_END}'"
         yield text.rstrip("\n")

@@ -1,7 +1,8 @@
 """A recipe as a Dockerfile, for BuildKit (Docker 18.09 or later with DOCKER_BUILDKIT=1, 23 as it is) and for podman.
 
-No heredocs and no ``# syntax=`` line: older engines know neither, and the second needs a network. What is lent to a build is put into this
-text by the builder (``builders/docker_lend.py``), so that a reader's Dockerfile is clean.
+No heredocs and no ``# syntax=`` line: older engines know neither, and the second needs a network.
+What is lent to a build is put into this text by the builder (``builders/docker_lend.py``), so that
+a reader's Dockerfile is clean.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     """The text of a Dockerfile."""
     parts = [
         _comment(resolved, stages),
-        (f"ARG BASE={stages.base.dockerfile()}", "FROM ${BASE} AS common", *_runs(stages, stages.common)),
+        (
+            f"ARG BASE={stages.base.dockerfile()}",
+            "FROM ${BASE} AS common",
+            *_runs(stages, stages.common),
+        ),
         *((("FROM common AS build", *_runs(stages, stages.build)),) if stages.build else ()),
         ("FROM common", *_runs(stages, stages.final)),
         _files(stages),
@@ -36,7 +41,9 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
 
 def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
     """Every step, each with what it does."""
-    return tuple((step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final))
+    return tuple(
+        (step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final)
+    )
 
 
 def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:

@@ -42,15 +42,21 @@ class Context:
         """
         relative = os.path.normpath(pattern.lstrip("/") or ".")
         if relative.startswith(".."):
-            raise ConfigError(f"{pattern} lies outside the directory of the Dockerfile", place=place)
-        if any(character in relative for character in "*?["):
-            found = sorted(path for path in self.directory.glob(relative) if not self.is_ignored(path))
-        else:
-            found = [path for path in [self.directory / relative] if os.path.lexists(path) and not self.is_ignored(path)]
-        if not found:
-            step = (
-                f"import takes files from the directory of the Dockerfile, {self.directory}: put the Dockerfile at the top of its context"
+            raise ConfigError(
+                f"{pattern} lies outside the directory of the Dockerfile", place=place
             )
+        if any(character in relative for character in "*?["):
+            found = sorted(
+                path for path in self.directory.glob(relative) if not self.is_ignored(path)
+            )
+        else:
+            found = [
+                path
+                for path in [self.directory / relative]
+                if os.path.lexists(path) and not self.is_ignored(path)
+            ]
+        if not found:
+            step = f"import takes files from the directory of the Dockerfile, {self.directory}: put the Dockerfile at the top of its context"
             raise ConfigError(f"there is no {pattern} to copy", place=place, next_step=step)
         return found
 
@@ -69,7 +75,9 @@ class Context:
         Raises:
             ConfigError: it is more than a recipe can carry, or something that no archive holds.
         """
-        entries = [entry for source in sources for entry in self._entries(source, contents=contents)]
+        entries = [
+            entry for source in sources for entry in self._entries(source, contents=contents)
+        ]
         return pack(entries, place)
 
     def _entries(self, source: Path, *, contents: bool) -> Iterator[tuple[str, Path]]:
@@ -100,9 +108,15 @@ def pack(entries: Sequence[tuple[str, Path]], place: str) -> Packed:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, path in sorted(entries):
             if not (path.is_symlink() or path.is_file() or path.is_dir()):
-                raise ConfigError(f"{name} is a {_kind(path)}, which a recipe cannot carry", place=place)
+                raise ConfigError(
+                    f"{name} is a {_kind(path)}, which a recipe cannot carry", place=place
+                )
             archive.add(path, arcname=name, recursive=False, filter=_plain)
-    return _encoded(buffer.getvalue(), tuple(dict.fromkeys(name.split("/")[0] for name, _ in sorted(entries))), place)
+    return _encoded(
+        buffer.getvalue(),
+        tuple(dict.fromkeys(name.split("/")[0] for name, _ in sorted(entries))),
+        place,
+    )
 
 
 def pack_text(name: str, text: str, place: str) -> Packed:
@@ -136,7 +150,11 @@ def _encoded(data: bytes, names: tuple[str, ...], place: str) -> Packed:
 
 def _too_large(size: int, place: str) -> ConfigError:
     cause = f"the files are {human_size(size)}, and a recipe carries at most {human_size(MOST)}"
-    return ConfigError(cause, place=place, next_step="leave them out and show the directory to the job (--bind), or fetch them in a RUN")
+    return ConfigError(
+        cause,
+        place=place,
+        next_step="leave them out and show the directory to the job (--bind), or fetch them in a RUN",
+    )
 
 
 def _kind(path: Path) -> str:
@@ -146,11 +164,16 @@ def _kind(path: Path) -> str:
 
 def _ignore_rules(directory: Path) -> list[tuple[str, bool]]:
     try:
-        lines = (directory / ".dockerignore").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            (directory / ".dockerignore").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
     except OSError:
         return []
     stripped = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    return [(os.path.normpath(line.lstrip("!").strip().lstrip("/")), not line.startswith("!")) for line in stripped]
+    return [
+        (os.path.normpath(line.lstrip("!").strip().lstrip("/")), not line.startswith("!"))
+        for line in stripped
+    ]
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -164,4 +187,8 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
         return not parts
     if pattern[0] == "**":
         return any(_matches(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+    return (
+        bool(parts)
+        and fnmatch.fnmatchcase(parts[0], pattern[0])
+        and _matches(parts[1:], pattern[1:])
+    )

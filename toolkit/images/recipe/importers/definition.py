@@ -16,7 +16,9 @@ from toolkit.images.recipe.importing import Lost, base_of, command_of, variables
 
 _SECTION = re.compile(r"[ \t]{0,100}%(?P<name>[A-Za-z]{1,40})(?P<rest>(?:[ \t].*)?)\Z")
 _HEADER = re.compile(r"[ \t]{0,100}(?P<key>[A-Za-z]{1,40})[ \t]{0,100}:[ \t]{0,100}(?P<value>.*)\Z")
-_ASSIGNMENT = re.compile(r"[ \t]{0,100}(?:export[ \t]{1,100})?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)\Z")
+_ASSIGNMENT = re.compile(
+    r"[ \t]{0,100}(?:export[ \t]{1,100})?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)\Z"
+)
 _ARGUMENT = re.compile(r"\{\{ ?(?P<name>[A-Za-z_][A-Za-z0-9_]*) ?\}\}")
 _NAMED = {
     "setup": "it changes the building machine: find another way within the image",
@@ -48,12 +50,20 @@ def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     head, sections = _sections(_with_arguments(text, path))
     _require_one_stage(text, path)
     lost = [
-        Lost(line=one.line, text=_shown(one), instead=_NAMED.get(one.name, "write its commands as a step"))
+        Lost(
+            line=one.line,
+            text=_shown(one),
+            instead=_NAMED.get(one.name, "write its commands as a step"),
+        )
         for one in sections
         if _is_lost(one)
     ]
     steps = [step for one in sections if one.name == "files" for step in _files(one, path)]
-    steps += [_post(one) for one in sections if one.name == "post" and any(line.strip() for line in one.lines)]
+    steps += [
+        _post(one)
+        for one in sections
+        if one.name == "post" and any(line.strip() for line in one.lines)
+    ]
     variables, wrong = _environment([one for one in sections if one.name == "environment"])
     steps += [{"block": "env", **variables_of(variables)}] if variables else []
     return _base(head, path), steps, [*lost, *wrong]
@@ -64,12 +74,20 @@ def _with_arguments(text: str, path: Path) -> str:
     known: dict[str, str] = {}
     for section in _sections(text)[1]:
         if section.name == "arguments":
-            known |= {name.strip(): value.strip() for name, sign, value in (line.partition("=") for line in section.lines) if sign}
+            known |= {
+                name.strip(): value.strip()
+                for name, sign, value in (line.partition("=") for line in section.lines)
+                if sign
+            }
 
     def value(match: re.Match[str]) -> str:
         if match["name"] not in known:
             number = text.count("\n", 0, match.start()) + 1
-            raise ConfigError(f"{match[0]} has no value in %arguments", place=f"{path}:{number}", next_step="give it one there")
+            raise ConfigError(
+                f"{match[0]} has no value in %arguments",
+                place=f"{path}:{number}",
+                next_step="give it one there",
+            )
         return known[match["name"]]
 
     return _ARGUMENT.sub(value, text)
@@ -90,7 +108,11 @@ def _sections(text: str) -> tuple[dict[str, str], list[Section]]:
 
 
 def _require_one_stage(text: str, path: Path) -> None:
-    bootstraps = [number for number, line in enumerate(text.splitlines(), 1) if line.strip().lower().startswith("bootstrap:")]
+    bootstraps = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip().lower().startswith("bootstrap:")
+    ]
     if len(bootstraps) > 1:
         raise UsageError(
             "the file has several stages, and a recipe has none: it is not known which commands are for the image",
@@ -100,7 +122,9 @@ def _require_one_stage(text: str, path: Path) -> None:
 
 
 def _is_lost(section: Section) -> bool:
-    if section.name == "runscript" and [line.strip() for line in section.lines if line.strip()] == ['exec "$@"']:
+    if section.name == "runscript" and [line.strip() for line in section.lines if line.strip()] == [
+        'exec "$@"'
+    ]:
         return False
     return section.name not in ("post", "files", "environment", "arguments")
 
@@ -112,13 +136,19 @@ def _shown(section: Section) -> str:
 def _base(head: dict[str, str], path: Path) -> dict[str, Any]:
     kind, source = head.get("bootstrap", "").lower(), head.get("from", "")
     if kind == "docker":
-        prefix = "/".join(part for part in (head.get("registry", ""), head.get("namespace", "")) if part)
+        prefix = "/".join(
+            part for part in (head.get("registry", ""), head.get("namespace", "")) if part
+        )
         return base_of(f"{prefix}/{source}" if prefix else source)
     if kind == "localimage":
         return {"kind": "localimage", "path": str((path.parent / source).absolute())}
     if kind == "debootstrap":
         packages = re.split(r"[ ,]+", head["include"]) if head.get("include") else []
-        return {"kind": "debootstrap", "release": head.get("osversion", "bookworm"), **({"packages": packages} if packages else {})}
+        return {
+            "kind": "debootstrap",
+            "release": head.get("osversion", "bookworm"),
+            **({"packages": packages} if packages else {}),
+        }
     raise UsageError(
         f"a base by {kind} is not known here",
         place=f"{path}: Bootstrap",
@@ -131,11 +161,22 @@ def _base(head: dict[str, str], path: Path) -> dict[str, Any]:
 def _post(section: Section) -> dict[str, Any]:
     """All of %post in one shell, as Apptainer runs it: a cd in it holds for what follows."""
     name = f"line-{section.line}"
-    program = section.rest.removeprefix("-c").split() if section.rest.startswith("-c") else ["/bin/sh"]
+    program = (
+        section.rest.removeprefix("-c").split() if section.rest.startswith("-c") else ["/bin/sh"]
+    )
     commands = _simple(section.lines)
-    checks = {f"{name}-{key}": check for line in commands or () for key, check in installs.checks(line).items()}
+    checks = {
+        f"{name}-{key}": check
+        for line in commands or ()
+        for key, check in installs.checks(line).items()
+    }
     if commands is not None and program == ["/bin/sh"]:
-        return {"block": "run", "name": name, "commands": commands, **({"checks": checks} if checks else {})}
+        return {
+            "block": "run",
+            "name": name,
+            "commands": commands,
+            **({"checks": checks} if checks else {}),
+        }
     text = "\n".join(section.lines) + "\n"
     words = [*program, "-ex", "-c"] if program[0].endswith("sh") else [*program, "-c"]
     return {"block": "shell", "name": name, **command_of(text), "program": words}
@@ -156,7 +197,13 @@ def _simple(lines: tuple[str, ...]) -> list[str] | None:
         found.append(held + line.strip())
         held = ""
     text = "\n".join(found)
-    wrong = held or "<<" in text or "{{" in text or "}}" in text or any(not line.isprintable() or not _is_closed(line) for line in found)
+    wrong = (
+        held
+        or "<<" in text
+        or "{{" in text
+        or "}}" in text
+        or any(not line.isprintable() or not _is_closed(line) for line in found)
+    )
     return None if wrong else found
 
 
@@ -180,25 +227,39 @@ def _files(section: Section, path: Path) -> Iterator[dict[str, Any]]:
     if section.rest:
         raise ConfigError(f"%files {section.rest}: a recipe has no stages", place=place)
     for offset, line in enumerate(section.lines, 1):
-        words = [dockerfile.expanded(word, {}, unset=()).replace("$$", "$") for word in dockerfile.words(line.partition("#")[0])]
+        words = [
+            dockerfile.expanded(word, {}, unset=()).replace("$$", "$")
+            for word in dockerfile.words(line.partition("#")[0])
+        ]
         if words:
-            yield _file(words, path.parent, section.line + offset, f"{path}:{section.line + offset}")
+            yield _file(
+                words, path.parent, section.line + offset, f"{path}:{section.line + offset}"
+            )
 
 
 def _file(words: list[str], directory: Path, line: int, place: str) -> dict[str, Any]:
     """One line of %files, which Apptainer does by ``cp -fLr``."""
     source = Path(os.path.normpath(directory / words[0]))
     if any(character in words[0] for character in "*?[") or len(words) > 2:
-        raise ConfigError(f"{' '.join(words)}: one file or directory in each line of %files", place=place)
+        raise ConfigError(
+            f"{' '.join(words)}: one file or directory in each line of %files", place=place
+        )
     if not source.exists():
-        raise ConfigError(f"there is no {words[0]} to copy", place=place, next_step=f"import takes files from {directory}")
+        raise ConfigError(
+            f"there is no {words[0]} to copy",
+            place=place,
+            next_step=f"import takes files from {directory}",
+        )
     target = words[1] if len(words) > 1 else words[0]
     if not target.startswith("/"):
         raise ConfigError(f"{target} is no absolute path", place=place)
     name = os.path.basename(target.rstrip("/")) if not target.endswith("/") else source.name  # noqa: PTH119
     entries = [(name, source.resolve())]
     if source.is_dir():
-        entries += [(f"{name}/{one.relative_to(source)}", one.resolve()) for one in sorted(source.rglob("*"))]
+        entries += [
+            (f"{name}/{one.relative_to(source)}", one.resolve())
+            for one in sorted(source.rglob("*"))
+        ]
     packed = pack(entries, place)
     return {
         "block": "unpack",
@@ -223,7 +284,13 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Lost]]:
             if match and found is not None:
                 values[match["name"]] = found
             else:
-                lost.append(Lost(line=number, text=line.strip(), instead="write the value of each variable in a step `env`"))
+                lost.append(
+                    Lost(
+                        line=number,
+                        text=line.strip(),
+                        instead="write the value of each variable in a step `env`",
+                    )
+                )
     return values, lost
 
 

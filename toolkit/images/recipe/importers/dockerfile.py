@@ -33,8 +33,28 @@ _UNSET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 # Images that begin in / as root, by repository.
 _PLAIN_BASES = (
-    *("debian", "ubuntu", "alpine", "python", "fedora", "centos", "rockylinux", "almalinux", "busybox", "gcc", "buildpack-deps"),
-    *("continuumio/miniconda3", "condaforge/miniforge3", "nvidia/cuda", "nvcr.io/nvidia/cuda", "amazonlinux", "archlinux", "r-base"),
+    *(
+        "debian",
+        "ubuntu",
+        "alpine",
+        "python",
+        "fedora",
+        "centos",
+        "rockylinux",
+        "almalinux",
+        "busybox",
+        "gcc",
+        "buildpack-deps",
+    ),
+    *(
+        "continuumio/miniconda3",
+        "condaforge/miniforge3",
+        "nvidia/cuda",
+        "nvcr.io/nvidia/cuda",
+        "amazonlinux",
+        "archlinux",
+        "r-base",
+    ),
 )
 
 
@@ -85,7 +105,9 @@ class _Import:
         self.is_plain = False  # the base is known to begin in / as root
         self._user_line: Instruction | None = None
 
-    def run(self, found: tuple[Instruction, ...]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Lost]]:
+    def run(
+        self, found: tuple[Instruction, ...]
+    ) -> tuple[dict[str, Any], list[dict[str, Any]], list[Lost]]:
         """Import everything."""
         for one in found:
             if not self.base and one.name not in ("FROM", "ARG"):
@@ -93,7 +115,9 @@ class _Import:
             if one.name in _NAMED:
                 self._name(one, _NAMED[one.name])
                 continue
-            handle: Callable[[Instruction], None] | None = getattr(self, f"_{one.name.lower()}", None) if one.name in _HANDLED else None
+            handle: Callable[[Instruction], None] | None = (
+                getattr(self, f"_{one.name.lower()}", None) if one.name in _HANDLED else None
+            )
             if handle is None:
                 raise self._refused(one, f"{one.name} is no instruction that is known here")
             handle(one)
@@ -102,7 +126,10 @@ class _Import:
         if self.environment:
             self.steps.append({"block": "env", **variables_of(self.environment)})
         if self._user_line is not None and self.user.partition(":")[0] not in ("", "root", "0"):
-            self._name(self._user_line, "nothing: its commands ran as this user, and a job runs as the user who started it")
+            self._name(
+                self._user_line,
+                "nothing: its commands ran as this user, and a job runs as the user who started it",
+            )
         return self.base, self.steps, self.lost
 
     def _place(self, one: Instruction) -> str:
@@ -125,7 +152,9 @@ class _Import:
         try:
             text = dockerfile.expanded(word, values, unset=unset)
         except UnknownValueError as error:
-            raise self._refused(one, f"its value depends on whether the base image sets {error}") from None
+            raise self._refused(
+                one, f"its value depends on whether the base image sets {error}"
+            ) from None
         except ValueError as error:
             raise self._refused(one, str(error)) from None
         if not unset.names.isdisjoint(_UNSET):
@@ -137,7 +166,11 @@ class _Import:
         """A word that depends on nothing in the base image."""
         text = self._expanded(one, word)
         if references(text):
-            raise self._refused(one, f"it depends on the base image's variable {references(text)[0]}", "write its value")
+            raise self._refused(
+                one,
+                f"it depends on the base image's variable {references(text)[0]}",
+                "write its value",
+            )
         return text.replace("$$", "$")
 
     def _from(self, one: Instruction) -> None:
@@ -148,9 +181,15 @@ class _Import:
                 next_step="keep one stage; what has to be compiled goes into a block of a recipe, such as horovod",
             )
         words = list(dockerfile.words(one.text))
-        reference = self._expanded(one, words[0], dict(self.globals)).replace("$$", "$") if words else ""
+        reference = (
+            self._expanded(one, words[0], dict(self.globals)).replace("$$", "$") if words else ""
+        )
         if reference in ("", "scratch") or "${" in reference:
-            raise self._refused(one, "a recipe begins with an image that has a shell", "FROM debian:bookworm, or another image")
+            raise self._refused(
+                one,
+                "a recipe begins with an image that has a shell",
+                "FROM debian:bookworm, or another image",
+            )
         if "platform" in one.flags and self._machine() not in one.flags["platform"]:
             raise self._refused(one, f"images are built for this machine, {self._machine()}")
         self.base = base_of(reference)
@@ -158,7 +197,9 @@ class _Import:
             self.directory, self.is_plain = "/workspace", True  # where NVIDIA's images begin
             return
         repository = reference.partition("@")[0].rpartition(":")[0] or reference
-        self.is_plain = repository.removeprefix("docker.io/").removeprefix("library/") in _PLAIN_BASES
+        self.is_plain = (
+            repository.removeprefix("docker.io/").removeprefix("library/") in _PLAIN_BASES
+        )
 
     @staticmethod
     def _machine() -> str:
@@ -176,12 +217,16 @@ class _Import:
                 self.arguments[name] = self.globals.get(name) or self._platform()[name]
             else:
                 self.unset.append(name)
-                self._name(one, f"it has no value here: write ARG {name}=VALUE if the build needs one")
+                self._name(
+                    one, f"it has no value here: write ARG {name}=VALUE if the build needs one"
+                )
 
     def _platform(self) -> dict[str, str]:
         machine = self._machine()
         known = {"ARCH": machine, "OS": "linux", "PLATFORM": f"linux/{machine}", "VARIANT": ""}
-        return {f"{side}{key}": value for side in ("TARGET", "BUILD") for key, value in known.items()}
+        return {
+            f"{side}{key}": value for side in ("TARGET", "BUILD") for key, value in known.items()
+        }
 
     def _env(self, one: Instruction) -> None:
         words = list(dockerfile.words(one.text))
@@ -199,7 +244,9 @@ class _Import:
             raise self._refused(one, "it depends on the base image's variables", "write the path")
         if not target.startswith("/"):
             self._say_where(one)
-        self.directory = posixpath.normpath(posixpath.join(self.directory, target)).replace("//", "/")
+        self.directory = posixpath.normpath(posixpath.join(self.directory, target)).replace(
+            "//", "/"
+        )
         made = f"mkdir -p {for_shell(self.directory)}"
         self.steps.append({"block": "shell", "name": f"line-{one.line}", **command_of(made)})
         self.is_plain = True  # from here on the directory is the file's own
@@ -208,7 +255,10 @@ class _Import:
         """Name what is taken for granted of a base that is not known."""
         if not self.is_plain:
             self.is_plain = True
-            self._name(one, "the base image may begin in another directory than /, or as another user: then write WORKDIR and USER first")
+            self._name(
+                one,
+                "the base image may begin in another directory than /, or as another user: then write WORKDIR and USER first",
+            )
 
     def _user(self, one: Instruction) -> None:
         self.user = self._plain(one, one.text.strip())
@@ -244,9 +294,17 @@ class _Import:
         text = one.text
         if one.heredocs:
             only = one.text.split()[0].startswith("<<") and len(one.text.split()) == 1
-            text = one.heredocs[0].text if only else "\n".join((text, *(f"{doc.text}{doc.name}" for doc in one.heredocs)))
+            text = (
+                one.heredocs[0].text
+                if only
+                else "\n".join((text, *(f"{doc.text}{doc.name}" for doc in one.heredocs)))
+            )
             if only and text.startswith("#!"):
-                raise self._refused(one, "a heredoc with a line #! is a program of its own", "write it by COPY, and run it")
+                raise self._refused(
+                    one,
+                    "a heredoc with a line #! is a program of its own",
+                    "write it by COPY, and run it",
+                )
         if "\t" in text and not set(text) & set("'\"\\\n"):
             text = text.replace("\t", " ")
         checks = {f"line-{one.line}-{name}": check for name, check in installs.checks(text).items()}
@@ -254,7 +312,11 @@ class _Import:
             checks = {}
             for step in self.steps:
                 step.pop("checks", None)
-        return {**command_of(text), **program, **({"checks": checks} if checks and not self.user else {})}
+        return {
+            **command_of(text),
+            **program,
+            **({"checks": checks} if checks and not self.user else {}),
+        }
 
     def _copy(self, one: Instruction) -> None:
         self._bring(one)
@@ -263,9 +325,16 @@ class _Import:
         words = one.words or tuple(dockerfile.words(one.text))
         for word in words[:-1]:
             if "://" in word or word.startswith("git@"):
-                raise self._refused(one, "a recipe fetches nothing by ADD", "fetch it by RUN, with curl or wget")
-            if any(word.endswith(ending) for ending in (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")):
-                raise self._refused(one, "ADD would unpack the archive", "COPY it, and unpack it by RUN")
+                raise self._refused(
+                    one, "a recipe fetches nothing by ADD", "fetch it by RUN, with curl or wget"
+                )
+            if any(
+                word.endswith(ending)
+                for ending in (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
+            ):
+                raise self._refused(
+                    one, "ADD would unpack the archive", "COPY it, and unpack it by RUN"
+                )
         self._bring(one)
 
     def _bring(self, one: Instruction) -> None:
@@ -273,21 +342,33 @@ class _Import:
         wrong = next((flag for flag in one.flags if flag not in ("chown", "chmod", "link")), None)
         if wrong is not None:
             raise self._refused(one, f"a recipe has no --{wrong}")
-        words = [self._expanded(one, word) for word in one.words or tuple(dockerfile.words(one.text))]
+        words = [
+            self._expanded(one, word) for word in one.words or tuple(dockerfile.words(one.text))
+        ]
         if len(words) < 2:
             raise self._refused(one, "it needs a source and a target")
         *named, target = words
         into = target.endswith("/") or target in (".", "..") or target.endswith(("/.", "/.."))
         if target.startswith("${"):
-            raise self._refused(one, "its target depends on the base image's variables", "write the path")
+            raise self._refused(
+                one, "its target depends on the base image's variables", "write the path"
+            )
         if not target.startswith("/") and self.directory == "/":
             self._say_where(one)
         path = posixpath.normpath(posixpath.join(self.directory, target)).replace("//", "/")
         if one.heredocs:
             self._bring_texts(one, path, into=into)
             return
-        sources = [source for name in named for source in self.context.sources(name.replace("$$", "$"), self._place(one))]
-        is_file = len(sources) == 1 and not into and not (sources[0].is_dir() and not sources[0].is_symlink())
+        sources = [
+            source
+            for name in named
+            for source in self.context.sources(name.replace("$$", "$"), self._place(one))
+        ]
+        is_file = (
+            len(sources) == 1
+            and not into
+            and not (sources[0].is_dir() and not sources[0].is_symlink())
+        )
         packed = self.context.pack(sources, self._place(one))
         if packed.names:
             self._unpack(one, path, packed.names, packed.data, is_file=is_file)
@@ -297,16 +378,38 @@ class _Import:
             raise self._refused(one, "files and heredocs in one line", "write two lines")
         for doc in one.heredocs:
             if not doc.is_literal and "\\" in doc.text:
-                raise self._refused(one, "it holds a backslash, which may escape something", f"quote the name: <<'{doc.name}'")
+                raise self._refused(
+                    one,
+                    "it holds a backslash, which may escape something",
+                    f"quote the name: <<'{doc.name}'",
+                )
             text = doc.text if doc.is_literal else self._plain(one, f'"{_kept(doc.text)}"')
             packed = pack_text(doc.name, text, self._place(one))
             self._unpack(one, path, packed.names, packed.data, is_file=not into)
 
-    def _unpack(self, one: Instruction, path: str, names: tuple[str, ...], data: tuple[str, ...], *, is_file: bool) -> None:
-        number = sum(step["name"].startswith(f"line-{one.line}") for step in self.steps if "name" in step)
-        step: dict[str, Any] = {"block": "unpack", "name": f"line-{one.line}" + (f"-{number + 1}" if number else ""), "path": path}
+    def _unpack(
+        self,
+        one: Instruction,
+        path: str,
+        names: tuple[str, ...],
+        data: tuple[str, ...],
+        *,
+        is_file: bool,
+    ) -> None:
+        number = sum(
+            step["name"].startswith(f"line-{one.line}") for step in self.steps if "name" in step
+        )
+        step: dict[str, Any] = {
+            "block": "unpack",
+            "name": f"line-{one.line}" + (f"-{number + 1}" if number else ""),
+            "path": path,
+        }
         step |= {"names": list(names)} | ({"file": True} if is_file else {})
-        step |= {key: self._plain(one, one.flags[flag]) for key, flag in (("owner", "chown"), ("mode", "chmod")) if flag in one.flags}
+        step |= {
+            key: self._plain(one, one.flags[flag])
+            for key, flag in (("owner", "chown"), ("mode", "chmod"))
+            if flag in one.flags
+        }
         self.steps.append({**step, "data": list(data)})
 
 

@@ -13,8 +13,12 @@ from typing import NamedTuple
 from toolkit.errors import ConfigError
 from toolkit.images.recipe.expansion import literal
 
-_DIRECTIVE = re.compile(r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z")
-_HEREDOC = re.compile(r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z")
+_DIRECTIVE = re.compile(
+    r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z"
+)
+_HEREDOC = re.compile(
+    r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z"
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WITH_HEREDOCS = ("RUN", "COPY", "ADD")
 
@@ -75,7 +79,11 @@ def instructions(text: str, place: str) -> tuple[Instruction, ...]:
         number, whole = _logical(lines, number, escape)
         if whole.strip():
             name, flags, rest = _taken_apart(whole.strip())
-            heredocs, number = _heredocs(lines, number, rest, f"{place}:{first + 1}") if name in _WITH_HEREDOCS else ((), number)
+            heredocs, number = (
+                _heredocs(lines, number, rest, f"{place}:{first + 1}")
+                if name in _WITH_HEREDOCS
+                else ((), number)
+            )
             found.append(Instruction(first + 1, name, rest, flags, heredocs, _json(rest)))
     return tuple(found)
 
@@ -129,10 +137,16 @@ def _json(text: str) -> tuple[str, ...] | None:
         words = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+    return (
+        tuple(words)
+        if isinstance(words, list) and all(isinstance(word, str) for word in words)
+        else None
+    )
 
 
-def _heredocs(lines: Sequence[str], number: int, text: str, place: str) -> tuple[tuple[Heredoc, ...], int]:
+def _heredocs(
+    lines: Sequence[str], number: int, text: str, place: str
+) -> tuple[tuple[Heredoc, ...], int]:
     """The heredocs that a line begins, and the number of the line after them."""
     found: list[Heredoc] = []
     for match in filter(None, (_HEREDOC.search(word) for word in text.split())):
@@ -145,7 +159,9 @@ def _heredocs(lines: Sequence[str], number: int, text: str, place: str) -> tuple
             if line == match["name"]:
                 break
             body.append(line)
-        found.append(Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body)))
+        found.append(
+            Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body))
+        )
     return tuple(found), number
 
 

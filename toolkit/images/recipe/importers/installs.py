@@ -14,12 +14,36 @@ _APT_CHECK = (
     'dpkg-query -W -f \'${{Provides}}\\n\' | grep -qw -- "$name" || {{ echo "$name is not installed"; exit 1; }}; done'
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,80}")
-_DISTRIBUTION = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[A-Za-z0-9,._ -]{0,200}\])?(?:[=<>!~;@ ].{0,400})?\Z")
+_DISTRIBUTION = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[A-Za-z0-9,._ -]{0,200}\])?(?:[=<>!~;@ ].{0,400})?\Z"
+)
 # Options of pip and apt-get that take a value.
 _PIP_VALUES = frozenset(
     (
-        *("-r", "--requirement", "-c", "--constraint", "-e", "--editable", "-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
-        *("-t", "--target", "--prefix", "--root", "--platform", "--python-version", "--upgrade-strategy", "--progress-bar", "--timeout"),
+        *(
+            "-r",
+            "--requirement",
+            "-c",
+            "--constraint",
+            "-e",
+            "--editable",
+            "-i",
+            "--index-url",
+            "--extra-index-url",
+            "-f",
+            "--find-links",
+        ),
+        *(
+            "-t",
+            "--target",
+            "--prefix",
+            "--root",
+            "--platform",
+            "--python-version",
+            "--upgrade-strategy",
+            "--progress-bar",
+            "--timeout",
+        ),
         *("--retries", "--trusted-host", "--global-option", "--config-settings"),
     )
 )
@@ -45,7 +69,10 @@ def is_removing(command: str) -> bool:
     """Return whether a command takes packages away again, so that nothing can be told of what stays."""
     calls = [_without_settings(call) for call in _calls(command)]
     by_apt = {"purge", "remove", "autoremove", "--purge", "--auto-remove", "-P", "-r"}
-    return any((call[:1] in (["apt-get"], ["apt"], ["dpkg"]) and by_apt & set(call)) or "uninstall" in call for call in calls)
+    return any(
+        (call[:1] in (["apt-get"], ["apt"], ["dpkg"]) and by_apt & set(call)) or "uninstall" in call
+        for call in calls
+    )
 
 
 def _calls(command: str) -> Iterator[list[str]]:
@@ -89,17 +116,22 @@ def _pip(call: Sequence[str]) -> tuple[str, list[str]]:
         return "", []
     program = shell_words(before[:1] if is_pip else before[:3])
     matches = (
-        _DISTRIBUTION.fullmatch(word) for word in _arguments(after, _PIP_VALUES) if not word.startswith((".", "/")) and "$" not in word
+        _DISTRIBUTION.fullmatch(word)
+        for word in _arguments(after, _PIP_VALUES)
+        if not word.startswith((".", "/")) and "$" not in word
     )
     return program, [
-        match["name"] for match in matches if match and "://" not in match[0] and not match["name"].endswith((".whl", ".gz", ".zip"))
+        match["name"]
+        for match in matches
+        if match and "://" not in match[0] and not match["name"].endswith((".whl", ".gz", ".zip"))
     ]
 
 
 def _without_settings(call: Sequence[str]) -> list[str]:
     words = list(call)
     while words and (
-        re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,100}=.{0,1000}", words[0]) or words[0] in ("sudo", "env", "exec", "then", "do")
+        re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,100}=.{0,1000}", words[0])
+        or words[0] in ("sudo", "env", "exec", "then", "do")
     ):
         words.pop(0)
     return words

@@ -50,7 +50,9 @@ class Read:
         if not length:
             return b""
         if position < 0 or length < 0 or position + length > self.size:
-            raise SquashfsError(f"it is cut off: it names {length} bytes at {position} of {self.size}")
+            raise SquashfsError(
+                f"it is cut off: it names {length} bytes at {position} of {self.size}"
+            )
         found = self.bytes_at(position, length)
         if len(found) != length:
             raise SquashfsError(f"it is cut off at byte {position + len(found)}")
@@ -99,8 +101,20 @@ class Superblock(Model, frozen=True, kw_only=True):
             raise SquashfsError("it is no squashfs of version 4.0")
         if fields[3] not in _BLOCK_SIZES:
             raise SquashfsError(f"its blocks cannot have {fields[3]} bytes")
-        (inodes, mkfs_time, block_size, fragments), (compression, _, flags, ids) = fields[1:5], fields[5:9]
-        root, used, id_table, xattr_table, inode_table, directory_table, fragment_table, export_table = fields[11:]
+        (inodes, mkfs_time, block_size, fragments), (compression, _, flags, ids) = (
+            fields[1:5],
+            fields[5:9],
+        )
+        (
+            root,
+            used,
+            id_table,
+            xattr_table,
+            inode_table,
+            directory_table,
+            fragment_table,
+            export_table,
+        ) = fields[11:]
         return cls(
             inodes=inodes,
             mkfs_time=mkfs_time,
@@ -123,10 +137,28 @@ class Superblock(Model, frozen=True, kw_only=True):
         flags = self.flags | _EXPORTABLE
         flags = flags & ~_NO_FRAGMENTS if self.fragments else flags
         flags = flags & ~_NO_XATTRS if self.xattr_table != NONE else flags
-        positions = (self.id_table, self.xattr_table, self.inode_table, self.directory_table, self.fragment_table, self.export_table)
+        positions = (
+            self.id_table,
+            self.xattr_table,
+            self.inode_table,
+            self.directory_table,
+            self.fragment_table,
+            self.export_table,
+        )
         head = (_MAGIC, self.inodes, self.mkfs_time, self.block_size, self.fragments)
         log = self.block_size.bit_length() - 1
-        return _SUPERBLOCK.pack(*head, self.compression, log, flags, self.ids, 4, 0, self.root, self.bytes_used, *positions)
+        return _SUPERBLOCK.pack(
+            *head,
+            self.compression,
+            log,
+            flags,
+            self.ids,
+            4,
+            0,
+            self.root,
+            self.bytes_used,
+            *positions,
+        )
 
 
 def linear(reference: int) -> int:
@@ -151,7 +183,9 @@ def reference(position: int) -> int:
 def encoded(stream: bytes | bytearray) -> bytes:
     """A stream as blocks of metadata, not compressed."""
     blocks = (stream[at : at + _BLOCK] for at in range(0, len(stream), _BLOCK))
-    return b"".join(part for block in blocks for part in (struct.pack("<H", len(block) | _UNCOMPRESSED), block))
+    return b"".join(
+        part for block in blocks for part in (struct.pack("<H", len(block) | _UNCOMPRESSED), block)
+    )
 
 
 def decoded(table: bytes, compression: int = 0) -> bytes:

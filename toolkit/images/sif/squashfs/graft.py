@@ -37,7 +37,10 @@ def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = Fal
     Raises:
         SquashfsError: the two cannot be in one file, or one is broken.
     """
-    if (base.head.block_size, base.head.compression) != (layer.head.block_size, layer.head.compression):
+    if (base.head.block_size, base.head.compression) != (
+        layer.head.block_size,
+        layer.head.compression,
+    ):
         raise SquashfsError("it was packed in another way than what it is to be put on")
     if layer.data_end < data_start:
         raise SquashfsError(f"its tables begin at {layer.data_end}, before its data")
@@ -86,9 +89,13 @@ class _Moved:
     left: int = 0
 
     def __post_init__(self) -> None:
-        self.left = len(self.layer.inodes) + len(self.layer.directories) + len(self.base.directories)
+        self.left = (
+            len(self.layer.inodes) + len(self.layer.directories) + len(self.base.directories)
+        )
 
-    def merged(self, below: Inode | None, above: Inode, parent: int, name: bytes = b"", depth: int = 0) -> Entry:
+    def merged(
+        self, below: Inode | None, above: Inode, parent: int, name: bytes = b"", depth: int = 0
+    ) -> Entry:
         """Put a directory of the layer on one of the base, or on none.
 
         Raises:
@@ -114,7 +121,9 @@ class _Moved:
         start, size, index = add_listing(base, entries.values())
         directories = sum(entry.kind == DIRECTORY for entry in entries.values())
         like = below if below and self.only_adds else self._owned(above)
-        whole = replace(like, number=number, links=2 + directories, start=start, size=size, parent=parent)
+        whole = replace(
+            like, number=number, links=2 + directories, start=start, size=size, parent=parent
+        )
         return Entry(name, add_inode(base, whole, index), number, DIRECTORY)
 
     def _spend(self, size: int) -> None:
@@ -131,14 +140,18 @@ class _Moved:
                 whole = replace(
                     whole,
                     start=inode.start + self.shift if inode.sizes else 0,
-                    fragment=inode.fragment + self.fragments if inode.fragment != NO_FRAGMENT else NO_FRAGMENT,
+                    fragment=inode.fragment + self.fragments
+                    if inode.fragment != NO_FRAGMENT
+                    else NO_FRAGMENT,
                 )
             self.links[inode.number] = Entry(b"", add_inode(self.base, whole), number, inode.kind)
         return self.links[inode.number]
 
     def _owned(self, inode: Inode) -> Inode:
         xattrs = inode.xattrs + self.xattrs if inode.xattrs != NO_XATTRS else NO_XATTRS
-        return replace(inode, owner=self.ids[inode.owner], group=self.ids[inode.group], xattrs=xattrs)
+        return replace(
+            inode, owner=self.ids[inode.owner], group=self.ids[inode.group], xattrs=xattrs
+        )
 
     def _new_number(self) -> int:
         self.base.export += bytes(8)

@@ -15,12 +15,18 @@ NO_XATTRS = NO_FRAGMENT = 0xFFFFFFFF
 
 _COMMON = struct.Struct("<4HII")  # kind, mode, owner, group, time, number
 _DIRECTORY = struct.Struct("<IIHHI")  # block, links, size, offset, parent
-_LARGE_DIRECTORY = struct.Struct("<IIIIHHI")  # links, size, block, parent, count of the index, offset, attributes
+_LARGE_DIRECTORY = struct.Struct(
+    "<IIIIHHI"
+)  # links, size, block, parent, count of the index, offset, attributes
 _FILE = struct.Struct("<4I")  # first block, fragment, offset in it, size
-_LARGE_FILE = struct.Struct("<QQQ4I")  # first block, size, bytes of holes, links, fragment, offset in it, attributes
+_LARGE_FILE = struct.Struct(
+    "<QQQ4I"
+)  # first block, size, bytes of holes, links, fragment, offset in it, attributes
 _WORD = struct.Struct("<I")
 _TWO = struct.Struct("<II")
-_HEADER = struct.Struct("<III")  # entries but one, block of their inodes, number from which theirs are counted
+_HEADER = struct.Struct(
+    "<III"
+)  # entries but one, block of their inodes, number from which theirs are counted
 _ENTRY = struct.Struct("<HhHH")  # offset of the inode, its number, kind, length of the name but one
 _INDEX = struct.Struct("<III")  # offset in the directory, block, length of the name but one
 _MOST_ENTRIES = 256
@@ -95,7 +101,9 @@ def _directory(stream: bytearray, at: int, common: Inode, *, large: bool) -> Ino
         (block, links, size, offset, parent), xattrs = _DIRECTORY.unpack_from(stream, at), NO_XATTRS
     start = linear(block << 16 | offset)
     size = max(size, _EMPTY)
-    return replace(common, links=links, start=start, size=size - _EMPTY, parent=parent, xattrs=xattrs)
+    return replace(
+        common, links=links, start=start, size=size - _EMPTY, parent=parent, xattrs=xattrs
+    )
 
 
 def _file(stream: bytearray, at: int, common: Inode, block_size: int, *, large: bool) -> Inode:
@@ -103,11 +111,26 @@ def _file(stream: bytearray, at: int, common: Inode, block_size: int, *, large: 
         start, size, holes, links, fragment, offset, xattrs = _LARGE_FILE.unpack_from(stream, at)
         at += _LARGE_FILE.size
     else:
-        (start, fragment, offset, size), holes, links, xattrs = _FILE.unpack_from(stream, at), 0, 1, NO_XATTRS
+        (start, fragment, offset, size), holes, links, xattrs = (
+            _FILE.unpack_from(stream, at),
+            0,
+            1,
+            NO_XATTRS,
+        )
         at += _FILE.size
     blocks = size // block_size if fragment != NO_FRAGMENT else -(-size // block_size)
     sizes = _bytes(stream, at, 4 * blocks)
-    return replace(common, links=links, start=start, size=size, fragment=fragment, offset=offset, holes=holes, xattrs=xattrs, sizes=sizes)
+    return replace(
+        common,
+        links=links,
+        start=start,
+        size=size,
+        fragment=fragment,
+        offset=offset,
+        holes=holes,
+        xattrs=xattrs,
+        sizes=sizes,
+    )
 
 
 def _other(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
@@ -124,7 +147,12 @@ def _other(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
         at += 4
     elif common.kind not in (FIFO, SOCKET):
         raise SquashfsError(f"it has an inode of the unknown kind {common.kind}")
-    return replace(common, links=links, start=device, xattrs=_WORD.unpack_from(stream, at)[0] if large else NO_XATTRS)
+    return replace(
+        common,
+        links=links,
+        start=device,
+        xattrs=_WORD.unpack_from(stream, at)[0] if large else NO_XATTRS,
+    )
 
 
 def _bytes(stream: bytearray, at: int, length: int) -> bytes:
@@ -145,7 +173,9 @@ def add_inode(tables: Tables, inode: Inode, index: Sequence[tuple[int, int, byte
     if not 1 <= inode.number <= len(tables.export) // 8:
         raise SquashfsError(f"it has no inode {inode.number}")
     at = reference(len(tables.inodes))
-    tables.inodes += _COMMON.pack(kind, inode.mode, inode.owner, inode.group, inode.time, inode.number)
+    tables.inodes += _COMMON.pack(
+        kind, inode.mode, inode.owner, inode.group, inode.time, inode.number
+    )
     tables.inodes += _body(inode, len(index))
     for offset, block, name in index:
         tables.inodes += _INDEX.pack(offset, block, len(name) - 1) + name
@@ -156,10 +186,26 @@ def add_inode(tables: Tables, inode: Inode, index: Sequence[tuple[int, int, byte
 def _body(inode: Inode, index: int) -> bytes:
     if inode.kind == DIRECTORY:
         start = reference(inode.start)
-        fields = (inode.links, inode.size + _EMPTY, start >> 16, inode.parent, index, start & 0xFFFF, inode.xattrs)
+        fields = (
+            inode.links,
+            inode.size + _EMPTY,
+            start >> 16,
+            inode.parent,
+            index,
+            start & 0xFFFF,
+            inode.xattrs,
+        )
         return _LARGE_DIRECTORY.pack(*fields)
     if inode.kind == FILE:
-        place = (inode.start, inode.size, inode.holes, inode.links, inode.fragment, inode.offset, inode.xattrs)
+        place = (
+            inode.start,
+            inode.size,
+            inode.holes,
+            inode.links,
+            inode.fragment,
+            inode.offset,
+            inode.xattrs,
+        )
         return _LARGE_FILE.pack(*place) + inode.sizes
     xattrs = _WORD.pack(inode.xattrs) if inode.xattrs != NO_XATTRS else b""
     if inode.kind == SYMLINK:
@@ -198,7 +244,9 @@ def _name(raw: bytearray) -> bytes:
     return name
 
 
-def add_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int, list[tuple[int, int, bytes]]]:
+def add_listing(
+    tables: Tables, entries: Iterable[Entry]
+) -> tuple[int, int, list[tuple[int, int, bytes]]]:
     """Append a directory's listing, sorted by name; where it is, its size, and an index of the blocks that it goes through."""
     start = len(tables.directories)
     index: list[tuple[int, int, bytes]] = []
@@ -221,7 +269,11 @@ def add_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int, lis
         if run and (not _together(run, entry) or (at + size) // _BLOCK != at // _BLOCK):
             end_run()
         run.append(entry)
-        size += (_ENTRY.size + len(entry.name)) if size else (_HEADER.size + _ENTRY.size + len(entry.name))
+        size += (
+            (_ENTRY.size + len(entry.name))
+            if size
+            else (_HEADER.size + _ENTRY.size + len(entry.name))
+        )
     if run:
         end_run()
     return start, len(tables.directories) - start, index
@@ -230,12 +282,21 @@ def add_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int, lis
 def _together(run: Sequence[Entry], entry: Entry) -> bool:
     """Whether an entry can stand under the same header as those before it."""
     first = run[0]
-    return len(run) < _MOST_ENTRIES and first.inode >> 16 == entry.inode >> 16 and -0x8000 <= entry.number - first.number < 0x8000
+    return (
+        len(run) < _MOST_ENTRIES
+        and first.inode >> 16 == entry.inode >> 16
+        and -0x8000 <= entry.number - first.number < 0x8000
+    )
 
 
 def _packed(run: Sequence[Entry]) -> bytes:
     first = run[0]
     parts = [_HEADER.pack(len(run) - 1, first.inode >> 16, first.number)]
     for entry in run:
-        parts += (_ENTRY.pack(entry.inode & 0xFFFF, entry.number - first.number, entry.kind, len(entry.name) - 1), entry.name)
+        parts += (
+            _ENTRY.pack(
+                entry.inode & 0xFFFF, entry.number - first.number, entry.kind, len(entry.name) - 1
+            ),
+            entry.name,
+        )
     return b"".join(parts)

@@ -73,7 +73,9 @@ def _tables(read: Read) -> Tables:
         data_end=head.inode_table,
         inodes=stream(read, head.inode_table, head.directory_table),
         directories=stream(read, head.directory_table, directories_end),
-        fragments=stream(read, fragments_at, head.fragment_table if fragments_at else 0, of_fragments),
+        fragments=stream(
+            read, fragments_at, head.fragment_table if fragments_at else 0, of_fragments
+        ),
         export=stream(read, export_blocks[0], head.export_table),
         ids=stream(read, id_blocks[0], head.id_table),
         xattrs=xattrs,
@@ -107,14 +109,20 @@ def written(tables: Tables) -> tuple[bytes, bytes]:
 
     head = tables.head
     inode_table, directory_table = put(encoded(tables.inodes)), put(encoded(tables.directories))
-    fragment_table, export_table, id_table = put_indexed(tables.fragments), put_indexed(tables.export), put_indexed(tables.ids)
+    fragment_table, export_table, id_table = (
+        put_indexed(tables.fragments),
+        put_indexed(tables.export),
+        put_indexed(tables.ids),
+    )
     xattr_table = NONE
     if tables.xattr_ids:
         start = put(encoded(tables.xattrs))
         part, index = indexed(tables.xattr_ids, tables.data_end + len(out))
         blocks = index - (tables.data_end + len(out))
         put(part[:blocks])
-        xattr_table = put(_XATTR_HEADER.pack(start, len(tables.xattr_ids) // _XATTR_ID.size, 0) + part[blocks:])
+        xattr_table = put(
+            _XATTR_HEADER.pack(start, len(tables.xattr_ids) // _XATTR_ID.size, 0) + part[blocks:]
+        )
     superblock = Superblock(
         inodes=len(tables.export) // 8,
         mkfs_time=head.mkfs_time,

@@ -13,7 +13,11 @@ FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
 def metadata() -> Any:
     spec = find_spec("horovod")
     try:
-        return json.loads((Path(spec.origin).parent / "metadata.json").read_text()) if spec and spec.origin else None
+        return (
+            json.loads((Path(spec.origin).parent / "metadata.json").read_text())
+            if spec and spec.origin
+            else None
+        )
     except (OSError, ValueError):
         return None
 
@@ -28,7 +32,9 @@ def reason(name: str) -> str:
 
 
 try:
-    done = subprocess.Popen(["horovodrun", "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.Popen(
+        ["horovodrun", "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     said = done.communicate()[0].decode(errors="replace")
     code = done.returncode
 except OSError as error:
@@ -41,7 +47,9 @@ print(
             "said": said,
             "code": code,
             "metadata": metadata(),
-            "modules": {framework: reason("horovod." + module) for framework, module in installed.items()},
+            "modules": {
+                framework: reason("horovod." + module) for framework, module in installed.items()
+            },
         }
     )
 )

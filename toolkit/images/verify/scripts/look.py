@@ -9,7 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-MODULES = ("torch", "torchvision", "tensorflow", "jax", "mxnet", "horovod", "ray", "numpy", "sklearn", "mpi4py")
+MODULES = (
+    "torch",
+    "torchvision",
+    "tensorflow",
+    "jax",
+    "mxnet",
+    "horovod",
+    "ray",
+    "numpy",
+    "sklearn",
+    "mpi4py",
+)
 PROGRAMS = ("mpirun", "ompi_info", "mpichversion", "horovodrun", "torchrun")
 # The file in which NVIDIA's CUDA toolkit says its version, newer and older releases.
 CUDA_FILES = ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt")
@@ -31,7 +42,9 @@ def cuda() -> str:
     """CUDA's version, by the toolkit in the image, else by what torch was built for; empty: there is none."""
     said = [os.environ.get("CUDA_VERSION", "")]
     said += [text_of(path) for path in CUDA_FILES]
-    said += [line for line in module_file("torch", "version.py").splitlines() if line.startswith("cuda")]
+    said += [
+        line for line in module_file("torch", "version.py").splitlines() if line.startswith("cuda")
+    ]
     found = [re.search(r"\d+\.\d+(\.\d+)?", text) for text in said]
     return next((match.group() for match in found if match), "")
 

@@ -1,7 +1,8 @@
 """One of several ranks: sums vectors over all of them, compares with what must come out; rank 0 tells who was there, in a line of JSON.
 
-Arguments: what sums (horovod, torch), what carries it (mpi, gloo, nccl), and where this program starts the ranks itself, how many.
-RANKS_SPEED_MB: it also measures how fast a vector of so many MB is summed.
+Arguments: what sums (horovod, torch), what carries it (mpi, gloo, nccl), and where this program
+starts the ranks itself, how many. RANKS_SPEED_MB: it also measures how fast a vector of so many MB
+is summed.
 """
 
 import json
@@ -24,7 +25,9 @@ SPEED = int(os.environ.get("RANKS_SPEED_MB", "0")) * 10**6  # bytes
 def driver() -> str:
     """The version of this node's NVIDIA driver; empty where there is none."""
     try:
-        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(
+            r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text()
+        )
     except OSError:
         return ""
     return found.group(1) if found else ""
@@ -54,10 +57,18 @@ def speed(ranks: int, add_up: Any, settle: Any) -> float:
 def tell(rank: int, gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> None:
     if rank == 0:
         told = sorted(gathered, key=lambda one: one["rank"])
-        right = all(one["right"] for one in told) and [one["rank"] for one in told] == list(range(len(told)))
+        right = all(one["right"] for one in told) and [one["rank"] for one in told] == list(
+            range(len(told))
+        )
         hosts = [one["host"] for one in told]
         drivers = sorted({one["driver"] for one in told if one["driver"]})
-        found = {"ranks": len(told), "right": right, "hosts": hosts, "controller": controller, "drivers": drivers}
+        found = {
+            "ranks": len(told),
+            "right": right,
+            "hosts": hosts,
+            "controller": controller,
+            "drivers": drivers,
+        }
         if SPEED:
             found["gigabytes_per_second"] = round(gigabytes_per_second, 4)
         print(json.dumps(found), flush=True)
@@ -71,15 +82,26 @@ def by_horovod(wanted: str) -> None:
     rank, ranks = hvd.rank(), hvd.size()
     if name == "torch":
         device = f"cuda:{hvd.local_rank()}" if wanted == "nccl" else "cpu"
-        total = hvd.allreduce(framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum).tolist()
+        total = hvd.allreduce(
+            framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum
+        ).tolist()
         long = framework.ones(max(SPEED // 4, 1), device=device)
     else:
         total = hvd.allreduce(framework.range(float(LENGTH)) + rank, op=hvd.Sum).numpy().tolist()
         long = framework.ones([max(SPEED // 4, 1)])
-    fast = speed(ranks, lambda: hvd.allreduce(long, op=hvd.Sum, name="long"), lambda: hvd.allgather_object(rank))
+    fast = speed(
+        ranks,
+        lambda: hvd.allreduce(long, op=hvd.Sum, name="long"),
+        lambda: hvd.allgather_object(rank),
+    )
     if wanted == "nccl":
         controller = "nccl" if hvd.nccl_built() else controller
-    mine = {"rank": rank, "host": socket.gethostname(), "right": total == expected(ranks), "driver": driver()}
+    mine = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "right": total == expected(ranks),
+        "driver": driver(),
+    }
     tell(rank, hvd.allgather_object(mine), controller, fast)
     hvd.shutdown()
 
@@ -91,7 +113,9 @@ def by_torch(wanted: str) -> None:
     device = f"cuda:{os.environ.get('LOCAL_RANK', rank)}" if wanted == "nccl" else "cpu"
     if wanted == "nccl":
         torch.cuda.set_device(device)
-    dist.init_process_group(wanted, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        wanted, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks
+    )
     total = torch.arange(float(LENGTH), device=device) + rank
     dist.all_reduce(total)
     right = total.tolist() == expected(ranks)
@@ -110,7 +134,9 @@ def by_torch(wanted: str) -> None:
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)
+    os._exit(
+        0
+    )  # while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)
 
 
 def start(count: int) -> None:
@@ -119,7 +145,10 @@ def start(count: int) -> None:
         meet = f"file://{directory}/meet"
         common = dict(os.environ, WORLD_SIZE=str(count), RANKS_MEET_AT=meet)
         processes = [
-            subprocess.Popen([sys.executable, *sys.argv[:3]], env=dict(common, RANK=str(rank), LOCAL_RANK=str(rank)))
+            subprocess.Popen(
+                [sys.executable, *sys.argv[:3]],
+                env=dict(common, RANK=str(rank), LOCAL_RANK=str(rank)),
+            )
             for rank in range(count)
         ]
         codes = [process.wait() for process in processes]
