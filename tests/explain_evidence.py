@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parent / "golden" / "explain"
 
 
 def captured(kind: str) -> list[Path]:
-    """The files of a kind: ``captured`` (failures; the file's name begins with the rule) or ``healthy``."""
+    """Return the files of a kind: ``captured`` (failures; the file's name begins with the rule) or ``healthy``."""
     return sorted((GOLDEN / kind).glob("*.json"))
 
 

@@ -40,13 +40,13 @@ def _batch(*lines: str) -> str:
 
 
 def _case(rule: str, bad: str, good: str, *, mends: bool = False, refused: bool = False) -> Case:
-    """A fault in one directive."""
+    """Build a fault in one directive."""
     fine = _batch(good, "srun true")
     return Case(rule, _batch(bad, "srun true"), fine, mended=fine if mends else "", refused=refused)
 
 
 def _command(rule: str, bad: str, good: str, *, mends: bool = False) -> Case:
-    """A fault in one command of a batch script."""
+    """Build a fault in one command of a batch script."""
     fine = _batch("#SBATCH --nodes=2", good)
     return Case(
         rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), mended=fine if mends else ""
@@ -54,7 +54,7 @@ def _command(rule: str, bad: str, good: str, *, mends: bool = False) -> Case:
 
 
 def _site(rule: str, bad: str, good: str, site: str = "neuron") -> Case:
-    """A directive that a site does not take."""
+    """Build a fault: a directive that a site does not take."""
     rest = () if rule == "site-comment" else ('#SBATCH --comment="field=misc;appl=pytorch"',)
     return Case(rule, _batch(bad, *rest, "srun true"), _batch(good, *rest, "srun true"), site=site)
 

@@ -67,7 +67,7 @@ _LAYER = gzip.decompress((GOLDEN / "layer.sqfs.gz").read_bytes())
 
 
 def _ours() -> bytes:
-    """A SIF as layered builds write it."""
+    """Build a SIF as layered builds write it."""
     texts = (b"Bootstrap: scratch\n", b'{"data": {"attributes": {"labels": {"a": "b"}}}}')
     end = sif.FIRST + len(_BASE)
     part = sif.Part(

@@ -1,0 +1,1 @@
+"""Images: recipes, builds, the store, registries, lock files and verification."""
