@@ -9,12 +9,13 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from toolkit.errors import ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
+_CHUNK = 1 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -110,6 +111,25 @@ def _line_of(rows: Sequence[str], key: str) -> int | None:
         at = lines[index] if index < len(lines) else lines[0]
         found, number = at + 1, at + 1
     return found
+
+
+def hash_file(path: Path, digest: Any = None) -> str:
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Args:
+        path: The file.
+        digest: A hash object that the file's bytes are added to; a new one by default.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    import hashlib  # with OpenSSL; most commands hash nothing
+
+    digest = digest or hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return str(digest.hexdigest())
 
 
 def sync(path: Path) -> None:

@@ -52,6 +52,23 @@ def which(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
+def find_apptainer() -> str | None:
+    """Return the path of Apptainer, or of Singularity if the machine has that instead."""
+    return which("apptainer") or which("singularity")
+
+
+def require_apptainer() -> str:
+    """Return the path of Apptainer or Singularity.
+
+    Raises:
+        NeedsInstallError: Neither is installed.
+    """
+    program = find_apptainer()
+    if program is None:
+        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
+    return program
+
+
 def echo(argv: Sequence[str]) -> None:
     if _ECHO:
         print("+ " + one_line(redacted(shell_words(argv))), file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
 from toolkit.images.verify import jobs
-from toolkit.images.verify.case import Asked, Inside, Offer, container_program
+from toolkit.images.verify.case import Asked, Inside, Offer
 from toolkit.images.verify.case import Case as ImageCase
 from toolkit.images.verify.nodes import local_drivers, on_nodes
 from toolkit.model.site import Site
@@ -149,7 +149,7 @@ def _probe(wanted: Wanted, image: FoundImage, case: Case) -> jobs.Ended:
 def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None:
     """The image for the checks of `toolkit image verify`; None where nothing starts containers here."""
     try:
-        program = container_program()
+        shell.require_apptainer()
     except ToolkitError as error:
         case.no_image = error.cause
         return None
@@ -167,7 +167,7 @@ def _verified(wanted: Wanted, image: FoundImage, case: Case) -> ImageCase | None
         )
     return ImageCase(
         image=image,
-        inside=Inside(program, image.path, gpus=gpus > 0),
+        inside=Inside(image.path, gpus=gpus > 0),
         gpus=gpus,
         site=offer,
         no_site=case.no_site,

@@ -56,7 +56,7 @@ def command(
     from toolkit.errors import BuildError
     from toolkit.images.store.store import find
     from toolkit.images.verify import verdicts
-    from toolkit.images.verify.case import Asked, Case, Inside, Met, container_program
+    from toolkit.images.verify.case import Asked, Case, Inside, Met
     from toolkit.images.verify.finish import record
     from toolkit.images.verify.nodes import local_drivers, on_nodes, site_or_reason
 
@@ -71,7 +71,7 @@ def command(
     ]
     case = Case(
         image=image,
-        inside=Inside(container_program(), image.path, gpus=here > 0),
+        inside=Inside(image.path, gpus=here > 0),
         gpus=here,
         site=found,
         no_site=reason,

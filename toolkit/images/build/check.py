@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import shell
-from toolkit.errors import BuildError, NeedsInstallError
+from toolkit.errors import BuildError
 from toolkit.images.build.buildlog import Results
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
 from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Check
 
@@ -26,26 +26,7 @@ def check(image: FoundImage) -> tuple[Check, ...]:
         BuildError: the image has no checks, or did not run.
         NeedsInstallError: there is no Apptainer.
     """
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
-    # Nothing of this machine may help the image: no home, no variables, no /tmp.
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(Path.home()),
-        "LC_ALL": "C.UTF-8",
-    }
-    argv = [
-        program,
-        "--silent",
-        "exec",
-        "--cleanenv",
-        "--containall",
-        image.path,
-        "/bin/sh",
-        f"{CHECKS}/run",
-    ]
-    said = shell.run(argv, env=environment, cwd="/", timeout=_PATIENCE, check=False)
+    said = run_in_image(image.path, ["/bin/sh", f"{CHECKS}/run"], timeout=_PATIENCE)
     results = Results()
     results.checks.extend(_labels(image))
     for line in said.stdout.splitlines():

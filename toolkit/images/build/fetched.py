@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
+from toolkit.files import hash_file
 from toolkit.images.recipe.bases import Base
 from toolkit.images.registry.references import parse
 from toolkit.images.registry.source import Source, source
 from toolkit.model.image import BaseImage
 
 _ARCHIVES = ("docker-archive", "oci-archive")
-_CHUNK = 1 << 20
 
 
 class Pinned(Base, frozen=True, kw_only=True):
@@ -108,16 +107,14 @@ def _archived(base: Base, archive: str, reference: str) -> Fetched:
             place="the recipe's [base], key archive",
             next_step=f"write {_ARCHIVES[0]}:/path/to/file",
         )
-    path, digest = Path(rest), hashlib.sha256()
+    path = Path(rest)
     try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
+        digest = hash_file(path)
     except OSError as error:
         raise ImageMissingError(
             f"the archive of the base cannot be read: {error.strerror}", place=str(path)
         ) from None
-    said = BaseImage(reference=reference, digest=f"sha256:{digest.hexdigest()}")
+    said = BaseImage(reference=reference, digest=f"sha256:{digest}")
     return Fetched(
         Pinned(bootstrap=kind, place=rest, spoken=f"{base.detail()} from {path.name}"),
         said,

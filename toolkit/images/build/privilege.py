@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ForbiddenError, NeedsInstallError
+from toolkit.errors import ForbiddenError
 from toolkit.images.build.remove import subordinate_range
 
 _SUBUID, _SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
@@ -39,9 +39,7 @@ def way(*, root: bool | None = None) -> Way:
         NeedsInstallError: there is no Apptainer.
         ForbiddenError: this user may not; says what to ask the administrator for.
     """
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
+    program = shell.require_apptainer()
     is_root = os.geteuid() == 0 if root is None else root
     if is_root and has_all_capabilities(
         Path("/proc/self/status").read_text(),

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request
 
 from toolkit.errors import CommandFailedError, MalformedInputError
+from toolkit.files import hash_file
 from toolkit.images.lockfile.packages import File, normal, offered
 from toolkit.images.recipe.names import file_name
 from toolkit.images.registry import web
@@ -29,7 +30,6 @@ from toolkit.redaction import redacted
 DEFAULT = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _TIMEOUT = 60.0  # seconds
-_CHUNK = 1 << 20
 _MOST_PAGE = 64 << 20  # bytes of a page; the largest of PyPI have some megabytes
 _MOST_FILE = 32 << 30  # bytes of a package's file
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\Z")  # of a package (PEP 508)
@@ -128,7 +128,7 @@ class Index:
             return file.sha256
         path = _local(file.url)
         if path is not None:
-            return self.digest_of(path)
+            return hash_file(path)
         digest = hashlib.sha256()
         try:
             with self._open(file.url) as (stream, _):
@@ -138,11 +138,6 @@ class Index:
         except (*web.FAILURES, _MissingError) as error:
             raise _not_fetched(file, error) from None
         return digest.hexdigest()
-
-    def digest_of(self, path: Path) -> str:
-        """SHA-256 of a file that is here."""
-        with path.open("rb") as stream:
-            return _hashed(stream)
 
     def fetch(self, file: File, target: Path) -> str:
         """Bring a file here; return its SHA-256.
@@ -167,7 +162,7 @@ class Index:
             raise _not_fetched(file, error) from None
         finally:
             part.unlink(missing_ok=True)
-        return self.digest_of(target)
+        return hash_file(target)
 
 
 def _request(place: str) -> Request:
@@ -186,13 +181,6 @@ def _request(place: str) -> Request:
 def _not_fetched(file: File, error: Exception) -> CommandFailedError:
     reason = f"{file.name} cannot be fetched: {error or 'it is gone'}"
     return CommandFailedError(reason, place=_shown(file.url))
-
-
-def _hashed(stream: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := stream.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 class _MissingError(Exception):

@@ -19,7 +19,7 @@ from toolkit.errors import (
     ImageMissingError,
     ToolkitError,
 )
-from toolkit.files import read_toml
+from toolkit.files import hash_file, read_toml
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.apptainer import lend
 from toolkit.images.build.apptainer.cache import BASES, Cache
@@ -272,7 +272,6 @@ def _with_lists(loan: Loan, resolved: Resolved) -> Loan:
 
 def _asked(image: FoundImage, loan: Loan, place: Workspace, script: str) -> shell.Result:
     """What a script in the image says that sees what is lent, and may write below ``/mnt/w``."""
-    program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
     lent = lend(loan, place.scratch / "host")
     writable = place.scratch / "w"
     writable.mkdir()
@@ -280,7 +279,7 @@ def _asked(image: FoundImage, loan: Loan, place: Workspace, script: str) -> shel
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
     argv = [
-        program,
+        shell.require_apptainer(),
         "--silent",
         "exec",
         "--containall",
@@ -332,7 +331,7 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
     target.mkdir()
     gone: list[str] = []
     for one, kept in kept_at.items():
-        if not kept.is_file() or index.digest_of(kept) != one.sha256:
+        if not kept.is_file() or hash_file(kept) != one.sha256:
             kept.parent.mkdir(parents=True, exist_ok=True)
             if not any(index.fetch(file, kept) == one.sha256 for file in _fitting(one, index)):
                 kept.unlink(missing_ok=True)

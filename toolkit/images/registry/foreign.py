@@ -14,6 +14,7 @@ from toolkit.errors import BuildError, ToolkitError, UsageError
 from toolkit.images.recipe.names import LONGEST, image_name
 from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import store
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import FoundImage
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.progress import Progress
@@ -163,26 +164,10 @@ def _pinned(origin: str, digest: str) -> str:
 
 def _mpi(sif: Path) -> tuple[str, ...]:
     """Return what the image's MPI can be started by, from how its mpirun introduces itself."""
-    from toolkit import shell
     from toolkit.runtimes.discover.environments import spoken
 
-    program = shell.which("apptainer") or shell.which("singularity") or "apptainer"
     try:
-        said = shell.run(
-            [
-                program,
-                "--silent",
-                "exec",
-                "--cleanenv",
-                "--containall",
-                str(sif),
-                "/bin/sh",
-                "-c",
-                _MPIRUN,
-            ],
-            check=False,
-            timeout=120,
-        )
+        said = run_in_image(sif, ["/bin/sh", "-c", _MPIRUN], timeout=120)
     except ToolkitError:
         return ()
     return spoken(said.stdout)

@@ -9,7 +9,6 @@ whole and is what it was.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import secrets
@@ -30,12 +29,11 @@ from toolkit.errors import (
     ForbiddenError,
     ImageMissingError,
     MalformedInputError,
-    NeedsInstallError,
     NoSpaceError,
     ToolkitError,
     UsageError,
 )
-from toolkit.files import write_atomically
+from toolkit.files import hash_file, write_atomically
 from toolkit.images.recipe.names import image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import credentials
@@ -56,7 +54,6 @@ from toolkit.units import human_size
 _BESIDE = "-toolkit"  # ends the tag under which the text about an image is kept
 _GENERIC = "6"  # a SIF's data object of no kind that Apptainer knows
 _PATIENCE = 6 * 3600.0
-_CHUNK = 1 << 20
 
 
 def push(image: FoundImage, target: str, progress: Progress) -> Reference:
@@ -226,7 +223,13 @@ def _about(
     """Return what was pushed beside an image; nothing where another program pushed it."""
     small = scratch / "about.sif"
     got = shell.run(
-        [_program(), "pull", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"],
+        [
+            shell.require_apptainer(),
+            "pull",
+            *_plain(place),
+            str(small),
+            f"oras://{place.pinned}{_BESIDE}",
+        ],
         env=environment,
         check=False,
         timeout=_PATIENCE,
@@ -242,13 +245,6 @@ def _about(
         raise MalformedInputError(reason, place=f"{place}{_BESIDE}") from None
 
 
-def _program() -> str:
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
-    return program
-
-
 def _apptainer(
     words: list[str],
     environment: dict[str, str],
@@ -256,7 +252,9 @@ def _apptainer(
     *,
     directory: Path | None = None,
 ) -> None:
-    done = shell.run([_program(), *words], env=environment, check=False, timeout=_PATIENCE)
+    done = shell.run(
+        [shell.require_apptainer(), *words], env=environment, check=False, timeout=_PATIENCE
+    )
     if done.ok:
         return
     said = "\n".join(done.tail())
@@ -392,7 +390,7 @@ class _Here:
             shutil.copyfile(path, temporary)
         except OSError as error:
             raise _not_copied(path, temporary, error) from None
-        if digest(temporary) != digest(path):
+        if hash_file(temporary) != hash_file(path):
             raise CommandFailedError(f"what arrived as {temporary} is not what was sent")
         temporary.chmod(mode)
 
@@ -449,7 +447,7 @@ class _Remote:
         if not sent.ok:
             raise self._failed(f"{path.name} could not be sent to {self.host}", sent)
         temporary = quoted(self._path(name))
-        compared = f"test \"$(sha256sum < {temporary} | cut -d' ' -f1)\" = {digest(path)}"
+        compared = f"test \"$(sha256sum < {temporary} | cut -d' ' -f1)\" = {hash_file(path)}"
         arrived = self._shell(f"{compared} && chmod {mode:o} {temporary}")
         if not arrived.ok:
             raise self._failed(f"what arrived on {self.host} is not what was sent", arrived)
@@ -473,12 +471,3 @@ class _Remote:
         return CommandFailedError(
             reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step
         )
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    found = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()

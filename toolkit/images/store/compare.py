@@ -104,11 +104,10 @@ def _said(before: Path, after: Path) -> list[Change]:
 
 
 def _inspected(path: Path) -> dict[str, dict[str, str]]:
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
     said = shell.run(
-        [program, "inspect", "--json", "--labels", "--environment", path], check=False, timeout=60
+        [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path],
+        check=False,
+        timeout=60,
     )
     try:
         found = json.loads(said.stdout)["data"]["attributes"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit import shell
 
 VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
@@ -14,3 +18,44 @@ def temporary_settings() -> Iterator[dict[str, str]]:
     """Yield variables that name a temporary directory; without them Apptainer makes one in the user's home."""
     with tempfile.TemporaryDirectory(prefix="toolkit-") as directory:
         yield dict.fromkeys(VARIABLES, directory)
+
+
+def run_in_image(
+    image: str | Path,
+    command: Sequence[str],
+    *,
+    timeout: float,
+    action: str = "exec",
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] = {},  # never changed
+) -> shell.Result:
+    """Run a program in an image without the help of this machine: no home, variables or ``/tmp``.
+
+    Args:
+        image: The SIF file.
+        command: The program and its arguments, as the image knows them.
+        timeout: Seconds after which it is killed.
+        action: ``exec`` or ``run``.
+        options: Further options of Apptainer's.
+        variables: Further variables that Apptainer itself sees.
+
+    Raises:
+        NeedsInstallError: Apptainer is not installed.
+        CommandFailedError: The program did not end in time.
+    """
+    program = shell.require_apptainer()
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+        **variables,
+    }
+    fixed = [program, "--silent", action, "--cleanenv", "--containall"]
+    with temporary_settings() as settings:
+        return shell.run(
+            [*fixed, *options, image, *command],
+            env=environment | settings,
+            cwd="/",
+            timeout=timeout,
+            check=False,
+        )

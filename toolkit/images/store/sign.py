@@ -104,7 +104,7 @@ def _prepare(path: Path) -> tuple[str, str]:
     """
     for one in reversed(objects_of(path)):
         if one.kind == SIGNATURE:
-            shell.run([_apptainer(), "sif", "del", str(one.number), path])
+            shell.run([shell.require_apptainer(), "sif", "del", str(one.number), path])
     time = min(one.created for one in objects_of(path))
     return partition_digest(path), normalise(path, time)
 
@@ -330,13 +330,6 @@ def _pgp_signers(said: str) -> dict[tuple[str, str], int]:
     return signers
 
 
-def _apptainer() -> str:
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
-    return program
-
-
 def _run(
     arguments: Sequence[str], *, pass_fds: Sequence[int] = (), terminal: bool = False
 ) -> shell.Result:
@@ -348,7 +341,7 @@ def _run(
         "LC_ALL": "C.UTF-8",
         **kept,
     }
-    argv = (_apptainer(), *arguments)
+    argv = (shell.require_apptainer(), *arguments)
     stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
     return _ended(shell.start(argv, env=environment, stdin=stdin, pass_fds=pass_fds))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, NeedsInstallError
-from toolkit.images.store.settings import temporary_settings
+from toolkit.errors import CommandFailedError
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import FoundImage
 from toolkit.model.base import Model
 from toolkit.resources import package_directory
@@ -108,7 +107,6 @@ class Asked(Model, frozen=True, kw_only=True):
 class Inside:
     """Runs programs in an image, as little helped by this machine as possible: no home, no variables, no ``/tmp`` of the host."""
 
-    program: str
     image: str
     gpus: bool = False
 
@@ -126,11 +124,6 @@ class Inside:
             CommandFailedError: it gave no answer within ``timeout`` seconds.
         """
         environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(Path.home()),
-            "LC_ALL": "C.UTF-8",
-        }
-        environment |= {
             f"{kind}ENV_{name}": value
             for name, value in variables.items()
             for kind in ("APPTAINER", "SINGULARITY")
@@ -139,16 +132,17 @@ class Inside:
             f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()
         ]
         options = [
-            "--cleanenv",
-            "--containall",
             *(("--nv",) if self.gpus else ()),
             *(word for bind in binds for word in ("--bind", bind)),
         ]
-        argv = [self.program, "--silent", action, *options, self.image, *argv]
-        with temporary_settings() as settings:
-            return shell.run(
-                argv, env=environment | settings, cwd="/", timeout=timeout, check=False
-            )
+        return run_in_image(
+            self.image,
+            argv,
+            timeout=timeout,
+            action=action,
+            options=options,
+            variables=environment,
+        )
 
     def told(
         self, script: str, *arguments: str, variables: Mapping[str, str] = {}
@@ -168,18 +162,6 @@ _SCRIPTS = {"verify": "images/verify/scripts", "checks": "images/checks"}
 def at(script: str) -> str:
     """Where a script of ours is seen in the image: ``look.py``, or ``checks/user_site.py``."""
     return f"{_MOUNTED}/{script if '/' in script else f'verify/{script}'}"
-
-
-def container_program() -> str:
-    """The command that starts containers here.
-
-    Raises:
-        NeedsInstallError: there is none.
-    """
-    program = shell.which("apptainer") or shell.which("singularity")
-    if program is None:
-        raise NeedsInstallError("Apptainer is not installed here", next_step="toolkit setup")
-    return program
 
 
 @dataclass

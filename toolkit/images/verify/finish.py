@@ -14,7 +14,7 @@ from toolkit.images.build.collect import contents
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
 from toolkit.images.verify import CHECKS, merged, verdicts
-from toolkit.images.verify.case import Case, Inside, Met, container_program
+from toolkit.images.verify.case import Case, Inside, Met
 from toolkit.images.verify.nodes import local_drivers, site_or_reason
 from toolkit.model.image import Python, Verdict
 
@@ -39,7 +39,7 @@ def finish(image: FoundImage) -> tuple[Verdict, ...]:
     site, reason = site_or_reason("auto", wanted=False)
     case = Case(
         image=image,
-        inside=Inside(container_program(), image.path, gpus=gpus > 0),
+        inside=Inside(image.path, gpus=gpus > 0),
         gpus=gpus,
         site=site,
         no_site=reason,

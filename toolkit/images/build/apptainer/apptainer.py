@@ -186,7 +186,7 @@ def pack_archive(
     try:
         chosen = way()
     except ForbiddenError:
-        chosen = Way(shell.which("apptainer") or shell.which("singularity") or "apptainer")
+        chosen = Way(shell.find_apptainer() or "apptainer")
     task = _Task(
         chosen,
         base,

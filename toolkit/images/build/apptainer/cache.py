@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.files import sync, write_atomically
+from toolkit.files import hash_file, sync, write_atomically
 from toolkit.images.build.remove import remove
 from toolkit.images.store.sharing import lock, make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
@@ -30,7 +30,6 @@ from toolkit.model.base import BadDataError, Model, from_json, to_json
 BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"
 KINDS = (BASES, LAYERS, TABLES, WHEELS)
 _ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", TABLES: ".tail", WHEELS: ""}
-_CHUNK = 1 << 20
 
 
 class Note(Model, frozen=True, kw_only=True):
@@ -259,10 +258,8 @@ def _weighed(path: Path) -> tuple[int, str]:
     ):
         if file != path:
             digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
+        hash_file(file, digest)
+        size += file.stat().st_size
     return size, digest.hexdigest()
 
 

@@ -6,7 +6,6 @@ podman's socket that leaves a copy behind.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolkit.errors import MalformedInputError
+from toolkit.files import hash_file
 from toolkit.images.build.docker.tar_reader import opened, write_member
 
 _DIGEST = re.compile(r"sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})\Z")
@@ -143,11 +143,7 @@ def archive_of(
     Raises:
         OSError: it cannot be written.
     """
-    digest = hashlib.sha256()
-    with tree.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    layers = {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]}
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hash_file(tree)}"]}
     made = {"created": created, "comment": "toolkit"}
     described = {
         "created": created,

@@ -117,7 +117,7 @@ def build(
 
 def _require_apptainer() -> None:
     """Before the engine works for nothing."""
-    if not (shell.which("apptainer") or shell.which("singularity")):
+    if shell.find_apptainer() is None:
         raise NeedsInstallError(
             "Apptainer is not installed here, which makes a SIF of what Docker built",
             next_step="toolkit setup",

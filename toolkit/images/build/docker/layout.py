@@ -7,7 +7,6 @@ this layout it takes uncompressed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable
@@ -17,11 +16,11 @@ from typing import Any
 import msgspec
 
 from toolkit.errors import MalformedInputError
+from toolkit.files import hash_file
 from toolkit.images.build.docker.tar_reader import Archive, reading, streamed
 
 _KIND = "application/vnd.oci.image"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_CHUNK = 1 << 20
 _MOST_TEXT = 16 << 20  # bytes of what describes an image
 
 
@@ -117,21 +116,18 @@ def _joined(base: str, link: str) -> str:
 
 def _blob(directory: Path, part: Path, kind: str = "") -> dict[str, Any]:
     """Put a file to the blobs; its descriptor. Without a kind it is a layer."""
-    digest = hashlib.sha256()
-    with part.open("rb") as stream:
-        start = stream.read(4)
-        digest.update(start)
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
+    digest = hash_file(part)
     if not kind:
+        with part.open("rb") as stream:
+            start = stream.read(4)
         packed = "+gzip" if start.startswith(_GZIP) else "+zstd" if start == _ZSTD else ""
         kind = f"layer.v1.tar{packed}"
-    target = directory / "blobs/sha256" / digest.hexdigest()
+    target = directory / "blobs/sha256" / digest
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         target.hardlink_to(part)
     return {
         "mediaType": f"{_KIND}.{kind}",
-        "digest": f"sha256:{digest.hexdigest()}",
+        "digest": f"sha256:{digest}",
         "size": target.stat().st_size,
     }
