@@ -1,11 +1,15 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-long fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
+# Tests of one group (tests/cluster/conftest.py) go to one of the two workers.
+PARALLEL := -n 2 --dist loadgroup
+# What of tests/cluster is run; nothing: all of it.
+CHOSEN  := not long
 SUITE   := trixie
 TESTS   := tests/cluster
 FRESH   := /var/tmp/fresh-debian
@@ -30,23 +34,23 @@ image-%: setup ## build the image of recipes/<name>.toml
 images: setup ## build all images for CPUs: what needs no login and no GPU
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run every test
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (15 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
-	@$(MAKE) --no-print-directory lint
-	$(PYTEST) $(STRICT) tests/unit
-	$(PYTEST) $(STRICT) -v -m 'not long' tests/cluster
+	@$(MAKE) --no-print-directory lint test-unit test-cluster
+
+test-all: ## every test, also the costly variations of others (about an hour and a half)
+	@$(MAKE) --no-print-directory test CHOSEN=
+
+test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
+	$(PYTEST) $(STRICT) $(PARALLEL) tests/unit
 
 test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
 	@$(TOOLKIT) setup --with tests --with accounting
-	$(PYTEST) $(STRICT) -v -m 'not long' $(TESTS)
+	$(PYTEST) $(STRICT) $(PARALLEL) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
 
 # The machine is kept, with its images and what is installed; NEW=1 makes it again.
-test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 40 minutes)
+test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 20 minutes)
 	CI=true tests/fresh/fresh-debian.sh --dir $(FRESH)/$(SUITE) --suite $(SUITE) $(if $(NEW),,--again) -- make test-cluster TESTS='$(TESTS)'
-
-test-long: .venv/.ready-dev ## what takes many minutes: every image for CPUs, by both engines
-	@$(TOOLKIT) setup --with tests
-	$(PYTEST) -v -m long tests/cluster
 
 test-jobs: setup ## every exercise and every way to run, on a local cluster of two nodes; renews what the README says they took
 	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
@@ -97,7 +101,7 @@ test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, a
 	@$(TOOLKIT) setup --with tests --with accounting
 	WRITE_FAULTS=1 $(PYTEST) -v tests/faults
 
-test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 20 minutes)
+test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 30 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test
 
 clean: ## remove .venv, caches and packages; images and runs are kept

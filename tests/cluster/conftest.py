@@ -12,11 +12,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.image_fixtures import IMAGES
 from tests.cluster.ordinary_user import User, ordinary_user
 
 Toolkit = Callable[..., "subprocess.CompletedProcess[str]"]
 _BASE = Path.home() / ".cache"
 _PREFIX = "tk-"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests for pytest-xdist: a file's tests share a worker, and so do all that need an engine.
+
+    Two workers can each have a cluster of their own. An engine is shared, because it takes seconds
+    to start and mounts the machine's control groups.
+    """
+    directory = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(directory):
+            needs_engine = "engine_directory" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("engines" if needs_engine else item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +71,7 @@ def toolkit_env(base: Path) -> dict[str, str]:
         **inherited,
         "TOOLKIT_CLUSTER_DIR": str(base / "c"),
         "TOOLKIT_CLUSTER": "test",
+        "TOOLKIT_IMAGES": str(IMAGES),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.ordinary_user import becoming
+from tests.cluster.ordinary_user import becoming, change_accounts
 
+# The tests' own store, never the user's. It stays, so that the second run need not build.
+IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
 _PROGRAMS = (
     "sh",
@@ -47,9 +49,13 @@ _FAKES = {
 
 
 def real_image(name: str, *options: str) -> Path:
-    """A real image, in the store of whoever runs the tests; it is built if it is not there, or not what its recipe says."""
+    """Return a real image in the tests' store, built if it is missing or its recipe has changed.
+
+    Of two workers that ask at the same time one builds, and the other waits for it.
+    """
     argv = [sys.executable, "-m", "toolkit", "image", "build", name, *options]
-    built = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
+    env = {**os.environ, "TOOLKIT_IMAGES": str(IMAGES)}
+    built = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=3600)
     if built.returncode != 0:
         pytest.fail(f"toolkit image build {name} ended with {built.returncode}:\n{built.stderr}")
     return Path(built.stdout.strip())
@@ -302,15 +308,14 @@ def image_user() -> Iterator[str]:
     if os.geteuid() != 0:
         yield pwd.getpwuid(os.geteuid()).pw_name
         return
-    subprocess.run(
-        ["useradd", "--create-home", "--home-dir", f"/var/tmp/{USER}", USER], check=True
-    )  # Apptainer wants a home
+    # Apptainer wants a home.
+    change_accounts("useradd", "--create-home", "--home-dir", f"/var/tmp/{USER}", USER)
     try:
-        subprocess.run(["apptainer", "config", "fakeroot", "--add", USER], check=True)
+        change_accounts("apptainer", "config", "fakeroot", "--add", USER)
         yield USER
     finally:
-        subprocess.run(["apptainer", "config", "fakeroot", "--remove", USER], check=False)
-        subprocess.run(["userdel", "--remove", USER], check=False)
+        change_accounts("apptainer", "config", "fakeroot", "--remove", USER, check=False)
+        change_accounts("userdel", "--remove", USER, check=False)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import getpass
 import os
@@ -78,6 +79,17 @@ class User:
         return self.run(self.python, "-m", "toolkit", *arguments, timeout=timeout, env=env)
 
 
+def change_accounts(*argv: str, check: bool = True) -> None:
+    """Run a command that changes the machine's users, alone among the workers of the tests.
+
+    Each of these programs reads a file of /etc and writes it anew; Apptainer's does not take the
+    lock of the others.
+    """
+    with Path("/var/tmp/toolkit-tests-accounts.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(argv, check=check, capture_output=not check)
+
+
 def becoming(user: str) -> tuple[str, ...]:
     """Return the words before a command that make it one of another user who may read everything."""
     read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
@@ -114,22 +126,12 @@ def ordinary_user() -> Iterator[User]:
         return
     name = f"tk{os.getpid()}"
     home = Path("/home", name)
-    subprocess.run(
-        (
-            "/usr/sbin/useradd",
-            "--create-home",
-            "--home-dir",
-            str(home),
-            "--shell",
-            "/bin/bash",
-            name,
-        ),
-        check=True,
-    )
+    options = f"--create-home --home-dir {home} --shell /bin/bash".split()
+    change_accounts("/usr/sbin/useradd", *options, name)
     try:
         yield _equipped(User(name, home, ("/usr/sbin/runuser", "-u", name, "--"), sys.executable))
     finally:
-        subprocess.run(("/usr/sbin/userdel", name), check=True)
+        change_accounts("/usr/sbin/userdel", name)
         shutil.rmtree(home)
 
 

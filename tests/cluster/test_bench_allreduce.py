@@ -60,6 +60,7 @@ def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared
     assert len(circles) == 12
 
 
+@pytest.mark.long
 def test_each_devices_buffer_is_shown_rank_by_rank(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
     assert "--gpus N" in refused.stderr
 
 
+@pytest.mark.long
 def test_two_trainings_are_put_side_by_side(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

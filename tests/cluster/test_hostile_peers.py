@@ -144,6 +144,7 @@ def run(
     return outcome["results"], answers
 
 
+@pytest.mark.long
 def test_rays_nodes_meet(
     toolkit: Any,
     toolkit_env: dict[str, str],

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
 from tests.cluster.image_fixtures import wait_for
-from tests.cluster.ordinary_user import becoming
+from tests.cluster.ordinary_user import becoming, change_accounts
 from toolkit.images.store.labels import labels
 
 BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
@@ -290,11 +290,11 @@ def test_another_engine_than_apptainer_where_it_may_not_build(
 ) -> None:
     """A user without subordinate ids, who may talk to Docker."""
     name = f"tk-plain-{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name], check=True)
+    change_accounts("useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name)
     sock = Path(docker_engine.address.removeprefix("unix://"))
     try:
         for file in ("/etc/subuid", "/etc/subgid"):
-            subprocess.run(["sed", "-i", f"/^{name}:/d", file], check=True)
+            change_accounts("sed", "-i", f"/^{name}:/d", file)
         sock.chmod(0o666)
         subprocess.run(["chown", "-R", name, docked.place], check=True)
         docked.become = becoming(name)
@@ -313,4 +313,4 @@ def test_another_engine_than_apptainer_where_it_may_not_build(
         assert "Docker: no Docker engine answers" in neither.stderr
     finally:
         sock.chmod(0o660)
-        subprocess.run(["userdel", "--remove", name], check=False)
+        change_accounts("userdel", "--remove", name, check=False)

@@ -209,6 +209,7 @@ def test_a_lock_names_every_package_and_every_file(machines: Machines) -> None:
     assert len(pickle.sha256) == 64
 
 
+@pytest.mark.long
 def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None:
     """From nothing, from what is kept, by force, by an ordinary user; on one core and on all, under load, on another file system."""
     found = {"kept": machines.build("first", machines.recipe, "--locked")}

@@ -12,14 +12,9 @@ from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "pytorch_cpu",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("tensorflow_cpu", "ray_cpu")),
-    ],
-)
+@pytest.mark.parametrize("recipe", ["pytorch_cpu", "tensorflow_cpu", "ray_cpu"])
 def test_the_same_recipe_has_the_same_packages_by_either_engine(
     recipe: str, docked: Docked
 ) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from tests.cluster.ranks import none_left, processes_of, wait_for
 
-pytestmark = pytest.mark.usefixtures("cluster")
+# Their images are 1.1 GB and six minutes of building; in `make test` the golden scripts and
+# test_launchers_frameworks.py of tests/unit hold what the launchers write.
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.long]
 
 # Tells what TF_CONFIG says, and the second worker fails.
 TELLING = """\
@@ -235,7 +237,6 @@ def name_of(pid: int) -> str:
         return ""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "node", "code", "why"),
     [
@@ -283,7 +284,6 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.long
 def test_replicas_of_one_process_train_one_network(
     toolkit: Any, tensorflow_image: Path, shared_dir: Path
 ) -> None:
@@ -304,7 +304,6 @@ def test_replicas_of_one_process_train_one_network(
     } == {True}
 
 
-@pytest.mark.long
 def test_ray_train_trains_one_network_on_two_nodes(
     toolkit: Any, ray_image: Path, shared_dir: Path
 ) -> None:
@@ -317,7 +316,6 @@ def test_ray_train_trains_one_network_on_two_nodes(
     none_left(shared_dir)
 
 
-@pytest.mark.long
 def test_ray_tune_finds_good_settings_and_stops_bad_trials(
     toolkit: Any, ray_image: Path, shared_dir: Path
 ) -> None:

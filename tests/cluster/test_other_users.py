@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
-from tests.cluster.ordinary_user import User, becoming
+from tests.cluster.ordinary_user import User, becoming, change_accounts
 from tests.readers import READERS
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.planning.gather import chosen_site
@@ -28,21 +28,18 @@ def group() -> Iterator[str]:
     """A group with two ordinary users who may build images."""
     if os.geteuid() != 0:
         pytest.skip("only root can make users")
-    subprocess.run(["groupadd", GROUP], check=True)
+    change_accounts("groupadd", GROUP)
     try:
         for name in USERS:
-            home = f"/var/tmp/{name}"
-            subprocess.run(
-                ["useradd", "--create-home", "--home-dir", home, "--groups", GROUP, name],
-                check=True,
-            )
-            subprocess.run(["apptainer", "config", "fakeroot", "--add", name], check=True)
+            options = f"--create-home --home-dir /var/tmp/{name} --groups {GROUP}".split()
+            change_accounts("useradd", *options, name)
+            change_accounts("apptainer", "config", "fakeroot", "--add", name)
         yield GROUP
     finally:
         for name in USERS:
-            subprocess.run(["apptainer", "config", "fakeroot", "--remove", name], check=False)
-            subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
-        subprocess.run(["groupdel", GROUP], check=False)
+            change_accounts("apptainer", "config", "fakeroot", "--remove", name, check=False)
+            change_accounts("userdel", "--remove", name, check=False)
+        change_accounts("groupdel", GROUP, check=False)
 
 
 @pytest.fixture
