@@ -88,8 +88,8 @@ def _read_sif(data: bytes, directory: Path) -> None:
         sif_file.is_signed,
         lambda path: identity.labels_of(sif_file.text_of(path, sif.metadata)),
         lambda path: sif_file.text_of(path, sif.definition),
-        lambda path: compose.tables_of(str(path)),
-        lambda path: compose.data_of(str(path)),
+        lambda path: compose.read_image_tables(str(path)),
+        lambda path: compose.data_range(str(path)),
         lambda path: store.find(str(path)),
     ):
         _tried(read, path)

@@ -508,7 +508,7 @@ def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_ima
     names = [
         urlsplit(mirror).netloc,
         socket.gethostname(),
-        *(bind.source for bind in host.loan().binds),
+        *(bind.source for bind in host.collect_host_config().binds),
     ]
     # The system's own file of authorities has the same name everywhere, and a host may be called by
     # a word like others. And a machine may keep its wheels where every build of ours puts what it

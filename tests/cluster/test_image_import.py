@@ -196,11 +196,13 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
         host.debian_mirror("bookworm"),
     ]
     subprocess.run(words, check=True, capture_output=True)
-    authorities = host._certificates(host.pip_settings_here())
+    authorities = host._certificates(host.read_pip_settings())
     if authorities is not None:
         shutil.copy(authorities, root / "etc/ssl/certs/of-the-host.crt")
         (root / "etc/pip.conf").write_text("[global]\ncert = /etc/ssl/certs/of-the-host.crt\n")
-    (root / "etc/apt/apt.conf.d/99-host").write_text(host.loan().files.get("apt.conf", ""))
+    (root / "etc/apt/apt.conf.d/99-host").write_text(
+        host.collect_host_config().files.get("apt.conf", "")
+    )
     for empty in ("etc/resolv.conf", "etc/hostname"):
         (root / empty).write_text("")
     packed = subprocess.run(

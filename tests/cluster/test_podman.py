@@ -19,9 +19,9 @@ from tests.cluster.image_fixtures import wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
 from toolkit.images.build.docker import docker
-from toolkit.images.build.docker.clients import Order
-from toolkit.images.build.docker.engine import engine
-from toolkit.images.build.docker.lend import Lending
+from toolkit.images.build.docker.clients import BuildRequest
+from toolkit.images.build.docker.engine import find_engine
+from toolkit.images.build.docker.lend import MountedSecrets
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.store.labels import labels
@@ -111,23 +111,23 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
     podman.client(
         "import", "--change", "ENV PATH=/bin", "-", "localhost/stand-in/plain", input=packed
     )
-    found = engine()
+    found = find_engine()
     kept = []
     for number, wheel in enumerate(("x", "y", "y")):
         place = Workspace(podded.place / f"output-{number}", podded.place / f"scratch-{number}", ())
         for directory in (place.output, place.scratch, place.scratch / "wheels"):
             directory.mkdir()
         (place.scratch / "wheels/x.whl").write_text(wheel)
-        client = docker.client_of(found)
+        client = docker.find_client(found)
         follower = Follower("tiny", {}, place.output / "log", Silent())
         run = docker.Build("tiny", found, client, place, follower, {}, client.reader())
-        order = Order(
+        order = BuildRequest(
             place.scratch,
             client.base(found, "localhost/stand-in/plain"),
             place.output / "id",
-            Lending({}),
+            MountedSecrets({}),
         )
-        image = run.image(client.lent(STAGES), order)
+        image = run.image(client.add_mounts(STAGES), order)
         follower.end()
         kept.append(run.kept)
         inside = podman.client(

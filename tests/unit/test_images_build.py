@@ -24,7 +24,7 @@ from toolkit.images.build import host_config as host
 from toolkit.images.build import ownership, privilege, workspace
 from toolkit.images.build.buildlog import Reader
 from toolkit.images.build.guard import descendants
-from toolkit.images.build.mutex import held
+from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.ownership import Owner
 from toolkit.images.build.remove import remove, subordinate_range
 from toolkit.images.store import sharing
@@ -108,17 +108,17 @@ class Said(Silent):
 
 
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
-    with held(tmp_path, "x", wait=True, progress=Silent()):
+    with hold_image(tmp_path, "x", wait=True, progress=Silent()):
         with (
             pytest.raises(
                 BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"
             ),
-            held(tmp_path, "x", wait=False, progress=Silent()),
+            hold_image(tmp_path, "x", wait=False, progress=Silent()),
         ):
             pass
-        with held(tmp_path, "y", wait=False, progress=Silent()):
+        with hold_image(tmp_path, "y", wait=False, progress=Silent()):
             pass
-    with held(tmp_path, "x", wait=False, progress=Silent()):
+    with hold_image(tmp_path, "x", wait=False, progress=Silent()):
         pass
 
 
@@ -132,10 +132,10 @@ def test_debootstrap_always_verifies(
     monkeypatch.setattr(host, "_KEYRINGS", tmp_path)
     if keyring:
         (tmp_path / keyring).touch()
-        assert host.debootstrap() == ("/usr/sbin/debootstrap", "--force-check-gpg")
+        assert host.debootstrap_command() == ("/usr/sbin/debootstrap", "--force-check-gpg")
     else:
         with pytest.raises(NeedsInstallError, match="cannot be verified") as caught:
-            host.debootstrap()
+            host.debootstrap_command()
         assert caught.value.next_step == "toolkit setup (package debian-archive-keyring)"
 
 
@@ -145,7 +145,7 @@ def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
         time.sleep(0.01)
     time.sleep(0.1)
     said = Said()
-    with held(tmp_path, "x", wait=True, progress=said):
+    with hold_image(tmp_path, "x", wait=True, progress=said):
         pass
     assert said.lines == ["waiting x is being built by another process"]
     assert holder.wait() == 0
@@ -161,7 +161,7 @@ def test_a_lock_signed_by_nobody_knows_whom(tmp_path: Path, text: str) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with (
             pytest.raises(BusyError, match="by another process"),
-            held(tmp_path, "x", wait=False, progress=Silent()),
+            hold_image(tmp_path, "x", wait=False, progress=Silent()),
         ):
             pass
 
@@ -301,7 +301,7 @@ def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path)
             directory = tmp_path / oct(mode)
             directory.mkdir()
             directory.chmod(mode)
-            with held(directory, "x", wait=False, progress=Silent()):
+            with hold_image(directory, "x", wait=False, progress=Silent()):
                 pass
             assert stat.S_IMODE((directory / ".x.lock").stat().st_mode) == expected
             sharing.make_directory(directory / ".cache" / "layers")
@@ -347,7 +347,7 @@ def test_all_capabilities_are_all_that_the_kernel_knows(mask: str, full: bool) -
 def test_without_apptainer_the_setup_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "which", lambda _: None)
     with pytest.raises(NeedsInstallError) as caught:
-        privilege.way()
+        privilege.build_command()
     assert caught.value.next_step == "toolkit setup"
 
 
@@ -373,7 +373,9 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
         monkeypatch.setattr(privilege, name, ids)
     monkeypatch.setattr(privilege, "has_all_capabilities", lambda *_: full)
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
-    assert privilege.way(root=root) == privilege.Way("/usr/bin/apptainer", prefix, options)
+    assert privilege.build_command(root=root) == privilege.BuildCommand(
+        "/usr/bin/apptainer", prefix, options
+    )
 
 
 def test_without_subordinate_ids_the_administrator_is_asked(
@@ -382,7 +384,7 @@ def test_without_subordinate_ids_the_administrator_is_asked(
     monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(ForbiddenError, match="is not set up here") as caught:
-        privilege.way(root=False)
+        privilege.build_command(root=False)
     assert (caught.value.next_step or "").startswith(
         "ask the administrator to run: apptainer config fakeroot --add "
     )

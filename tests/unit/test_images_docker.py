@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.build.docker.archive import archive_of, as_docker_archive
-from toolkit.images.build.docker.docker import image_name
+from toolkit.images.build.docker.archive import as_docker_archive, write_docker_archive
+from toolkit.images.build.docker.docker import engine_image_name
 from toolkit.images.build.docker.layout import write_layout
-from toolkit.images.build.docker.lend import lending, lent
+from toolkit.images.build.docker.lend import add_mounts, mount_host_config
 from toolkit.images.build.docker.log import Reader
-from toolkit.images.build.fetched import fetched
-from toolkit.images.build.host_mounts import Bind, Loan
+from toolkit.images.build.fetched import resolve_base
+from toolkit.images.build.host_mounts import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
 
 GOLDEN = Path(__file__).parents[1] / "golden/docker"
@@ -46,7 +46,7 @@ LABEL a="/mnt/wheels"
 
 
 def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> None:
-    changed = lent(DOCKERFILE)
+    changed = add_mounts(DOCKERFILE)
     assert changed.count("--mount=type=tmpfs,target=/mnt ") == 3
     assert changed.count("--mount=type=secret,id=pip.conf,target=/mnt/pip.conf") == 3
     assert "RUN x" in changed
@@ -67,7 +67,7 @@ def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> 
 
 
 def test_no_stage_for_wheels_where_no_step_takes_any() -> None:
-    assert "toolkit-wheels" not in lent(DOCKERFILE.replace("/mnt/wheels", "/elsewhere"))
+    assert "toolkit-wheels" not in add_mounts(DOCKERFILE.replace("/mnt/wheels", "/elsewhere"))
 
 
 def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
     (tmp_path / "files/x.whl").write_bytes(b"wheel")
     (tmp_path / "lent").mkdir()
     (tmp_path / "authorities.pem").touch()
-    loan = Loan(
+    loan = HostConfig(
         files={
             "pip.conf": "[global]\nextra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/0\n"
         },
@@ -89,7 +89,7 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
         ),
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with lending(
+    with mount_host_config(
         loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm"
     ) as lends:
         assert sorted(lends.files) == [
@@ -128,8 +128,8 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
 def test_a_mirror_in_a_directory_is_served(tmp_path: Path) -> None:
     (tmp_path / "lent").mkdir()
     (tmp_path / "debian").mkdir()
-    with lending(
-        Loan(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm"
+    with mount_host_config(
+        HostConfig(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm"
     ) as lends:
         assert lends.files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
 
@@ -216,7 +216,7 @@ def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: l
     ],
 )
 def test_the_name_of_an_image_in_the_engine(recipe: str, name: str) -> None:
-    assert image_name(recipe) == name
+    assert engine_image_name(recipe) == name
 
 
 def tar(**files: bytes) -> bytes:
@@ -309,7 +309,7 @@ def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path, data: bytes) 
 def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"x")
     base = Docker(image="nvcr.io/nvidia/pytorch:22.03-py3", archive=f"oci-archive:{tmp_path}/x.tar")
-    found = fetched(base)
+    found = resolve_base(base)
     assert found
     assert found.image.reference == "nvcr.io/nvidia/pytorch:22.03-py3"
     assert (
@@ -326,9 +326,9 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
     )
     assert found.definition(text, base).count(f"From: {tmp_path}/x.tar\n") == 2
     with pytest.raises(ImageMissingError):
-        fetched(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
+        resolve_base(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
     with pytest.raises(ConfigError):
-        fetched(Docker(image="a.site/x:1", archive="dir:/x"))
+        resolve_base(Docker(image="a.site/x:1", archive="dir:/x"))
 
 
 def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
         "Cmd": ["/bin/bash"],
         "Labels": {"toolkit.base": "debian bookworm"},
     }
-    archive_of(
+    write_docker_archive(
         tmp_path / "tree.tar",
         tmp_path / "image.tar",
         "toolkit/debian:x",

@@ -18,7 +18,7 @@ from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import choice
 from toolkit.images.build.docker import client as docker_client
 from toolkit.images.build.docker import docker, podman_client
-from toolkit.images.build.docker.engine import engine
+from toolkit.images.build.docker.engine import find_engine
 from toolkit.progress import Silent
 from toolkit.runtimes.discover import engines
 
@@ -83,7 +83,7 @@ def test_an_engine_at_a_usual_place_is_found(
     alone: Path, component: str, name: str, is_podman: bool
 ) -> None:
     with answering(alone / "podman.sock", component, "20.10.24") as address:
-        found = engine()
+        found = find_engine()
         assert (str(found), found.address, found.is_podman, found.root) == (
             name,
             address,
@@ -100,7 +100,7 @@ def test_what_the_user_chose_is_the_only_one_that_is_asked(
         answering(alone / "docker.sock", "Engine", "1"),
         pytest.raises(NeedsInstallError) as raised,
     ):
-        engine()
+        find_engine()
     assert raised.value.details == (f"unix://{alone}/other.sock: no such socket",)
 
 
@@ -116,19 +116,19 @@ def test_the_context_of_the_user_is_followed(alone: Path, monkeypatch: pytest.Mo
     (meta / "meta.json").write_text(json.dumps(described))
     (alone / ".docker/config.json").write_text('{"currentContext": "test"}')
     with answering(alone / "chosen.sock", "Engine", "27.1") as address:
-        assert engine().address == address
+        assert find_engine().address == address
         (alone / ".docker/config.json").write_text("{}")
         monkeypatch.setenv("DOCKER_CONTEXT", "test")
-        assert engine().address == address
+        assert find_engine().address == address
 
 
 def test_no_engine_says_what_was_tried_and_what_to_do(alone: Path) -> None:
     with pytest.raises(NeedsInstallError, match="no Docker engine answers") as raised:
-        engine()
+        find_engine()
     assert raised.value.details == ("no socket is at any of the usual places",)
     (alone / "docker.sock").touch()
     with pytest.raises(NeedsInstallError) as raised:
-        engine()
+        find_engine()
     assert len(raised.value.details) == 1
     assert "--engine apptainer" in str(raised.value.next_step)
 
@@ -171,21 +171,21 @@ def test_podman_is_asked_by_its_own_client(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1"):
-        found = engine()
+        found = find_engine()
         assert found.own("toolkit/tiny") == "localhost/toolkit/tiny"
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("toolkit.shell.which", lambda _: None)
         with pytest.raises(NeedsInstallError, match="its client is not installed"):
-            docker.client_of(found)
+            docker.find_client(found)
         monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
-        assert docker.client_of(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
+        assert docker.find_client(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
 
 
 def test_podmans_client_is_told_the_socket_of_another_user(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1") as address:
-        found = engine()
+        found = find_engine()
         assert (found.is_ours, engines.address_for_client(found)) == (True, "")
         monkeypatch.setattr("os.geteuid", lambda: 4242)
         assert (found.is_ours, engines.address_for_client(found)) == (False, address)
@@ -193,7 +193,7 @@ def test_podmans_client_is_told_the_socket_of_another_user(
         assert engines.address_for_client(found) == "unix:///chosen"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.delenv("DOCKER_HOST")
-        assert engines.address_for_client(engine()) == ""
+        assert engines.address_for_client(find_engine()) == ""
 
 
 def test_where_neither_engine_can_build_both_reasons_are_told(
@@ -204,10 +204,10 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
             "the user has no ids", next_step="apptainer config fakeroot --add user"
         )
 
-    monkeypatch.setattr(choice, "way", refused)
-    assert choice.engine("docker", Silent()) == "docker"
+    monkeypatch.setattr(choice, "build_command", refused)
+    assert choice.choose_engine("docker", Silent()) == "docker"
     with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
-        choice.engine("auto", Silent())
+        choice.choose_engine("auto", Silent())
     assert raised.value.details[:2] == (
         "Apptainer: the user has no ids",
         "Docker: no Docker engine answers",
@@ -215,4 +215,4 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.setattr(docker_client, "find", lambda: None)
-        assert choice.engine("auto", Silent()) == "docker"
+        assert choice.choose_engine("auto", Silent()) == "docker"

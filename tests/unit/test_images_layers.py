@@ -14,10 +14,10 @@ import pytest
 
 from toolkit.errors import BusyError
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.apptainer import lend
+from toolkit.images.build.apptainer.apptainer import write_host_config
 from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
-from toolkit.images.build.apptainer.tasks import plan, takes_products
-from toolkit.images.build.host_mounts import Loan, pip_settings
+from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
+from toolkit.images.build.host_mounts import HostConfig, pip_settings
 from toolkit.images.lockfile import pip_files
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS
@@ -107,9 +107,9 @@ def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
     ],
 )
 def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str]) -> None:
-    todo = plan(chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
+    todo = plan_tasks(chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
     assert [task.name for task in todo.tasks] == names
-    assert takes_products(chain(stages()), kept) == (kept < 3)
+    assert needs_products(chain(stages()), kept) == (kept < 3)
     assert todo.compiles == ("compile" in names)
     assert [link.name for link in todo.layers.values()] == [
         name for name in names if name != "compile"
@@ -119,7 +119,9 @@ def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str
 def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
     done = {
         task.name: task
-        for task in plan(chain(stages()), 1, directory="/d", products="/p", compiled=False).tasks
+        for task in plan_tasks(
+            chain(stages()), 1, directory="/d", products="/p", compiled=False
+        ).tasks
     }
     assert done["b"].lowers == ("l1", "l0")
     assert done["compile"].lowers == ("u0", "l1", "l0")
@@ -135,7 +137,7 @@ def test_the_build_stage_is_on_the_common_steps_also_where_further_ones_are_kept
     made = chain(stages(final=("first", "take")))
     done = {
         task.name: task
-        for task in plan(made, 3, directory="/d", products="/p", compiled=False).tasks
+        for task in plan_tasks(made, 3, directory="/d", products="/p", compiled=False).tasks
     }
     assert done["compile"].lowers == ("l2", "l1", "l0")
     assert done["take"].lowers == ("l3", "l2", "l1", "l0")
@@ -225,9 +227,9 @@ def test_nobody_clears_what_a_build_uses(cache: Cache) -> None:
 
 
 def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
-    loan = Loan(files={"pip.conf": "[global]\n"})
-    assert [bind.target for bind in lend(loan, tmp_path / "without")] == ["/mnt"]
-    binds = lend(loan, tmp_path / "with", tmp_path)
+    loan = HostConfig(files={"pip.conf": "[global]\n"})
+    assert [bind.target for bind in write_host_config(loan, tmp_path / "without")] == ["/mnt"]
+    binds = write_host_config(loan, tmp_path / "with", tmp_path)
     assert [(bind.source, bind.target) for bind in binds] == [
         (str(tmp_path / "with"), "/mnt"),
         (str(tmp_path), "/mnt/wheels"),

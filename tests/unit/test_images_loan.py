@@ -6,14 +6,14 @@ import csv
 
 import pytest
 
-from toolkit.images.build.host_config import mirrors
+from toolkit.images.build.host_config import parse_mirrors
 from toolkit.images.build.host_mounts import (
     Bind,
     bind_option,
-    borrow,
+    find_secrets,
+    mask_secrets,
     pip_settings,
-    secrets,
-    without,
+    translate_host_config,
 )
 
 LISTING = """\
@@ -43,11 +43,11 @@ def test_pips_settings_have_its_precedence() -> None:
 @pytest.mark.parametrize("listing", ["", "nonsense\n", "global.\n", "a.b.c='x'\n"])
 def test_a_listing_of_nothing(listing: str) -> None:
     assert pip_settings(listing) == {}
-    assert borrow({}) == borrow(pip_settings(listing))
+    assert translate_host_config({}) == translate_host_config(pip_settings(listing))
 
 
 def test_local_places_are_bound_and_renamed() -> None:
-    loan = borrow(pip_settings(LISTING), certificates="/etc/ssl/site.crt")
+    loan = translate_host_config(pip_settings(LISTING), certificates="/etc/ssl/site.crt")
     assert loan.files["pip.conf"] == (
         "[global]\n"
         "extra-index-url = file:///mnt/extra-index-url/0/simple\n"
@@ -65,7 +65,9 @@ def test_local_places_are_bound_and_renamed() -> None:
 
 
 def test_a_place_at_the_root_and_one_with_blanks() -> None:
-    loan = borrow({"index-url": "file:///simple", "find-links": "file:///my%20wheels"})
+    loan = translate_host_config(
+        {"index-url": "file:///simple", "find-links": "file:///my%20wheels"}
+    )
     assert loan.binds[0].source == "/"
     assert loan.binds[1].source == "/my wheels"
     assert "find-links = file:///mnt/find-links/1\n" in loan.files["pip.conf"]
@@ -80,12 +82,12 @@ def test_only_how_apt_reaches_its_archives_is_taken() -> None:
         'Dir "/";',
         'DPkg::Post-Invoke:: "rm -f /var/cache/apt/archives/*.deb || true";',
     ]
-    loan = borrow({}, apt=dump, certificates="/c.crt")
+    loan = translate_host_config({}, apt=dump, certificates="/c.crt")
     assert loan.files["apt.conf"].splitlines() == [
         *dump[:3],
         'Acquire::https::CaInfo "/mnt/ca-certificates.crt";',
     ]
-    assert "apt.conf" not in borrow({}, apt=dump[3:]).files
+    assert "apt.conf" not in translate_host_config({}, apt=dump[3:]).files
 
 
 def test_the_mirror_is_debians_own() -> None:
@@ -100,17 +102,17 @@ def test_the_mirror_is_debians_own() -> None:
         "\n"
         "broken line\n"
     )
-    assert mirrors(listing) == {
+    assert parse_mirrors(listing) == {
         "bookworm-security": "https://sec.example.org/debian-security",
         "bookworm": "https://one.example.org/debian",
     }
 
 
 def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
-    assert mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
+    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
         "bookworm": "https://one.example.org/debian"
     }
-    assert mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
+    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
 
 
 def test_no_password_reaches_a_log() -> None:
@@ -120,10 +122,10 @@ def test_no_password_reaches_a_log() -> None:
         "https://git@host",
         "https://host/x@y",
     ]
-    found = secrets(texts)
+    found = find_secrets(texts)
     assert set(found) == {"p%40ss", "p@ss", "0123456789abcdef"}
     assert (
-        without(found, "Looking in indexes: https://user:p%40ss@host/simple, p@ss")
+        mask_secrets(found, "Looking in indexes: https://user:p%40ss@host/simple, p@ss")
         == "Looking in indexes: https://user:****@host/simple, ****"
     )
 

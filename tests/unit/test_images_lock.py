@@ -11,7 +11,7 @@ import pytest
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
 from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
-from toolkit.images.build.host_mounts import Bind, Loan
+from toolkit.images.build.host_mounts import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
@@ -98,7 +98,7 @@ def test_what_has_changed_of_a_recipe_is_named() -> None:
 
 
 def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
-    loan = Loan(
+    loan = HostConfig(
         files={
             "pip.conf": "[global]\nindex-url = https://user:secret@index.example/simple\n",
             "apt.conf": 'Acquire::http::Proxy "http://p";\n',
@@ -208,7 +208,7 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
     assert before.count("%post") == text.count("\n%post\n") == 2
     assert after.startswith(" /tmp/byte-code\n    fi\n\n%environment\n")
     assert (
-        locks.locked_loan(Loan(), LOCK, "/files")
+        locks.locked_loan(HostConfig(), LOCK, "/files")
         .files["byte-code.py"]
         .startswith("import importlib.util")
     )
@@ -252,8 +252,8 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
     wheels.mkdir()
     (wheels / "a-1-py3-none-any.whl").write_bytes(b"right")
     settings = {"no-index": "true", "find-links": str(wheels)}
-    monkeypatch.setattr(host, "pip_settings_here", lambda: settings)
-    monkeypatch.setattr(host, "loan", lambda: Loan())
+    monkeypatch.setattr(host, "read_pip_settings", lambda: settings)
+    monkeypatch.setattr(host, "collect_host_config", lambda: HostConfig())
     recipe = tmp_path / "small.toml"
     recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
     known = library.load(str(recipe))

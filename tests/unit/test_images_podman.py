@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_images_docker import DOCKERFILE
-from toolkit.images.build.docker.clients import Order
+from toolkit.images.build.docker.clients import BuildRequest
 from toolkit.images.build.docker.engine import Engine
-from toolkit.images.build.docker.lend import Lending, lending
+from toolkit.images.build.docker.lend import MountedSecrets, mount_host_config
 from toolkit.images.build.docker.podman_client import PodmanClient
 from toolkit.images.build.docker.podman_log import Reader
-from toolkit.images.build.docker.stages import instead, mounted
-from toolkit.images.build.host_mounts import Loan
+from toolkit.images.build.docker.stages import first_mounted_stage, replace_stage
+from toolkit.images.build.host_mounts import HostConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden/podman"
 CLIENT = PodmanClient("/usr/bin/podman", mark="toolkit-x.invalid")
@@ -25,7 +25,7 @@ ENGINE = Engine(cast(Any, SimpleNamespace(images=IMAGES)), "unix:///p", "Podman"
 
 
 def test_what_is_lent_to_a_step_takes_no_directory_out_of_the_image() -> None:
-    changed = CLIENT.lent(DOCKERFILE)
+    changed = CLIENT.add_mounts(DOCKERFILE)
     assert "type=tmpfs" not in changed
     assert changed.count("--mount=type=secret,id=pip.conf,target=/mnt/pip.conf") == 3
     assert changed.count("--mount=type=secret,id=variables,target=/mnt/variables") == 3
@@ -37,19 +37,19 @@ def test_what_is_lent_to_a_step_takes_no_directory_out_of_the_image() -> None:
 
 
 def test_stages_that_are_mounted_become_images_one_after_the_other() -> None:
-    text = CLIENT.lent(DOCKERFILE)
-    assert mounted(text) == "toolkit-wheels"
-    text = instead(text, "toolkit-wheels", "1234")
+    text = CLIENT.add_mounts(DOCKERFILE)
+    assert first_mounted_stage(text) == "toolkit-wheels"
+    text = replace_stage(text, "toolkit-wheels", "1234")
     assert "COPY wheels/" not in text
     assert "--mount=type=bind,from=1234,target=/mnt/wheels" in text
-    assert mounted(text) == "build"
-    text = instead(text, "build", "5678")
+    assert first_mounted_stage(text) == "build"
+    text = replace_stage(text, "build", "5678")
     assert "--mount=type=bind,from=5678,source=/opt/wheels,target=/opt/wheels" in text
     assert [line for line in text.splitlines() if line.startswith("FROM ")] == [
         "FROM ${BASE} AS common",
         "FROM common",
     ]
-    assert mounted(text) == ""
+    assert first_mounted_stage(text) == ""
     assert text.startswith("# x\nARG BASE=")
     assert text.endswith('LABEL a="/mnt/wheels"\n')
 
@@ -60,8 +60,8 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
     monkeypatch.setenv("http_proxy", "http://me:it's secret@proxy")
     monkeypatch.setenv("NO_PROXY", "here")
     monkeypatch.setenv("CONTAINER_HOST", "unix:///another")
-    with lending(
-        Loan(files={"pip.conf": "secret"}), tmp_path, variables=CLIENT.variables()
+    with mount_host_config(
+        HostConfig(files={"pip.conf": "secret"}), tmp_path, variables=CLIENT.variables()
     ) as lends:
         said = lends.files["variables"].read_text()
         assert shlex.split(said) == [
@@ -69,7 +69,7 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
             *("export", "NO_PROXY=here,127.0.0.1"),
             *("export", "no_proxy=here,127.0.0.1"),
         ]
-        order = Order(
+        order = BuildRequest(
             tmp_path, CLIENT.base(ENGINE, "a"), tmp_path / "id", lends, target="build", fresh=True
         )
         command, environment = CLIENT.command(ENGINE, order), CLIENT.environment(ENGINE, order)
@@ -92,8 +92,8 @@ def test_without_a_proxy_there_are_no_variables(
     for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    with lending(Loan(), tmp_path, variables=CLIENT.variables()) as lends:
-        assert lends == Lending({})
+    with mount_host_config(HostConfig(), tmp_path, variables=CLIENT.variables()) as lends:
+        assert lends == MountedSecrets({})
 
 
 def fed(*names: str) -> tuple[Reader, list[tuple[str, str, str]]]:

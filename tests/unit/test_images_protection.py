@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.images.build.buildlog import Reader, pinned
-from toolkit.images.build.follow import Follower, advice
+from toolkit.images.build.buildlog import Reader, pin_fitting
+from toolkit.images.build.follow import Follower, advise_on_checks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import Piece
 from toolkit.images.recipe.chain import chain
@@ -179,7 +179,9 @@ def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
 
 
 def test_versions_that_fit_are_read_of_names_with_hyphens() -> None:
-    assert pinned("scikit-learn==9, x", ("scikit_learn-1.9.1", "y-1")) == ("scikit-learn==1.9.1",)
+    assert pin_fitting("scikit-learn==9, x", ("scikit_learn-1.9.1", "y-1")) == (
+        "scikit-learn==1.9.1",
+    )
     reader = Reader([])
     reader.feed("toolkit-fits: " + "a-1 " * 3)
     assert reader.fits == ("a-1",) * 3
@@ -191,17 +193,17 @@ def test_the_advice_fits_the_check_that_failed() -> None:
         passed=False,
         detail="torchvision: RuntimeError: operator torchvision::nms does not exist",
     )
-    assert "https://x/cpu" in advice([vision], "https://x/cpu")
+    assert "https://x/cpu" in advise_on_checks([vision], "https://x/cpu")
     horovod = Check(
         name="horovod-build",
         passed=False,
         detail="Horovod was built for pytorch 1, and 2 is in the image",
     )
-    assert "replaces" in advice([horovod])
-    assert "imports = []" in advice(
+    assert "replaces" in advise_on_checks([horovod])
+    assert "imports = []" in advise_on_checks(
         [Check(name="imports", passed=False, detail="x cannot be imported")]
     )
-    assert advice([Check(name="ranks-mpi", passed=False, detail="")]) == ""
+    assert advise_on_checks([Check(name="ranks-mpi", passed=False, detail="")]) == ""
 
 
 def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None:

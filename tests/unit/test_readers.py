@@ -134,7 +134,7 @@ def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, va
     assert raised.value.exit_code == 95
     for read in (
         partition_digest,
-        lambda one: compose.tables_of(str(one)),
+        lambda one: compose.read_image_tables(str(one)),
         lambda one: compose.labels_of(str(one)),
     ):
         with pytest.raises(MalformedInputError):
@@ -185,9 +185,9 @@ def test_a_table_of_a_sparse_file_is_not_read_into_memory(tmp_path: Path) -> Non
     path = tmp_path / "x.sqfs"
     path.write_bytes(patched(BASE, 64, "<QQQ", 96, 6 << 30, 6 << 30))
     os.truncate(path, 8 << 30)
-    assert peak(lambda: compose.tables_of(str(path))) < 4 << 20
+    assert peak(lambda: compose.read_image_tables(str(path))) < 4 << 20
     with pytest.raises(MalformedInputError, match="cannot lie"):
-        compose.tables_of(str(path))
+        compose.read_image_tables(str(path))
 
 
 def directories(*levels: tuple[int, ...]) -> Tables:

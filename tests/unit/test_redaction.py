@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolkit.images.build.host_mounts import secrets
+from toolkit.images.build.host_mounts import find_secrets
 from toolkit.redaction import HIDDEN, logins, redacted
 
 
@@ -86,4 +86,4 @@ def test_logins_are_found_for_the_log_of_a_build() -> None:
         "me:p/w",
         "token",
     ]
-    assert secrets(["https://me:p%40w@h"]) == ("p%40w", "p@w")
+    assert find_secrets(["https://me:p%40w@h"]) == ("p%40w", "p@w")

@@ -10,7 +10,7 @@ import pytest
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.build.provenance import tools
+from toolkit.images.build.provenance import tool_versions
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_a_program_on_path_comes_first(
 
 
 def test_a_manifest_tells_tools_of_administrators(program: Path) -> None:
-    assert tools("apptainer 1.4.5")["debootstrap"] == "9.8.7"
+    assert tool_versions("apptainer 1.4.5")["debootstrap"] == "9.8.7"
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert "debootstrap" not in tools("apptainer 1.4.5")
+    assert "debootstrap" not in tool_versions("apptainer 1.4.5")
 
 
 def test_a_tool_that_is_missing_fails_no_finished_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +61,4 @@ def test_a_tool_that_is_missing_fails_no_finished_build(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NeedsInstallError):
         shell.run(["debootstrap"])
-    assert set(tools("apptainer 1.4.5")) == {"toolkit", "apptainer"}
+    assert set(tool_versions("apptainer 1.4.5")) == {"toolkit", "apptainer"}

@@ -30,9 +30,9 @@ from toolkit import shell
 from toolkit.bench import engine, measure, peers
 from toolkit.bench.session import environment, ourselves
 from toolkit.errors import CommandFailedError, ImageMissingError
-from toolkit.images.build.apptainer.apptainer import COMPRESSION, version
-from toolkit.images.build.apptainer.compose import system_of
-from toolkit.images.build.privilege import way
+from toolkit.images.build.apptainer.apptainer import COMPRESSION, program_version
+from toolkit.images.build.apptainer.compose import open_squashfs
+from toolkit.images.build.privilege import build_command
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.progress import Progress
@@ -113,7 +113,7 @@ def _made(directory: Path) -> Path:
 def _base(place: Path) -> Path:
     """Unpack the image, and add to it."""
     found = store.find(BASE)
-    offset, _ = system_of(found.path)
+    offset, _ = open_squashfs(found.path)
     root = place / "base"
     shell.run(
         ["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), found.path]
@@ -205,7 +205,7 @@ def _ours(setting: Setting, last: str) -> float:
 
 def _flat(setting: Setting, last: str) -> float:
     """The definition that our recipe is, given to Apptainer itself, which packs as we do."""
-    chosen = way()
+    chosen = build_command()
     definition = setting.place / "flat.def"
     definition.write_text(library.rendered(library.load(str(_recipe(setting, last)))))
     argv = [
@@ -250,7 +250,7 @@ def _buildkit(setting: Setting, last: str) -> float:
 def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     last = {"install": f"PATH={_PYTHON}:$PATH {_INSTALL}", "line": "true"}
     flat = measure.Side(
-        name=f"apptainer build ({version(way())})",
+        name=f"apptainer build ({program_version(build_command())})",
         argv=(),
         shown="apptainer build flat.sif flat.def",
     )
@@ -283,7 +283,7 @@ def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
 
 def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     """``true`` shows the start alone; ``import torch`` is what a training does first, and reads 500 MB of the image."""
-    program = way().program
+    program = build_command().program
     commands: dict[str, Sequence[str]] = {
         "true": ("true",),
         "import torch": (f"{_PYTHON}/python3", "-c", "import torch"),

@@ -9,7 +9,7 @@ import click
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolkit.images.build.build import Built, Engine
+    from toolkit.images.build.build import BuildResult, Engine
     from toolkit.progress import Progress
 
 
@@ -59,7 +59,7 @@ def command(
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
-    from toolkit.images.build.build import Wish
+    from toolkit.images.build.build import BuildOptions
     from toolkit.images.build.build import build as build_image
 
     if engine == "docker" and (locked or lock_file):
@@ -75,7 +75,7 @@ def command(
         built = build_image(
             name,
             progress,
-            Wish(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file),
+            BuildOptions(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file),
         )
         if not built.kept:
             _tell_verdicts(built, progress)
@@ -83,7 +83,7 @@ def command(
     _refuse_failed(built)
 
 
-def _tell_verdicts(built: Built, progress: Progress) -> None:
+def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
     """What was found from outside, in one line: the image's own checks were told as they passed."""
     told = [
         one
@@ -98,7 +98,7 @@ def _tell_verdicts(built: Built, progress: Progress) -> None:
     progress.say("verified", f"{'; '.join(words)} (toolkit image show {built.manifest.name})")
 
 
-def _refuse_failed(built: Built) -> None:
+def _refuse_failed(built: BuildResult) -> None:
     """That the image does not suit the cluster at hand is no fault of the image."""
     from toolkit.errors import BuildError
 
@@ -112,7 +112,7 @@ def _refuse_failed(built: Built) -> None:
         )
 
 
-def _show_built(built: Built, as_json: bool) -> None:
+def _show_built(built: BuildResult, as_json: bool) -> None:
     from toolkit.cli import console
     from toolkit.units import human_size, human_time
 

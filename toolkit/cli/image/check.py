@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def command(name: str, as_json: bool) -> None:
     """Run the checks that an image carries again, and record how they came out; exit code 74 if one fails."""
     from toolkit.cli import console
-    from toolkit.images.build.check import check
+    from toolkit.images.build.check import run_checks
     from toolkit.images.store.store import find
 
     image = find(name)
     if not as_json:
         console.note(console.subject("checking", image.path))
-    checks = check(image)
+    checks = run_checks(image)
     if as_json:
         import msgspec
 

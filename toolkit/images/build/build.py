@@ -18,17 +18,17 @@ from toolkit.files import write_atomically
 from toolkit.images.build import choice
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer import apptainer, layered
-from toolkit.images.build.apptainer.apptainer import Outcome
+from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.apptainer.cache import WHEELS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.engine import VERSIONS
-from toolkit.images.build.fetched import Fetched, fetched
-from toolkit.images.build.mutex import held
-from toolkit.images.build.provenance import base_image, described
+from toolkit.images.build.fetched import ResolvedBase, resolve_base
+from toolkit.images.build.mutex import hold_image
+from toolkit.images.build.provenance import add_provenance, describe_base
 from toolkit.images.build.reproducible import ENVIRONMENT
-from toolkit.images.build.wanted import existing, hash_of, locked_hash, state_of
+from toolkit.images.build.wanted import base_state, find_existing, hash_lock, hash_recipe
 from toolkit.images.build.workspace import (
     Workspace,
     require_space,
@@ -53,7 +53,7 @@ from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 
 
-class Built(Model, frozen=True, kw_only=True):
+class BuildResult(Model, frozen=True, kw_only=True):
     """What `image build` came to.
 
     Attributes:
@@ -74,7 +74,7 @@ _OTHER_FILE = "; what is locked is built, but as another file than in layers"
 Engine = Literal["auto", "apptainer", "docker"]
 
 
-class Wish(Model, frozen=True, kw_only=True):
+class BuildOptions(Model, frozen=True, kw_only=True):
     """How somebody wants it built.
 
     Attributes:
@@ -93,7 +93,7 @@ class Wish(Model, frozen=True, kw_only=True):
     lock: str | None = None
 
 
-def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
+def build(recipe: str, progress: Progress, wish: BuildOptions | None = None) -> BuildResult:
     """Make the image of a recipe be there.
 
     Args:
@@ -105,7 +105,7 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
         BusyError: somebody else builds it, and ``wait`` is false.
         NoSpaceError, BuildError, NeedsInstallError, ForbiddenError: of the build.
     """
-    wish = wish or Wish()
+    wish = wish or BuildOptions()
     if wish.lock and wish.engine == "docker":
         raise UsageError(
             "a locked build is Apptainer's: Docker's packs no image twice in the same way",
@@ -115,18 +115,18 @@ def build(recipe: str, progress: Progress, wish: Wish | None = None) -> Built:
     lock = locking.read(Path(wish.lock), resolved) if wish.lock else None
     directory = store.images_directory()
     _make(directory)
-    with held(directory, resolved.name, wait=wish.wait, progress=progress):
-        found = existing(directory, resolved.name)
-        state = state_of(resolved)
-        wanted = hash_of(resolved, state)
+    with hold_image(directory, resolved.name, wait=wish.wait, progress=progress):
+        found = find_existing(directory, resolved.name)
+        state = base_state(resolved)
+        wanted = hash_recipe(resolved, state)
         same = (
             found is not None
             and found[1].recipe_hash == wanted
-            and found[1].locked == locked_hash(lock)
+            and found[1].locked == hash_lock(lock)
         )
         if found and same and _by(wish.engine, found[1]) and not wish.force:
             _settle(directory, *found)
-            return Built(path=str(found[0]), manifest=found[1], kept=True)
+            return BuildResult(path=str(found[0]), manifest=found[1], kept=True)
         for warning in require_space(directory, resolved.space, twice=not wish.flat):
             progress.say("warning", warning)
         task = _Task(
@@ -182,7 +182,7 @@ class _Task:
 
     resolved: Resolved
     recipe: str
-    wish: Wish
+    wish: BuildOptions
     lock: Lock | None
     state: str
     wanted: str
@@ -207,17 +207,17 @@ def _make(directory: Path) -> None:
         require_writable(one)
 
 
-def _build(task: _Task, progress: Progress) -> Built:
+def _build(task: _Task, progress: Progress) -> BuildResult:
     """By the first way that works here."""
     directory = task.log.parent
-    base = fetched(task.resolved.base, exactly=task.lock.base.digest if task.lock else "")
-    if not task.lock and choice.engine(task.wish.engine, progress) == "docker":
+    base = resolve_base(task.resolved.base, exactly=task.lock.base.digest if task.lock else "")
+    if not task.lock and choice.choose_engine(task.wish.engine, progress) == "docker":
         with workspace(directory) as place:
             return _finished(task, _by_docker(task, base, place, progress), base, place, progress)
     if not task.wish.flat:
         try:
             return _in_layers(task, base, progress)
-        except layered.NotHereError as error:
+        except layered.LayersUnavailableError as error:
             progress.say(
                 "flat", f"no layers on this machine: {error}{_OTHER_FILE if task.lock else ''}"
             )
@@ -225,7 +225,7 @@ def _build(task: _Task, progress: Progress) -> Built:
         return _finished(task, _flat(task, base, place, progress), base, place, progress)
 
 
-def _in_layers(task: _Task, base: Fetched | None, progress: Progress) -> Built:
+def _in_layers(task: _Task, base: ResolvedBase | None, progress: Progress) -> BuildResult:
     """In layers; once more where something that was kept turns out to be damaged, which is gone then."""
     while True:
         try:
@@ -235,7 +235,9 @@ def _in_layers(task: _Task, base: Fetched | None, progress: Progress) -> Built:
             progress.say("damaged", f"in the caches: {error}; it is made again")
 
 
-def _flat(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+def _flat(
+    task: _Task, base: ResolvedBase | None, place: Workspace, progress: Progress
+) -> BuildOutcome:
     progress.say(
         "warning",
         "Apptainer does not confine the steps of a flat build: they can read what you can read on this machine",
@@ -258,7 +260,7 @@ def _flat(task: _Task, base: Fetched | None, place: Workspace, progress: Progres
 
 
 @contextmanager
-def _compiled(task: _Task, base: Fetched | None) -> Iterator[Path | None]:
+def _compiled(task: _Task, base: ResolvedBase | None) -> Iterator[Path | None]:
     """What was compiled before for the same steps, if it is kept; the checks of the image tell whether it fits."""
     key = chain(
         library.staged(task.resolved), base.image.digest if base else task.state
@@ -269,7 +271,9 @@ def _compiled(task: _Task, base: Fetched | None) -> Iterator[Path | None]:
         yield Path(kept.path) if kept else None
 
 
-def _by_docker(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+def _by_docker(
+    task: _Task, base: ResolvedBase | None, place: Workspace, progress: Progress
+) -> BuildOutcome:
     definition = library.rendered(task.resolved, "docker")
     with _compiled(task, base) as wheels:
         return docker.build(
@@ -291,7 +295,7 @@ def _require_base(task: _Task, lock: Lock) -> None:
     Raises:
         BuildError: the base is another.
     """
-    base = base_image(task.resolved.base, digest=True)
+    base = describe_base(task.resolved.base, digest=True)
     if isinstance(task.resolved.base, LocalImage) and base.digest != lock.base.digest:
         raise BuildError(
             f"the base of {lock.name} is another than was locked",
@@ -301,15 +305,17 @@ def _require_base(task: _Task, lock: Lock) -> None:
 
 
 def _flat_locked(
-    task: _Task, lock: Lock, fetched_base: Fetched | None, place: Workspace, progress: Progress
-) -> Outcome:
+    task: _Task, lock: Lock, fetched_base: ResolvedBase | None, place: Workspace, progress: Progress
+) -> BuildOutcome:
     """Flat and with nothing that was kept: the same bytes on every machine, whatever it built before."""
     _require_base(task, lock)
     resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
     definition = locked_definition(library.rendered(resolved), lock)
     if fetched_base:
         definition = fetched_base.definition(definition, resolved.base)
-    with host.lending(locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")):
+    with host.override_host_config(
+        locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")
+    ):
         try:
             # The first is for what packs, the others for the steps, which see nothing else of an
             # environment.
@@ -331,7 +337,9 @@ def _flat_locked(
             raise locking.explained(error, lock, task.log) from None
 
 
-def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Progress) -> Outcome:
+def _layered(
+    task: _Task, base: ResolvedBase | None, place: Workspace, progress: Progress
+) -> BuildOutcome:
     resolved, definition = task.resolved, library.rendered(task.resolved)
     links, login = (
         chain(library.staged(resolved), base.image.digest if base else task.state),
@@ -356,7 +364,7 @@ def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Prog
             fresh=task.wish.force,
         )
     _require_base(task, lock)
-    locked = layered.Locked(
+    locked = layered.LockedBuild(
         lock, lambda: locking.bring(lock, resolved, task.log.parent, place.scratch / "locked")
     )
     try:
@@ -378,14 +386,14 @@ def _layered(task: _Task, base: Fetched | None, place: Workspace, progress: Prog
 
 def _finished(
     task: _Task,
-    outcome: Outcome,
-    fetched_base: Fetched | None,
+    outcome: BuildOutcome,
+    fetched_base: ResolvedBase | None,
     place: Workspace,
     progress: Progress,
-) -> Built:
+) -> BuildResult:
     """What was built becomes the image, with what is known of it."""
     name, lock = task.resolved.name, task.lock
-    found = outcome.contents or contents(str(place.sif))
+    found = outcome.contents or read_contents(str(place.sif))
     if lock and (wrong := differences(lock, found)):
         raise BuildError(
             f"what was built of {name} is not what is locked; it is not kept",
@@ -406,7 +414,7 @@ def _finished(
         mpi=tuple(outcome.results.mpi),
         builder=outcome.builder,
         checks=tuple(outcome.results.checks),
-        locked=locked_hash(lock),
+        locked=hash_lock(lock),
         partition=partition_digest(place.sif) if lock else "",
         layers=outcome.layers,
         products=outcome.products,
@@ -416,10 +424,10 @@ def _finished(
         if lock
         else fetched_base.image
         if fetched_base
-        else base_image(task.resolved.base)
+        else describe_base(task.resolved.base)
     )
     form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
-    manifest = described(
+    manifest = add_provenance(
         manifest, found, library.rendered(task.resolved, form), base, _command(task)
     )
     if lock and outcome.unequal:
@@ -431,7 +439,9 @@ def _finished(
         verdicts = finish(store.FoundImage(name=name, path=str(path), manifest=manifest))
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
     seconds = round(sum(outcome.seconds.values()), 1)
-    return Built(path=str(path), manifest=manifest, kept=False, seconds=seconds, verdicts=verdicts)
+    return BuildResult(
+        path=str(path), manifest=manifest, kept=False, seconds=seconds, verdicts=verdicts
+    )
 
 
 def _why_unequal(lock: Lock, names: Iterable[str], tools: Mapping[str, str]) -> str:

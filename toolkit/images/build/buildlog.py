@@ -60,7 +60,7 @@ class Results:
         return [check for check in self.checks if not check.passed]
 
 
-def pinned(wanted: str, fits: tuple[str, ...]) -> tuple[str, ...]:
+def pin_fitting(wanted: str, fits: tuple[str, ...]) -> tuple[str, ...]:
     """Return requirements for what was wanted in the versions that fit.
 
     Args:

@@ -19,7 +19,7 @@ from toolkit.model.image import Check
 _PATIENCE = 900.0  # seconds for all checks together
 
 
-def check(image: FoundImage) -> tuple[Check, ...]:
+def run_checks(image: FoundImage) -> tuple[Check, ...]:
     """Run what the image has at ``CHECKS``; the results also go into its manifest, if it has one.
 
     Raises:

@@ -7,11 +7,11 @@ from typing import Literal
 from toolkit.errors import ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker import engine as docker_engine
-from toolkit.images.build.privilege import way
+from toolkit.images.build.privilege import build_command
 from toolkit.progress import Progress
 
 
-def engine(
+def choose_engine(
     wish: Literal["auto", "apptainer", "docker"], progress: Progress
 ) -> Literal["apptainer", "docker"]:
     """The engine for this machine and user.
@@ -26,7 +26,7 @@ def engine(
     if wish != "auto":
         return wish
     try:
-        way()
+        build_command()
     except (ForbiddenError, NeedsInstallError) as error:
         _or_docker(error, progress)
         return "docker"
@@ -36,8 +36,8 @@ def engine(
 def _or_docker(refused: ToolkitError, progress: Progress) -> None:
     """Docker can, or the reasons of both are told."""
     try:
-        found = docker_engine.engine()
-        docker.client_of(found)
+        found = docker_engine.find_engine()
+        docker.find_client(found)
     except ToolkitError as error:
         reasons = (
             f"Apptainer: {refused.cause}",

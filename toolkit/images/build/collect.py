@@ -9,7 +9,7 @@ from toolkit.images.store.settings import run_in_image
 _PATIENCE = 300.0  # seconds
 
 
-def contents(path: str) -> Contents:
+def read_contents(path: str) -> Contents:
     """What is in the image at ``path``.
 
     Raises:

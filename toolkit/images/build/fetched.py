@@ -17,7 +17,7 @@ from toolkit.model.image import BaseImage
 _ARCHIVES = ("docker-archive", "oci-archive")
 
 
-class Pinned(Base, frozen=True, kw_only=True):
+class PinnedBase(Base, frozen=True, kw_only=True):
     """A base as it is now. No recipe can name it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pinned(Base, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Fetched:
+class ResolvedBase:
     """Which image a base is.
 
     Attributes:
@@ -51,7 +51,7 @@ class Fetched:
         environment: that Apptainer needs to get it; holds a login.
     """
 
-    base: Pinned
+    base: PinnedBase
     image: BaseImage
     source: Source | None = None
     archive: Path | None = None
@@ -62,7 +62,7 @@ class Fetched:
         return text.replace("\n".join(base.header()), "\n".join(self.base.header()))
 
 
-def fetched(base: Base, *, exactly: str = "") -> Fetched | None:
+def resolve_base(base: Base, *, exactly: str = "") -> ResolvedBase | None:
     """Find out which image a base is; None for one that is neither in a registry nor an archive.
 
     Args:
@@ -88,15 +88,15 @@ def fetched(base: Base, *, exactly: str = "") -> Fetched | None:
     else:
         found = source(reference, getattr(base, "digest", None) or None)
     named = str(msgspec.structs.replace(found.wanted, digest=""))
-    return Fetched(
-        Pinned(bootstrap="docker", place=found.place.pinned, spoken=base.detail()),
+    return ResolvedBase(
+        PinnedBase(bootstrap="docker", place=found.place.pinned, spoken=base.detail()),
         BaseImage(reference=named, digest=found.place.digest),
         source=found,
         environment=found.environment(),
     )
 
 
-def _archived(base: Base, archive: str, reference: str) -> Fetched:
+def _archived(base: Base, archive: str, reference: str) -> ResolvedBase:
     """A file that `docker save`, skopeo or podman wrote; which it is, is told by its bytes."""
     kind, colon, rest = archive.partition(":")
     if not colon:
@@ -115,8 +115,8 @@ def _archived(base: Base, archive: str, reference: str) -> Fetched:
             f"the archive of the base cannot be read: {error.strerror}", place=str(path)
         ) from None
     said = BaseImage(reference=reference, digest=f"sha256:{digest}")
-    return Fetched(
-        Pinned(bootstrap=kind, place=rest, spoken=f"{base.detail()} from {path.name}"),
+    return ResolvedBase(
+        PinnedBase(bootstrap=kind, place=rest, spoken=f"{base.detail()} from {path.name}"),
         said,
         archive=path,
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
-from toolkit.images.build.buildlog import Reader, pinned
-from toolkit.images.build.host_mounts import without
+from toolkit.images.build.buildlog import Reader, pin_fitting
+from toolkit.images.build.host_mounts import mask_secrets
 from toolkit.images.build.workspace import Workspace
 from toolkit.model.image import Check
 from toolkit.progress import Progress
@@ -99,7 +99,7 @@ class Follower:
         )
         try:
             for line in process.stdout or ():
-                line = without(self._secret, line)
+                line = mask_secrets(self._secret, line)
                 self._stream.write(line)
                 if on_line:
                     on_line(line)
@@ -139,7 +139,7 @@ class Follower:
 
     def say(self, line: str) -> None:
         """A line for the log that no program said."""
-        self._stream.write(without(self._secret, line) + "\n")
+        self._stream.write(mask_secrets(self._secret, line) + "\n")
 
     def begin(self, step: str) -> None:
         """A step begins now; the one before has ended."""
@@ -188,7 +188,7 @@ class Follower:
             failed = reader.results.failed
             details = [f"{check.name}: {check.detail}" for check in failed]
             cause = f"{name} was built but did not pass {len(failed)} of {len(reader.results.checks)} checks; it is not kept"
-            step = f"{advice(failed, reader.index)}the log: {self.log}"
+            step = f"{advise_on_checks(failed, reader.index)}the log: {self.log}"
             return BuildError(
                 cause,
                 place=", ".join(check.name for check in failed),
@@ -209,7 +209,7 @@ class Follower:
         reader = self.reader
         held = [reason.rpartition(" ")[2] for reason in reader.reasons if "(constraint)" in reason]
         cause = f"{reader.conflict} would replace what {self._name} is verified for: {', '.join(held) or 'see below'}"
-        fitting = pinned(reader.conflict, reader.fits)
+        fitting = pin_fitting(reader.conflict, reader.fits)
         steps = [f"packages = {json.dumps(list(fitting))} fits"] if fitting else []
         names = [one.partition("==")[0] for one in held]
         if names:
@@ -226,7 +226,7 @@ class Follower:
         )
 
 
-def advice(failed: Sequence[Check], index: str = "") -> str:
+def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:
     """Return what to do about checks that failed because of how a package was built; empty where nothing is known.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images.build.host_mounts import Loan, borrow, pip_settings
+from toolkit.images.build.host_mounts import HostConfig, pip_settings, translate_host_config
 from toolkit.images.lockfile import pip_files
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
@@ -24,11 +24,11 @@ _BUNDLES = (
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
-_INSTEAD: ContextVar[Loan | None] = ContextVar("instead", default=None)
+_INSTEAD: ContextVar[HostConfig | None] = ContextVar("instead", default=None)
 
 
 @contextmanager
-def lending(instead: Loan) -> Iterator[None]:
+def override_host_config(instead: HostConfig) -> Iterator[None]:
     """As long as this lasts, builds borrow this and nothing else."""
     token = _INSTEAD.set(instead)
     try:
@@ -37,13 +37,15 @@ def lending(instead: Loan) -> Iterator[None]:
         _INSTEAD.reset(token)
 
 
-def loan() -> Loan:
+def collect_host_config() -> HostConfig:
     """What a build may borrow from this machine."""
     chosen = _INSTEAD.get()
     if chosen is not None:
         return chosen
-    settings = pip_settings_here()
-    return borrow(settings, apt=_apt_settings(), certificates=_certificates(settings))
+    settings = read_pip_settings()
+    return translate_host_config(
+        settings, apt=_apt_settings(), certificates=_certificates(settings)
+    )
 
 
 def proxies() -> dict[str, str]:
@@ -73,7 +75,7 @@ def debian_mirror(release: str) -> str:
     return mirror
 
 
-def debootstrap() -> tuple[str, ...]:
+def debootstrap_command() -> tuple[str, ...]:
     """Return the words of a call of debootstrap that refuses packages which Debian has not signed.
 
     Without its keys, debootstrap only warns and goes on unless it is told otherwise.
@@ -103,10 +105,10 @@ def _apt_mirrors() -> Mapping[str, str]:
         check=False,
         timeout=30,
     )
-    return mirrors(said.stdout)
+    return parse_mirrors(said.stdout)
 
 
-def mirrors(listing: str) -> dict[str, str]:
+def parse_mirrors(listing: str) -> dict[str, str]:
     """The first mirror of each release in a listing of apt's index targets; where apt has no lists yet, the origin is not known."""
     found: dict[str, str] = {}
     for line in listing.splitlines():
@@ -121,7 +123,7 @@ def mirrors(listing: str) -> dict[str, str]:
     return found
 
 
-def pip_settings_here() -> dict[str, str]:
+def read_pip_settings() -> dict[str, str]:
     """How this machine's pip is told to reach packages."""
     return pip_settings(pip_files.listing())
 

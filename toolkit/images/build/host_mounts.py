@@ -44,7 +44,7 @@ class Bind(Model, frozen=True, kw_only=True):
     target: str
 
 
-class Loan(Model, frozen=True, kw_only=True):
+class HostConfig(Model, frozen=True, kw_only=True):
     """Files for a directory that is bound to ``ROOT``, and what is bound below it."""
 
     files: dict[str, str] = {}
@@ -72,9 +72,9 @@ def _unquoted(value: str) -> str:
         return value
 
 
-def borrow(
+def translate_host_config(
     settings: Mapping[str, str], apt: Iterable[str] = (), certificates: str | None = None
-) -> Loan:
+) -> HostConfig:
     """What the files at ``ROOT`` say and what is bound there.
 
     Args:
@@ -101,7 +101,7 @@ def borrow(
         apt_lines.append(f'Acquire::https::CaInfo "{ROOT}/{CERTIFICATES}";')
     if apt_lines:
         files["apt.conf"] = "\n".join(apt_lines) + "\n"
-    return Loan(files=files, binds=tuple(binds))
+    return HostConfig(files=files, binds=tuple(binds))
 
 
 def _translated(place: str, key: str, binds: list[Bind]) -> str:
@@ -119,7 +119,7 @@ def _translated(place: str, key: str, binds: list[Bind]) -> str:
     return f"file://{seen}" if url.scheme else str(seen)
 
 
-def secrets(texts: Iterable[str]) -> tuple[str, ...]:
+def find_secrets(texts: Iterable[str]) -> tuple[str, ...]:
     """The passwords and tokens in URLs of these texts, as written and decoded, longest first: what no log may hold."""
     found: set[str] = set()
     for user_info in logins("\n".join(texts)):
@@ -131,7 +131,7 @@ def secrets(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
 
 
-def without(secret: Iterable[str], line: str) -> str:
+def mask_secrets(secret: Iterable[str], line: str) -> str:
     """A line for a log, without what is secret."""
     for one in secret:
         line = line.replace(one, "****")

@@ -21,7 +21,7 @@ _POLL = 0.5  # seconds between two attempts
 
 
 @contextmanager
-def held(directory: Path, name: str, *, wait: bool, progress: Progress) -> Iterator[None]:
+def hold_image(directory: Path, name: str, *, wait: bool, progress: Progress) -> Iterator[None]:
     """Hold the image ``name`` of ``directory`` for a build; waits for who holds it, saying so.
 
     The lock is the kernel's: it is gone with the process that has it, so there is none to clear

@@ -15,7 +15,7 @@ _SUBUID, _SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
 
 
 @dataclass(frozen=True)
-class Way:
+class BuildCommand:
     """A way to build.
 
     Attributes:
@@ -29,7 +29,7 @@ class Way:
     options: tuple[str, ...] = ()
 
 
-def way(*, root: bool | None = None) -> Way:
+def build_command(*, root: bool | None = None) -> BuildCommand:
     """The way to build here: as root with all its capabilities directly, else in a user namespace (``--fakeroot``).
 
     Args:
@@ -46,14 +46,14 @@ def way(*, root: bool | None = None) -> Way:
         int(Path("/proc/sys/kernel/cap_last_cap").read_text()),
     ):
         # Of its own, so that what debootstrap mounts is gone when it is killed.
-        return Way(program, prefix=("unshare", "--mount"))
+        return BuildCommand(program, prefix=("unshare", "--mount"))
     if (
         subordinate_range(_SUBUID) is None
         or subordinate_range(_SUBGID) is None
         or shell.which("newuidmap") is None
     ):
         raise _not_allowed(is_root, has_helper=shell.which("newuidmap") is not None)
-    return Way(program, options=("--fakeroot",))
+    return BuildCommand(program, options=("--fakeroot",))
 
 
 _SYS_ADMIN = 21

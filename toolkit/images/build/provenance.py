@@ -21,7 +21,7 @@ from toolkit.quoting import shell_words
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 
-def base_image(base: Base, *, digest: bool = False) -> BaseImage:
+def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
     """What a recipe begins with.
 
     Args:
@@ -41,7 +41,7 @@ def base_image(base: Base, *, digest: bool = False) -> BaseImage:
     )
 
 
-def tools(builder: str) -> dict[str, str]:
+def tool_versions(builder: str) -> dict[str, str]:
     """What an image was built with.
 
     Args:
@@ -64,7 +64,7 @@ def tools(builder: str) -> dict[str, str]:
     return found
 
 
-def described(
+def add_provenance(
     manifest: Manifest, contents: Contents, definition: str, base: BaseImage, command: Sequence[str]
 ) -> Manifest:
     """A manifest with where the image comes from.
@@ -82,6 +82,6 @@ def described(
         system=contents.system,
         horovod=contents.horovod,
         definition_hash=hashlib.sha256(definition.encode()).hexdigest(),
-        tools=tools(manifest.builder),
+        tools=tool_versions(manifest.builder),
         command=shell_words(command),
     )

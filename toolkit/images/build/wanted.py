@@ -14,17 +14,17 @@ from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock, to_toml
 
 
-def locked_hash(lock: Lock | None) -> str:
+def hash_lock(lock: Lock | None) -> str:
     """What a manifest says of the lock that its image was built from."""
     return hashlib.sha256(to_toml(lock).encode()).hexdigest() if lock else ""
 
 
-def wanted_hash(resolved: Resolved) -> str:
+def expected_hash(resolved: Resolved) -> str:
     """What the manifest of an image says that is of this recipe, on this machine."""
-    return hash_of(resolved, state_of(resolved))
+    return hash_recipe(resolved, base_state(resolved))
 
 
-def existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
+def find_existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
     """The image that is there whole, with its manifest; one without counts as none."""
     path = directory / f"{name}.sif"
     try:
@@ -34,7 +34,7 @@ def existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
     return (path, manifest) if manifest else None
 
 
-def state_of(resolved: Resolved) -> str:
+def base_state(resolved: Resolved) -> str:
     """Of a base that lies on this machine, what tells it from another in the same place; empty for other bases.
 
     Raises:
@@ -52,7 +52,7 @@ def state_of(resolved: Resolved) -> str:
     return f"{state.st_ino} {state.st_size} {state.st_mtime_ns}"
 
 
-def hash_of(resolved: Resolved, state: str) -> str:
+def hash_recipe(resolved: Resolved, state: str) -> str:
     """The recipe's hash, and for a base that lies on this machine also what that is now."""
     recipe_hash = library.recipe_hash(resolved)
     return hashlib.sha256(f"{recipe_hash} {state}".encode()).hexdigest() if state else recipe_hash

@@ -17,7 +17,7 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.build.contents import Contents
-from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Bind, Loan
+from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.build.reproducible import BYTE_CODE
 from toolkit.images.lockfile.packages import normal
 from toolkit.images.recipe.bases import Base
@@ -146,7 +146,7 @@ def locked_definition(definition: str, lock: Lock) -> str:
     return f"{post}\n{_REWRITE}{environment}{rest}{section}    org.label-schema.build-date {when}\n{labels}"
 
 
-def locked_loan(loan: Loan, lock: Lock, files: str) -> Loan:
+def locked_loan(loan: HostConfig, lock: Lock, files: str) -> HostConfig:
     """What is lent to a locked build.
 
     Args:
@@ -159,7 +159,7 @@ def locked_loan(loan: Loan, lock: Lock, files: str) -> Loan:
     if lock.apt or lock.apt_build:
         lent[PREFERENCES], lent[QUESTION] = preferences(lock), SCRIPT
         lent["apt.conf"] = loan.files.get("apt.conf", "") + settings()
-    return Loan(files=lent, binds=(*kept, Bind(source=files, target=_FILES)))
+    return HostConfig(files=lent, binds=(*kept, Bind(source=files, target=_FILES)))
 
 
 def preferences(lock: Lock) -> str:

@@ -21,13 +21,13 @@ from toolkit.errors import (
 )
 from toolkit.files import hash_file, read_toml
 from toolkit.images.build import host_config as host
-from toolkit.images.build.apptainer.apptainer import lend
+from toolkit.images.build.apptainer.apptainer import write_host_config
 from toolkit.images.build.apptainer.cache import BASES, Cache
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.build.contents import Contents, PythonPackage
-from toolkit.images.build.host_mounts import ROOT, Loan, bind_option
-from toolkit.images.build.provenance import base_image
-from toolkit.images.build.wanted import wanted_hash
+from toolkit.images.build.host_mounts import ROOT, HostConfig, bind_option
+from toolkit.images.build.provenance import describe_base
+from toolkit.images.build.wanted import expected_hash
 from toolkit.images.build.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
@@ -105,14 +105,14 @@ def make(recipe: str, epoch: int) -> Lock:
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
-    found, index = contents(image.path), _index(resolved)
+    found, index = read_contents(image.path), _index(resolved)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
         epoch=epoch,
         base=manifest.base
         if manifest.base and manifest.base.digest
-        else base_image(resolved.base, digest=True),
+        else describe_base(resolved.base, digest=True),
         parts=parts(resolved),
         tools=manifest.tools,
         apt=found.packages.apt,
@@ -138,7 +138,7 @@ def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
 
 def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
     """Whether an image is of another recipe than this."""
-    return manifest.recipe_hash not in (library.recipe_hash(resolved), wanted_hash(resolved))
+    return manifest.recipe_hash not in (library.recipe_hash(resolved), expected_hash(resolved))
 
 
 def _index(resolved: Resolved) -> Index:
@@ -148,7 +148,7 @@ def _index(resolved: Resolved) -> Index:
         for line in (*piece.lines, *getattr(piece, "build_lines", ()))
     )
     further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
-    return Index(host.pip_settings_here(), dict.fromkeys(further))
+    return Index(host.read_pip_settings(), dict.fromkeys(further))
 
 
 def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
         kept = Cache(store.images_directory()).find(BASES, key)
         path = kept.path if kept else ""
     return (
-        {normal(name): version for name, version in contents(path).packages.pip.items()}
+        {normal(name): version for name, version in read_contents(path).packages.pip.items()}
         if path
         else {}
     )
@@ -242,7 +242,7 @@ def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[st
     with workspace(Path(image.path).parent) as place:
         files = place.scratch / "none"
         files.mkdir()
-        lent = locked_loan(host.loan(), lock, str(files))
+        lent = locked_loan(host.collect_host_config(), lock, str(files))
         said = _asked(image, _with_lists(lent, resolved), place, script)
     gone = missing(said.stdout + said.stderr)
     if gone:
@@ -258,7 +258,7 @@ def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[st
     }
 
 
-def _with_lists(loan: Loan, resolved: Resolved) -> Loan:
+def _with_lists(loan: HostConfig, resolved: Resolved) -> HostConfig:
     """So that apt writes nothing into the image, and asks the mirror of this machine where the image names none."""
     text = f'Dir::State::Lists "{ROOT}/w/lists/";\nDir::Cache "{ROOT}/w/cache/";\nAPT::Sandbox::User "root";\nDebug::NoLocking "1";\n'
     files = dict(loan.files)
@@ -270,9 +270,9 @@ def _with_lists(loan: Loan, resolved: Resolved) -> Loan:
     return msgspec.structs.replace(loan, files=files)
 
 
-def _asked(image: FoundImage, loan: Loan, place: Workspace, script: str) -> shell.Result:
+def _asked(image: FoundImage, loan: HostConfig, place: Workspace, script: str) -> shell.Result:
     """What a script in the image says that sees what is lent, and may write below ``/mnt/w``."""
-    lent = lend(loan, place.scratch / "host")
+    lent = write_host_config(loan, place.scratch / "host")
     writable = place.scratch / "w"
     writable.mkdir()
     (place.scratch / "host" / "w").mkdir()
@@ -311,7 +311,7 @@ def _moved_on(name: str, gone: Iterable[str]) -> BuildError:
     )
 
 
-def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
+def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> HostConfig:
     """Fetch the files of a lock, and say what to lend to a build by it.
 
     Args:
@@ -346,7 +346,7 @@ def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> Loan:
             details=gone,
             next_step="add the index or directory that has it to pip's configuration (find-links), or lock again",
         )
-    return locked_loan(host.loan(), lock, str(target))
+    return locked_loan(host.collect_host_config(), lock, str(target))
 
 
 def _fitting(one: Pinned, index: Index) -> Iterator[File]:

@@ -126,11 +126,11 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
     An image that cannot be asked, for lack of a shell, is described by its origin alone.
     """
     from toolkit import __version__
-    from toolkit.images.build.collect import contents
+    from toolkit.images.build.collect import read_contents
     from toolkit.images.build.contents import Contents
 
     try:
-        found = contents(str(sif))
+        found = read_contents(str(sif))
     except BuildError:
         found = Contents()
     names = {

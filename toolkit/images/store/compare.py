@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.sif.file import objects_of, partition_digest
 from toolkit.images.sif.objects import PARTITION
@@ -88,7 +88,7 @@ def _python(packages: Packages) -> dict[str, str]:
 def _known(image: FoundImage) -> Packages:
     """Of the manifest; of an older one, or none, by asking the image."""
     known = image.manifest.packages if image.manifest else Packages()
-    return known if known.apt or known.pip else contents(image.path).packages
+    return known if known.apt or known.pip else read_contents(image.path).packages
 
 
 def _said(before: Path, after: Path) -> list[Change]:

@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit import __version__
 from toolkit.files import read_text, write_atomically
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.sif.file import partition_digest
 from toolkit.images.store import sbom
 from toolkit.images.store.store import FoundImage, whole_header
@@ -28,7 +28,7 @@ def materials(image: FoundImage) -> str:
     document = _beside(beside)
     if image.manifest and sbom.belongs(document, image.manifest):
         return document
-    found = contents(image.path)
+    found = read_contents(image.path)
     manifest = image.manifest or _foreign(path, image.name)
     return sbom.cyclonedx(
         msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__

@@ -29,7 +29,7 @@ from toolkit.errors import (
     NeedsInstallError,
     SignatureError,
 )
-from toolkit.images.build.mutex import held
+from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.workspace import require_space, workspace
 from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
 from toolkit.images.sif.objects import SIGNATURE
@@ -84,7 +84,7 @@ def sign(
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
     private = None if key is None else read_private(key, ask)
-    with held(path.parent, image.name, wait=True, progress=progress):
+    with hold_image(path.parent, image.name, wait=True, progress=progress):
         require_space(path.parent, Space(image=path.stat().st_size // 10**6 + 1, build=0))
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])

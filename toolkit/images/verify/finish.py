@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
 from toolkit.images.verify import CHECKS, merged, verdicts
@@ -68,5 +68,5 @@ def record(image: FoundImage, told: tuple[Verdict, ...]) -> None:
 def _pythons(image: str) -> tuple[Python, ...]:
     """Return the Pythons of an image that was built before manifests recorded them; none where it does not tell."""
     with suppress(ToolkitError):
-        return contents(image).pythons
+        return read_contents(image).pythons
     return ()

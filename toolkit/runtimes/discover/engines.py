@@ -10,7 +10,7 @@ from typing import Any
 from toolkit import shell
 from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
 from toolkit.images.build.docker.engine import Engine as Answering
-from toolkit.images.build.docker.engine import engine
+from toolkit.images.build.docker.engine import find_engine
 from toolkit.model.environment import Engine
 from toolkit.model.image import Manifest, Python
 from toolkit.resources import package_directory
@@ -29,7 +29,7 @@ def look(image: str) -> tuple[Engine, Manifest | None]:
         ImageMissingError: it has no such image, with the nearest name.
     """
     try:
-        found = engine()
+        found = find_engine()
     except (NeedsInstallError, ForbiddenError) as error:
         error.place = "--runtime docker"
         error.next_step = "start one (Debian: apt-get install docker.io), or set DOCKER_HOST, or --runtime apptainer"

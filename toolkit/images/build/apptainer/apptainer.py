@@ -29,8 +29,8 @@ from toolkit.images.build.buildlog import Results
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.guard import descendants
-from toolkit.images.build.host_mounts import ROOT, Loan, bind_option, secrets
-from toolkit.images.build.privilege import Way, may_mount, namespace_ids, way
+from toolkit.images.build.host_mounts import ROOT, HostConfig, bind_option, find_secrets
+from toolkit.images.build.privilege import BuildCommand, build_command, may_mount, namespace_ids
 from toolkit.images.build.reproducible import EPOCH
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe import library
@@ -58,7 +58,7 @@ _REPLACED = ("/tmp", "/dev/shm")  # what everybody may write to
 
 
 @dataclass
-class Outcome:
+class BuildOutcome:
     """Of a build that worked.
 
     Attributes:
@@ -91,7 +91,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
     wheels: Path | None = None,
-) -> Outcome:
+) -> BuildOutcome:
     """Build ``place.sif``; everything that is said on the way goes to ``log``.
 
     Args:
@@ -110,8 +110,8 @@ def build(
         NoSpaceError: a disk was full.
         NeedsInstallError, ForbiddenError: this machine or user cannot build.
     """
-    chosen = way()
-    loan = host.loan()
+    chosen = build_command()
+    loan = host.collect_host_config()
     found = steps(library.staged(resolved))
     names = [name for name, _ in found]
     details = {
@@ -126,10 +126,10 @@ def build(
         log,
         progress,
         expected=expected,
-        secret=secrets((*loan.files.values(), *host.proxies().values())),
+        secret=find_secrets((*loan.files.values(), *host.proxies().values())),
     )
     follower.begin("base")
-    lent = lend(loan, place.output / "host", wheels)
+    lent = write_host_config(loan, place.output / "host", wheels)
     mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
     arguments = [*mounts, *_temporary_arguments(place)]
     task = _Task(
@@ -145,7 +145,7 @@ def build(
     )
     _build(task, place, follower, steps=names, on_step=_calm_after_base(names))
     follower.end()
-    return Outcome(follower.reader.results, version(chosen), follower.seconds)
+    return BuildOutcome(follower.reader.results, program_version(chosen), follower.seconds)
 
 
 def build_base(
@@ -158,7 +158,7 @@ def build_base(
     cwd: Path | str = "/",
 ) -> None:
     """Build nothing but what an image begins as, so that layers can be put on it; arguments and errors as those of ``build``."""
-    chosen = way()
+    chosen = build_command()
     text = "\n".join(base.header()) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
     if base.setup():
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
@@ -184,9 +184,9 @@ def pack_archive(
     Who has no ids for a build has enough for this: no step changes an owner.
     """
     try:
-        chosen = way()
+        chosen = build_command()
     except ForbiddenError:
-        chosen = Way(shell.find_apptainer() or "apptainer")
+        chosen = BuildCommand(shell.find_apptainer() or "apptainer")
     task = _Task(
         chosen,
         base,
@@ -198,7 +198,7 @@ def pack_archive(
         cwd,
     )
     _build(task, place, follower)
-    return version(chosen)
+    return program_version(chosen)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class _Task:
         lent: what of the host the steps see.
     """
 
-    way: Way
+    way: BuildCommand
     base: Base
     definition: str
     target: Path
@@ -267,7 +267,7 @@ def _build(
         raise follower.error(code)
 
 
-def _privileges(chosen: Way, *, fenced: bool) -> tuple[str, ...]:
+def _privileges(chosen: BuildCommand, *, fenced: bool) -> tuple[str, ...]:
     """The options of a build by which it may change owners; behind the fence, a user is root already."""
     return chosen.options if may_mount() or not fenced else ()
 
@@ -312,12 +312,12 @@ def _calm_after_base(names: list[str]) -> Callable[[str, int], None]:
     return on_step
 
 
-def version(chosen: Way) -> str:
+def program_version(chosen: BuildCommand) -> str:
     """``apptainer 1.4.5``."""
-    return said_version(shell.run([chosen.program, "--version"], check=False, timeout=30).stdout)
+    return parse_version(shell.run([chosen.program, "--version"], check=False, timeout=30).stdout)
 
 
-def said_version(said: str) -> str:
+def parse_version(said: str) -> str:
     """The same, from what it says."""
     return said.replace(" version ", " ").strip()
 
@@ -326,7 +326,7 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     """What only a base by debootstrap needs: the mirror, which must not get into the image."""
     if not isinstance(base, Debootstrap):
         return []
-    real = host.debootstrap()
+    real = host.debootstrap_command()
     mirror = host.debian_mirror(base.release)
     directory = place.output / "bin"
     directory.mkdir()
@@ -346,7 +346,9 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     return ["--build-arg-file", str(place.output / "arguments")]
 
 
-def lend(loan: Loan, directory: Path, wheels: Path | None = None) -> tuple[Bind, ...]:
+def write_host_config(
+    loan: HostConfig, directory: Path, wheels: Path | None = None
+) -> tuple[Bind, ...]:
     """Put what the host lends into a new directory, to be seen at ``ROOT``, and what else is to be seen below that.
 
     The directory is open, but within one that only its owner can enter.
@@ -383,7 +385,7 @@ def _temporary_arguments(place: Workspace) -> list[str]:
     return options
 
 
-def _environment(place: Workspace, chosen: Way) -> dict[str, str]:
+def _environment(place: Workspace, chosen: BuildCommand) -> dict[str, str]:
     """Everything that Apptainer sees of our environment."""
     path = [
         str(place.output / "bin"),

@@ -50,7 +50,7 @@ class Note(Model, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
-class Kept(Model, frozen=True, kw_only=True):
+class CacheEntry(Model, frozen=True, kw_only=True):
     """A whole entry.
 
     Attributes:
@@ -73,7 +73,7 @@ class Cache:
     def path(self, kind: str, key: str) -> Path:
         return self.directory / kind / f"{key}{_ENDINGS[kind]}"
 
-    def find(self, kind: str, key: str) -> Kept | None:
+    def find(self, kind: str, key: str) -> CacheEntry | None:
         """The entry of a key, if it is there and whole; one that is not is removed."""
         if not self._note(kind, key).exists():
             return None
@@ -82,7 +82,7 @@ class Cache:
         ):  # between a file and its note, a build that keeps the same may be at work
             return self._find(kind, key)
 
-    def _find(self, kind: str, key: str) -> Kept | None:
+    def _find(self, kind: str, key: str) -> CacheEntry | None:
         path, note_path = self.path(kind, key), self._note(kind, key)
         try:
             note = from_json(note_path.read_text(encoding="utf-8"), Note)
@@ -92,16 +92,18 @@ class Cache:
             note_path.unlink(missing_ok=True)
             _discard(path)
             return None
-        return Kept(kind=kind, key=key, path=str(path), note=note, used=note_path.stat().st_mtime)
+        return CacheEntry(
+            kind=kind, key=key, path=str(path), note=note, used=note_path.stat().st_mtime
+        )
 
-    def use(self, kind: str, key: str) -> Kept | None:
+    def use(self, kind: str, key: str) -> CacheEntry | None:
         """``find``, and remember that it was of use."""
         found = self.find(kind, key)
         if found:
             self.touch(found)
         return found
 
-    def touch(self, kept: Kept) -> None:
+    def touch(self, kept: CacheEntry) -> None:
         """Remember that an entry was of use."""
         # It is being kept anew, or is another user's.
         with suppress(FileNotFoundError, PermissionError):
@@ -111,7 +113,7 @@ class Cache:
         """Return the size and the SHA-256 of a file, or of all files of a directory with their names."""
         return _weighed(path)
 
-    def is_undamaged(self, kept: Kept) -> bool:
+    def is_undamaged(self, kept: CacheEntry) -> bool:
         """Return whether an entry has the bytes that were kept: by hashing all of them."""
         try:
             return _weighed(Path(kept.path)) == (kept.note.size, kept.note.digest)
@@ -128,7 +130,7 @@ class Cache:
         facts: dict[str, str] | None = None,
         anew: bool = False,
         weighed: tuple[int, str] | None = None,
-    ) -> Kept:
+    ) -> CacheEntry:
         """Make a file or directory, which lies on the same file system, the entry of a key; the entry that there is then.
 
         Args:
@@ -154,7 +156,7 @@ class Cache:
                 facts=facts or {},
             )
             write_atomically(self._note(kind, key), to_json(note))
-            return Kept(
+            return CacheEntry(
                 kind=kind,
                 key=key,
                 path=str(target),
@@ -162,7 +164,7 @@ class Cache:
                 used=self._note(kind, key).stat().st_mtime,
             )
 
-    def entries(self) -> tuple[Kept, ...]:
+    def entries(self) -> tuple[CacheEntry, ...]:
         """Everything that is kept and whole, the one used last first."""
         keys = (
             (kind, path.name.removesuffix(".json"))
@@ -172,7 +174,7 @@ class Cache:
         found = (self.find(kind, key) for kind, key in keys)
         return tuple(sorted((one for one in found if one), key=lambda one: -one.used))
 
-    def drop(self, one: Kept) -> None:
+    def drop(self, one: CacheEntry) -> None:
         """Forget an entry."""
         self._note(one.kind, one.key).unlink(missing_ok=True)
         _discard(Path(one.path))

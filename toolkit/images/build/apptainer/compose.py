@@ -23,7 +23,7 @@ from pathlib import Path
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.cache import TABLES, Cache, Kept
+from toolkit.images.build.apptainer.cache import TABLES, Cache, CacheEntry
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import normalise, placed, text_of
 from toolkit.images.sif.squashfs import times
@@ -122,7 +122,7 @@ def _copied(source: int, start: int, target: int, end: int, length: int) -> int:
     return os.pwrite(target, os.pread(source, length, start), end)
 
 
-def system_of(path: str) -> tuple[int, Read]:
+def open_squashfs(path: str) -> tuple[int, Read]:
     """Where the squashfs of a SIF begins, and how to read it; a file that is a squashfs begins with it.
 
     Raises:
@@ -145,18 +145,18 @@ def labels_of(path: str) -> dict[str, str]:
     return identity.labels_of(text_of(Path(path), sif.metadata))
 
 
-def tables_of(path: str) -> Tables:
+def read_image_tables(path: str) -> Tables:
     """Read the tables of a SIF or a squashfs.
 
     Raises:
         MalformedInputError: it cannot be built upon; says why.
     """
-    _, read = system_of(path)
+    _, read = open_squashfs(path)
     with placed(path, "nothing can be put on this file system: "):
         return read_tables(read)
 
 
-def settle(path: Path, since: int, time: int) -> None:
+def normalize_times(path: Path, since: int, time: int) -> None:
     """Make a SIF that was just packed, or a squashfs, the same as one that is packed of the same contents at another time.
 
     Args:
@@ -166,8 +166,8 @@ def settle(path: Path, since: int, time: int) -> None:
     Raises:
         BuildError: its tables cannot be read.
     """
-    offset, _ = system_of(str(path))
-    tables = tables_of(str(path))
+    offset, _ = open_squashfs(str(path))
+    tables = read_image_tables(str(path))
     times.settle(tables, since, time)
     handle = os.open(path, os.O_RDWR)
     try:
@@ -179,7 +179,9 @@ def settle(path: Path, since: int, time: int) -> None:
         normalise(path, time)
 
 
-def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> Tables:
+def graft_layers(
+    cache: Cache, base: CacheEntry, layers: Sequence[CacheEntry], scratch: Path
+) -> Tables:
     """The tables of a base with layers on it; those of what was there before are remembered.
 
     Args:
@@ -192,18 +194,18 @@ def grafted(cache: Cache, base: Kept, layers: Sequence[Kept], scratch: Path) -> 
         ((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))),
         (0, None),
     )
-    tables = tables or tables_of(base.path)
+    tables = tables or read_image_tables(base.path)
     for number in range(count, len(layers)):
         before = len(tables.export)
-        put_on(tables, layers[number].path)
+        graft_file(tables, layers[number].path)
         if len(tables.export) - before > _WORTH_IT:
             _remember(cache, keys[number + 1], tables, scratch / "tail", layers[number].note.about)
     return tables
 
 
-def data_of(path: str) -> tuple[str, int, int]:
+def data_range(path: str) -> tuple[str, int, int]:
     """Where the data of a SIF's base, or of a layer, begin and end in their file: for ``Copier.append``."""
-    offset, read = system_of(path)
+    offset, read = open_squashfs(path)
     with placed(path):
         head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
         if not SUPERBLOCK_SIZE <= head.inode_table <= read.size:
@@ -211,9 +213,9 @@ def data_of(path: str) -> tuple[str, int, int]:
     return path, offset + (SUPERBLOCK_SIZE if offset == 0 else 0), offset + head.inode_table
 
 
-def put_on(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
+def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
     """Graft the layer of a file; ``only_adds`` as for ``graft``."""
-    above = tables_of(layer)
+    above = read_image_tables(layer)
     with placed(layer, "a layer cannot be put on the base: "):
         graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from toolkit.images.build.apptainer.cache import BASES, LAYERS, WHEELS, Cache, Kept
-from toolkit.images.build.wanted import locked_hash
+from toolkit.images.build.apptainer.cache import BASES, LAYERS, WHEELS, Cache, CacheEntry
+from toolkit.images.build.wanted import hash_lock
 from toolkit.images.recipe.chain import Chain
 from toolkit.model.image import Layer
 from toolkit.model.lock import Lock
@@ -39,14 +39,14 @@ class Entries:
         self, cache: Cache, chain: Chain, lock: Lock | None = None, *, fresh: bool = False
     ) -> None:
         self.cache, self.chain, self.lock, self.fresh = cache, chain, lock, fresh
-        self.used: list[Kept] = []
+        self.used: list[CacheEntry] = []
         self.unequal: list[str] = []
         self.products = ""
-        self._lock_hash = locked_hash(lock)
-        self._checks: list[tuple[Kept, Future[bool]]] = []
+        self._lock_hash = hash_lock(lock)
+        self._checks: list[tuple[CacheEntry, Future[bool]]] = []
         self._beside = ThreadPoolExecutor(1)
 
-    def next_kept(self) -> Kept | None:
+    def next_kept(self) -> CacheEntry | None:
         """Take the entry that comes next, if there is one that may be used."""
         if self.fresh:
             return None
@@ -60,7 +60,7 @@ class Entries:
                 return found
         return None
 
-    def keep_next(self, made: Path, facts: dict[str, str] | None = None) -> Kept:
+    def keep_next(self, made: Path, facts: dict[str, str] | None = None) -> CacheEntry:
         """Keep what was made for the place that comes next, and take it."""
         kind, name, key = self._next()
         weighed = self.cache.weighed(made)
@@ -79,7 +79,7 @@ class Entries:
         link = self.chain.links[len(self.used) - 1]
         return LAYERS, link.name, link.key
 
-    def _take(self, kept: Kept) -> None:
+    def _take(self, kept: CacheEntry) -> None:
         expected = self._locked_digest()
         if expected and kept.note.digest != expected:
             self.unequal.append(self.name)
@@ -130,7 +130,7 @@ class Entries:
             self.cache.find(WHEELS, key) for key, _ in self._product_candidates()
         )
 
-    def kept_products(self) -> Kept | None:
+    def kept_products(self) -> CacheEntry | None:
         """Take what was compiled before on these very layers; also where everything else is built afresh."""
         for key, digest in self._product_candidates():
             found = self.cache.find(WHEELS, key)
@@ -144,7 +144,7 @@ class Entries:
                 return found
         return None
 
-    def keep_products(self, made: Path) -> Kept:
+    def keep_products(self, made: Path) -> CacheEntry:
         """Keep what the build stage made."""
         key = self._product_key() if self.lock else self.chain.products_key
         kept = self.cache.keep(
@@ -170,7 +170,7 @@ class Entries:
     def _product_key(self) -> str:
         return _joined(self.chain.products_key, self._lock_hash)
 
-    def _check_beside(self, kept: Kept) -> None:
+    def _check_beside(self, kept: CacheEntry) -> None:
         self._checks.append((kept, self._beside.submit(self.cache.is_undamaged, kept)))
 
     def check(self) -> None:

@@ -12,11 +12,15 @@ import msgspec
 from toolkit.errors import ImageMissingError
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.apptainer.apptainer import COMPRESSION
-from toolkit.images.build.apptainer.namespaces import NotHereError, done, prove
+from toolkit.images.build.apptainer.namespaces import (
+    LayersUnavailableError,
+    run_image_checks,
+    run_sandbox,
+)
 from toolkit.images.build.apptainer.work import Lower, Work
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.mutex import held
-from toolkit.images.build.privilege import way
+from toolkit.images.build.mutex import hold_image
+from toolkit.images.build.privilege import build_command
 from toolkit.images.build.workspace import workspace
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.file import text_of
@@ -49,7 +53,10 @@ def flatten(image: str, progress: Progress) -> Flattened:
             next_step="toolkit image list",
         )
     log = directory / f"{found.name}.failed.log"
-    with held(directory, found.name, wait=True, progress=progress), workspace(directory) as place:
+    with (
+        hold_image(directory, found.name, wait=True, progress=progress),
+        workspace(directory) as place,
+    ):
         follower = Follower(
             found.name,
             {"pack": "without what nobody sees", "checks": "run the image's checks"},
@@ -57,7 +64,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
             progress,
         )
         packed = place.output / "flat.sqfs"
-        offset, _ = compose.system_of(found.path)
+        offset, _ = compose.open_squashfs(found.path)
         scratch = place.scratch / "flat"
         scratch.mkdir()
         follower.begin("pack")
@@ -69,8 +76,8 @@ def flatten(image: str, progress: Progress) -> Flattened:
             packing=("-noappend", "-no-progress", "-quiet", *COMPRESSION),
         )
         try:
-            code = done(work, place, follower)
-        except NotHereError as error:
+            code = run_sandbox(work, place, follower)
+        except LayersUnavailableError as error:
             raise ImageMissingError(
                 f"it cannot be unpacked here: {error}",
                 next_step=f"toolkit image build --flat --force {image}",
@@ -79,7 +86,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
             raise follower.error(code)
         sif_id = _written(path, packed, place.sif)
         follower.begin("checks")
-        if (code := prove(way().program, place, follower)) != 0:
+        if (code := run_image_checks(build_command().program, place, follower)) != 0:
             raise follower.error(code)
         follower.end()
         manifest = msgspec.structs.replace(

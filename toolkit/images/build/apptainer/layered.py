@@ -27,22 +27,24 @@ from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.apptainer.apptainer import (
     COMPRESSION,
     SYSTEM_PATH,
-    Outcome,
+    BuildOutcome,
     build_base,
-    lend,
-    said_version,
+    parse_version,
+    write_host_config,
 )
-from toolkit.images.build.apptainer.cache import Cache, Kept
+from toolkit.images.build.apptainer.cache import Cache, CacheEntry
 from toolkit.images.build.apptainer.entries import Entries
-from toolkit.images.build.apptainer.namespaces import NotHereError as NotHereError
-from toolkit.images.build.apptainer.namespaces import done, prove
-from toolkit.images.build.apptainer.tasks import SCRIPTS, Plan, plan, takes_products
+from toolkit.images.build.apptainer.namespaces import (
+    LayersUnavailableError as LayersUnavailableError,
+)
+from toolkit.images.build.apptainer.namespaces import run_image_checks, run_sandbox
+from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
 from toolkit.images.build.apptainer.work import PACKED, WHOLE, Bind, Lower, Work
-from toolkit.images.build.collect import contents
+from toolkit.images.build.collect import read_contents
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.host_mounts import ROOT, Loan, secrets
-from toolkit.images.build.privilege import way
+from toolkit.images.build.host_mounts import ROOT, HostConfig, find_secrets
+from toolkit.images.build.privilege import build_command
 from toolkit.images.build.remove import remove
 from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
 from toolkit.images.build.workspace import Workspace
@@ -68,7 +70,7 @@ _PACK = (
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedBuild:
     """What a locked build knows besides the recipe.
 
     Attributes:
@@ -76,7 +78,7 @@ class Locked:
     """
 
     lock: Lock
-    bring: Callable[[], Loan]
+    bring: Callable[[], HostConfig]
 
 
 def build(
@@ -91,8 +93,8 @@ def build(
     login: Mapping[str, str] | None = None,
     cwd: Path | str = "/",
     fresh: bool = False,
-    locked: Locked | None = None,
-) -> Outcome:
+    locked: LockedBuild | None = None,
+) -> BuildOutcome:
     """Build ``place.sif`` as ``apptainer.build`` does, and with its errors, but only what has changed.
 
     Args:
@@ -102,7 +104,7 @@ def build(
         locked: build exactly what a lock says.
 
     Raises:
-        NotHereError: it has to be built flat; nothing has been done.
+        LayersUnavailableError: it has to be built flat; nothing has been done.
         DamagedError: something that was kept was damaged; it is gone, and the next build makes it again.
     """
     build = _Layered(name, chain, definition, place, log, progress, expected, fresh, locked)
@@ -135,9 +137,9 @@ class _Layered:
         progress: Progress,
         expected: Mapping[str, float],
         fresh: bool,
-        locked: Locked | None,
+        locked: LockedBuild | None,
     ) -> None:
-        self.way = way()
+        self.way = build_command()
         require_programs()
         self.chain, self.definition, self.place, self.locked = chain, definition, place, locked
         self.entries = Entries(
@@ -149,7 +151,9 @@ class _Layered:
             "pack": "into one file",
             "checks": "run the image's checks",
         }
-        secret = secrets((*host.loan().files.values(), *host.proxies().values()))
+        secret = find_secrets(
+            (*host.collect_host_config().files.values(), *host.proxies().values())
+        )
         self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
         self.builder = ""
         self._said = shell.start(
@@ -160,9 +164,9 @@ class _Layered:
         self.contents: Contents | None = None
         threading.Thread(target=_import_what_is_slow, daemon=True).start()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> BuildOutcome:
         """What has been built."""
-        return Outcome(
+        return BuildOutcome(
             self.follower.reader.results,
             self.builder,
             self.follower.seconds,
@@ -180,15 +184,15 @@ class _Layered:
             self._keep("base")
         else:
             self.follower.begin("base")
-            done(
+            run_sandbox(
                 Work(directory=str(self._directory("probe"))), self.place, self.follower
             )  # before it takes long
             made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
-            compose.settle(made, began, EPOCH)
+            compose.normalize_times(made, began, EPOCH)
             found = self.entries.keep_next(made, compose.labels_of(str(made)))
         self.copier = compose.Copier(self.place.sif)
-        self.copier.append(*compose.data_of(found.path))
+        self.copier.append(*compose.data_range(found.path))
 
     def _keep(self, step: str) -> None:
         self.follower.kept(step)
@@ -203,14 +207,14 @@ class _Layered:
                 break
             self._keep(name)
             self.copy(found)
-        if takes_products(self.chain, len(self.layers)) and self.entries.may_have_products():
+        if needs_products(self.chain, len(self.layers)) and self.entries.may_have_products():
             self._run(
                 until=len(self.chain.common)
             )  # only then it is known whether what was compiled is of use
         self._run(until=len(self.chain.links))
 
     @property
-    def layers(self) -> list[Kept]:
+    def layers(self) -> list[CacheEntry]:
         """The layers that there are."""
         return self.entries.used[1:]
 
@@ -221,12 +225,12 @@ class _Layered:
         kept = len(self.layers)
         compiled = (
             self._products()
-            if until > len(self.chain.common) and takes_products(self.chain, kept)
+            if until > len(self.chain.common) and needs_products(self.chain, kept)
             else None
         )
         products = compiled.path if compiled else str(self._made(f"products-{until}"))
         made = str(self._made(f"layers-{until}"))
-        todo = plan(
+        todo = plan_tasks(
             self.chain,
             kept,
             directory=made,
@@ -235,12 +239,12 @@ class _Layered:
             until=until,
         )
         taker = _Made(self, todo, Path(products))
-        code = done(self._work(todo, until), self.place, self.follower, taker.take)
+        code = run_sandbox(self._work(todo, until), self.place, self.follower, taker.take)
         taker.take()
         if code != 0:
             raise self.follower.error(code)
 
-    def _products(self) -> Kept | None:
+    def _products(self) -> CacheEntry | None:
         """What was compiled before, if it was on the very layers that are there now."""
         if len(self.layers) < len(self.chain.common):
             return None  # a step that runs again may bring another version of what it is compiled against
@@ -259,29 +263,32 @@ class _Layered:
         path.mkdir()
         return path
 
-    def copy(self, layer: Kept) -> None:
+    def copy(self, layer: CacheEntry) -> None:
         """Copy the data of a layer to the image."""
         assert self.copier
-        self.copier.append(*compose.data_of(layer.path))
+        self.copier.append(*compose.data_range(layer.path))
 
     @cached_property
     def _lent(self) -> tuple[Bind, ...]:
         """What the host lends to steps, and their scripts."""
-        lent = lend(self.locked.bring() if self.locked else host.loan(), self.place.output / "host")
+        lent = write_host_config(
+            self.locked.bring() if self.locked else host.collect_host_config(),
+            self.place.output / "host",
+        )
         scripts = self._made(f"host/{SCRIPTS}")
         byte_code = "\n".join((*self.chain.prelude, _BYTE_CODE)) + "\n"
         for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
             (scripts / name).write_text(text, encoding="utf-8")
         return (*_machine_binds(), *self._temporary(), *lent)
 
-    def _work(self, todo: Plan, until: int) -> Work:
+    def _work(self, todo: TaskPlan, until: int) -> Work:
         """What the sandbox is told."""
         binds, scripts = self._lent, self.place.output / "host" / SCRIPTS
         for name, text in todo.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
         base, *layers = self.entries.used
         lowers = [
-            Lower(path=base.path, offset=compose.system_of(base.path)[0]),
+            Lower(path=base.path, offset=compose.open_squashfs(base.path)[0]),
             *(Lower(path=one.path, offset=0) for one in layers),
         ]
         return Work(
@@ -313,8 +320,8 @@ class _Layered:
         assert self.copier
         self.follower.begin("pack")
         base = self.entries.used[0]
-        tables = compose.grafted(self.entries.cache, base, self.layers, self.place.output)
-        self.builder = said_version(self._said.communicate()[0])
+        tables = compose.graft_layers(self.entries.cache, base, self.layers, self.place.output)
+        self.builder = parse_version(self._said.communicate()[0])
         now = (
             datetime.fromtimestamp(self.locked.lock.epoch, timezone.utc)
             if self.locked
@@ -327,8 +334,8 @@ class _Layered:
         directory.mkdir(mode=0o755)
         metadata = identity.write(directory, self.definition, said, self.chain.files)
         shell.run(["mksquashfs", directory, layer, *_PACK, "-all-root"])
-        compose.put_on(tables, str(layer), only_adds=True)
-        self.copier.append(*compose.data_of(str(layer)))
+        compose.graft_file(tables, str(layer), only_adds=True)
+        self.copier.append(*compose.data_range(str(layer)))
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
         self.entries.check()
 
@@ -338,7 +345,7 @@ class _Layered:
         beside = [threading.Thread(target=work, daemon=True) for work in (self._ask, self._tidy)]
         for thread in beside:
             thread.start()
-        code = prove(self.way.program, self.place, self.follower)
+        code = run_image_checks(self.way.program, self.place, self.follower)
         for thread in beside:
             thread.join()
         if code != 0:
@@ -346,7 +353,7 @@ class _Layered:
 
     def _ask(self) -> None:
         with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
-            self.contents = contents(str(self.place.sif))
+            self.contents = read_contents(str(self.place.sif))
 
     def _tidy(self) -> None:
         """What the steps wrote is in the image now."""
@@ -366,7 +373,7 @@ class _Made:
     """What is being made. It is kept as soon as it is whole, so that a build that fails or is killed later has not been in vain."""
 
     build: _Layered
-    todo: Plan
+    todo: TaskPlan
     products: Path
     taken: int = 0
     compiled: bool = False

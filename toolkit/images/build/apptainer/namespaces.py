@@ -19,11 +19,11 @@ from toolkit.images.store.settings import VARIABLES
 from toolkit.model.base import to_json
 
 
-class NotHereError(Exception):
+class LayersUnavailableError(Exception):
     """This machine does not let this user mount what layers need; says why."""
 
 
-def done(
+def run_sandbox(
     work: Work, place: Workspace, follower: Follower, on_line: Callable[[str], object] | None = None
 ) -> int:
     """Have it done; the exit code of the first step that failed, or 0.
@@ -50,13 +50,13 @@ def done(
     )
     if code == CANNOT:
         follower.give_up()
-        raise NotHereError(
+        raise LayersUnavailableError(
             "; ".join(line.removeprefix("toolkit: ") for line in follower.reader.tail)
         )
     return code
 
 
-def prove(program: str, place: Workspace, follower: Follower) -> int:
+def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
     """Run what ``place.sif`` carries to prove itself, as users run it and with nothing of this machine; its exit code."""
     command = [
         program,

@@ -14,7 +14,7 @@ SCRIPTS = "steps"  # below what is lent to a build
 
 
 @dataclass
-class Plan:
+class TaskPlan:
     """Tasks, and what becomes of them.
 
     Attributes:
@@ -30,12 +30,12 @@ class Plan:
     compiles: bool = False
 
 
-def takes_products(chain: Chain, kept: int) -> bool:
+def needs_products(chain: Chain, kept: int) -> bool:
     """Whether a step that is still to run takes something from the build stage."""
     return any(link.products for link in chain.links[kept:])
 
 
-def plan(
+def plan_tasks(
     chain: Chain,
     kept: int,
     *,
@@ -43,7 +43,7 @@ def plan(
     products: str,
     compiled: bool,
     until: int | None = None,
-) -> Plan:
+) -> TaskPlan:
     """What is to be done.
 
     Args:
@@ -52,12 +52,12 @@ def plan(
         products: the directory of what the build stage makes; there already, and full where it is ``compiled``.
         until: how many of the image's first steps there shall be; all by default.
     """
-    made = Plan()
+    made = TaskPlan()
     common, end = len(chain.common), len(chain.links) if until is None else until
     stack = [f"l{number}" for number in range(kept + 1)]  # the base, and what is kept
     for link in chain.links[kept:common]:
         _add(made, link, stack, layer=directory)
-    if end > common and takes_products(chain, kept) and not compiled:
+    if end > common and needs_products(chain, kept) and not compiled:
         made.compiles = True
         aside = stack[: common + 1]
         for link in chain.build:
@@ -68,7 +68,7 @@ def plan(
 
 
 def _add(
-    made: Plan,
+    made: TaskPlan,
     link: Link,
     stack: list[str],
     *,

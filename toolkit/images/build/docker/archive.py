@@ -127,7 +127,7 @@ def _decoded(archive: Path, name: str, model: type[_AnyStruct]) -> _AnyStruct:
         ) from None
 
 
-def archive_of(
+def write_docker_archive(
     tree: Path, target: Path, name: str, config: dict[str, Any], architecture: str, created: str
 ) -> None:
     """Write an archive with one image of one layer.

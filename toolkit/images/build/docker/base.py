@@ -17,9 +17,9 @@ from toolkit.errors import (
     MalformedInputError,
 )
 from toolkit.images.build import host_config as host
-from toolkit.images.build.docker.archive import archive_of, as_docker_archive
+from toolkit.images.build.docker.archive import as_docker_archive, write_docker_archive
 from toolkit.images.build.docker.engine import Engine
-from toolkit.images.build.fetched import Fetched
+from toolkit.images.build.fetched import ResolvedBase
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
@@ -44,8 +44,8 @@ find var/log -type f -delete
 """
 
 
-def provide(
-    engine: Engine, base: Base, found: Fetched | None, place: Workspace, follower: Follower
+def prepare_base(
+    engine: Engine, base: Base, found: ResolvedBase | None, place: Workspace, follower: Follower
 ) -> str:
     """Make the base of a recipe be there; what the engine calls exactly this one.
 
@@ -84,7 +84,7 @@ def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follo
             "Labels": {"toolkit.base": f"debian {base.release}"},
         }
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        archive_of(tree, archive, name, config, _architecture(), now)
+        write_docker_archive(tree, archive, name, config, _architecture(), now)
         tree.unlink()
         _load(engine, archive)
         archive.unlink()
@@ -111,7 +111,7 @@ def _architecture() -> str:
 
 
 def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
-    program = shell_words(host.debootstrap())
+    program = shell_words(host.debootstrap_command())
     if os.geteuid() != 0:
         raise ForbiddenError(
             f"the engine has no debian {base.release} of ours yet, and only root can make it",

@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.build.docker import lend as docker_lend
-from toolkit.images.build.docker.clients import Order, proxies
+from toolkit.images.build.docker.clients import BuildRequest, proxies
 from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.log import Reader
 
@@ -33,15 +33,15 @@ class DockerClient:
         """None: BuildKit takes proxies as arguments without keeping them."""
         return {}
 
-    def lent(self, dockerfile: str) -> str:
-        return docker_lend.lent(dockerfile)
+    def add_mounts(self, dockerfile: str) -> str:
+        return docker_lend.add_mounts(dockerfile)
 
     def base(self, engine: Engine, name: str) -> str:
         """The name: it builds from no id."""
         del engine
         return name
 
-    def command(self, engine: Engine, order: Order) -> list[str]:
+    def command(self, engine: Engine, order: BuildRequest) -> list[str]:
         del engine
         # The values are taken from the environment.
         arguments = [word for name in proxies(_direct(order)) for word in ("--build-arg", name)]
@@ -54,7 +54,7 @@ class DockerClient:
             str(order.context),
         ]
 
-    def environment(self, engine: Engine, order: Order) -> dict[str, str]:
+    def environment(self, engine: Engine, order: BuildRequest) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         settings = {
             "DOCKER_BUILDKIT": "1",
@@ -65,7 +65,7 @@ class DockerClient:
         return {**kept, **proxies(_direct(order)), **settings, "DOCKER_HOST": engine.address}
 
 
-def _direct(order: Order) -> str:
+def _direct(order: BuildRequest) -> str:
     """What is served here is not fetched through a proxy."""
     return "127.0.0.1" if order.lends.hidden else ""
 

@@ -9,11 +9,11 @@ from typing import Literal, Protocol
 
 from toolkit.images.build import host_config as host
 from toolkit.images.build.docker.engine import Engine
-from toolkit.images.build.docker.lend import Lending
+from toolkit.images.build.docker.lend import MountedSecrets
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildRequest:
     """One build that a client is asked for.
 
     Attributes:
@@ -28,7 +28,7 @@ class Order:
     context: Path
     base: str
     result: Path
-    lends: Lending
+    lends: MountedSecrets
     target: str = ""
     fresh: bool = False
 
@@ -84,16 +84,16 @@ class Client(Protocol):
     def variables(self) -> dict[str, str]:
         """The variables of this machine that steps get as a file, since in any other way somebody would write them down."""
 
-    def lent(self, dockerfile: str) -> str:
+    def add_mounts(self, dockerfile: str) -> str:
         """The Dockerfile whose steps see what is lent."""
 
     def base(self, engine: Engine, name: str) -> str:
         """What it calls an image that the engine has under this name."""
 
-    def command(self, engine: Engine, order: Order) -> list[str]:
+    def command(self, engine: Engine, order: BuildRequest) -> list[str]:
         """Its command line."""
 
-    def environment(self, engine: Engine, order: Order) -> dict[str, str]:
+    def environment(self, engine: Engine, order: BuildRequest) -> dict[str, str]:
         """All variables that it sees: the user's, for its own settings, but for what could send the build to another engine."""
 
 

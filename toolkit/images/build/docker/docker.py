@@ -28,18 +28,18 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.images.build import host_config as host
-from toolkit.images.build.apptainer.apptainer import Outcome
+from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.docker import base as docker_base
 from toolkit.images.build.docker import client as docker_client
 from toolkit.images.build.docker import podman_client
 from toolkit.images.build.docker import stages as docker_stages
-from toolkit.images.build.docker.clients import Client, Log, Order
+from toolkit.images.build.docker.clients import BuildRequest, Client, Log
 from toolkit.images.build.docker.convert import convert
-from toolkit.images.build.docker.engine import Engine, engine
-from toolkit.images.build.docker.lend import WHEELS, lending
-from toolkit.images.build.fetched import Fetched
+from toolkit.images.build.docker.engine import Engine, find_engine
+from toolkit.images.build.docker.lend import WHEELS, mount_host_config
+from toolkit.images.build.fetched import ResolvedBase
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.host_mounts import secrets
+from toolkit.images.build.host_mounts import find_secrets
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.resolve import Resolved
@@ -57,10 +57,10 @@ def build(
     progress: Progress,
     expected: Mapping[str, float],
     *,
-    base: Fetched | None = None,
+    base: ResolvedBase | None = None,
     wheels: Path | None = None,
     fresh: bool = False,
-) -> Outcome:
+) -> BuildOutcome:
     """Build the image by Docker, and ``place.sif`` from it; everything that is said on the way goes to ``log``.
 
     Args:
@@ -81,12 +81,12 @@ def build(
         ConfigError, UnknownImageError, CommandFailedError: of the base.
     """
     _require_apptainer()
-    found = engine()
-    client = client_of(found)
+    found = find_engine()
+    client = find_client(found)
     _require_space(found, client, resolved)
     _say_what_cannot_be_ended(found, client, progress)
-    loan = host.loan()
-    with lending(
+    loan = host.collect_host_config()
+    with mount_host_config(
         loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)
     ) as lends:
         details = {
@@ -95,24 +95,26 @@ def build(
             "checks": "run the image's checks",
             "pack": "into one file",
         }
-        hidden = (*lends.hidden, *secrets((*loan.files.values(), *host.proxies().values())))
+        hidden = (*lends.hidden, *find_secrets((*loan.files.values(), *host.proxies().values())))
         follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
         follower.begin("base")
-        name = docker_base.provide(found, resolved.base, base, place, follower)
+        name = docker_base.prepare_base(found, resolved.base, base, place, follower)
         run = Build(resolved.name, found, client, place, follower, details, client.reader())
-        order = Order(
+        order = BuildRequest(
             _context(place, wheels),
             client.base(found, name),
             place.output / "image.id",
             lends,
             fresh=fresh,
         )
-        image = run.image(client.lent(definition), order)
+        image = run.image(client.add_mounts(definition), order)
     follower.begin("convert")
     packer = convert(found, image, resolved, place, follower)
     follower.end()
     _name(found, image, resolved.name)
-    return Outcome(follower.reader.results, f"{found}, {packer}", follower.seconds, tuple(run.kept))
+    return BuildOutcome(
+        follower.reader.results, f"{found}, {packer}", follower.seconds, tuple(run.kept)
+    )
 
 
 def _require_apptainer() -> None:
@@ -124,7 +126,7 @@ def _require_apptainer() -> None:
         )
 
 
-def client_of(found: Engine) -> Client:
+def find_client(found: Engine) -> Client:
     """The program that asks this engine to build.
 
     Raises:
@@ -201,14 +203,16 @@ class Build:
     reader: Log
     kept: list[str] = field(default_factory=list)
 
-    def image(self, dockerfile: str, order: Order) -> str:
+    def image(self, dockerfile: str, order: BuildRequest) -> str:
         """Let the engine build what is ordered; the id of the image."""
-        while self.client.apart and (stage := docker_stages.mounted(dockerfile)):
+        while self.client.apart and (stage := docker_stages.first_mounted_stage(dockerfile)):
             image = self._run(dockerfile, replace(order, target=stage))
-            dockerfile = docker_stages.instead(dockerfile, stage, image.removeprefix("sha256:"))
+            dockerfile = docker_stages.replace_stage(
+                dockerfile, stage, image.removeprefix("sha256:")
+            )
         return self._run(dockerfile, order)
 
-    def _run(self, dockerfile: str, order: Order) -> str:
+    def _run(self, dockerfile: str, order: BuildRequest) -> str:
         (order.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
         order.result.unlink(missing_ok=True)
         command, environment = (
@@ -258,7 +262,7 @@ def _answers(found: Engine) -> bool:
         return False
 
 
-def image_name(recipe: str) -> str:
+def engine_image_name(recipe: str) -> str:
     """What the engine calls the image of a recipe: its grammar has no capitals and no plus sign."""
     return "toolkit/" + re.sub(
         r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower())
@@ -269,7 +273,7 @@ def _name(found: Engine, image: str, recipe: str) -> None:
     from docker.errors import DockerException
 
     try:
-        found.client.images.get(image).tag(found.own(image_name(recipe)), "latest")
+        found.client.images.get(image).tag(found.own(engine_image_name(recipe)), "latest")
     except (DockerException, OSError) as error:
         raise CommandFailedError(
             f"{found} did not give the image its name: {error}", place=found.address

@@ -59,7 +59,7 @@ class Engine:
         return f"localhost/{name}" if self.is_podman else name
 
 
-def engine() -> Engine:
+def find_engine() -> Engine:
     """The engine that the user's settings name, else the first that answers at a usual place.
 
     Raises:

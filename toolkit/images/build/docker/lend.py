@@ -29,7 +29,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Loan
+from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, HostConfig
 from toolkit.images.lockfile.apply import PREFERENCES, QUESTION
 from toolkit.quoting import shell
 
@@ -48,7 +48,7 @@ _FROM = re.compile(r"^FROM ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Form:
+class MountForm:
     """How steps are given what is lent.
 
     Attributes:
@@ -65,10 +65,10 @@ def secret_mount(name: str) -> str:
     return f"type=secret,id={name},target={ROOT}/{name},mode=0444"
 
 
-BUILDKIT = Form((f"type=tmpfs,target={ROOT}", *map(secret_mount, SECRETS)))
+BUILDKIT = MountForm((f"type=tmpfs,target={ROOT}", *map(secret_mount, SECRETS)))
 
 
-def lent(dockerfile: str, form: Form = BUILDKIT) -> str:
+def add_mounts(dockerfile: str, form: MountForm = BUILDKIT) -> str:
     """A Dockerfile whose steps see what is lent, and say everything on one stream, so that commands and what they print keep their order.
 
     Args:
@@ -91,7 +91,7 @@ def lent(dockerfile: str, form: Form = BUILDKIT) -> str:
 
 
 @dataclass(frozen=True)
-class Lending:
+class MountedSecrets:
     """What is lent to one build.
 
     Attributes:
@@ -112,14 +112,14 @@ class Lending:
 
 
 @contextmanager
-def lending(
-    loan: Loan,
+def mount_host_config(
+    loan: HostConfig,
     directory: Path,
     *,
     mirror: str = "",
     release: str = "",
     variables: Mapping[str, str] | None = None,
-) -> Iterator[Lending]:
+) -> Iterator[MountedSecrets]:
     """Put what the host lends where the engine's client takes it from, and serve its directories meanwhile.
 
     Args:
@@ -153,7 +153,7 @@ def lending(
             files[name] = directory / name
             files[name].write_text(text, encoding="utf-8")
         known = {name: path for name, path in files.items() if name in (*SECRETS, VARIABLES)}
-        yield Lending(known, (address.rpartition("/")[2],) if address else ())
+        yield MountedSecrets(known, (address.rpartition("/")[2],) if address else ())
 
 
 def _served_text(text: str, directories: dict[str, Path], address: str) -> str:

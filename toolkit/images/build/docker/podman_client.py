@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.build.docker.clients import Order, proxies
+from toolkit.images.build.docker.clients import BuildRequest, proxies
 from toolkit.images.build.docker.engine import Engine
-from toolkit.images.build.docker.lend import SECRETS, VARIABLES, Form, lent, secret_mount
+from toolkit.images.build.docker.lend import SECRETS, VARIABLES, MountForm, add_mounts, secret_mount
 from toolkit.images.build.docker.podman_log import Reader
 from toolkit.images.build.host_mounts import ROOT
 
@@ -42,7 +42,7 @@ _KEPT = (
     "SSH_AUTH_SOCK",
 )
 _READ = f"[ ! -f {ROOT}/{VARIABLES} ] || . {ROOT}/{VARIABLES}"
-_FORM = Form(tuple(map(secret_mount, (*SECRETS, VARIABLES))), f"{_READ}; exec 2>&1")
+_FORM = MountForm(tuple(map(secret_mount, (*SECRETS, VARIABLES))), f"{_READ}; exec 2>&1")
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class PodmanClient:
             {**found, "no_proxy": found.get("no_proxy", found.get("NO_PROXY", ""))} if found else {}
         )
 
-    def lent(self, dockerfile: str) -> str:
-        return lent(dockerfile, _FORM)
+    def add_mounts(self, dockerfile: str) -> str:
+        return add_mounts(dockerfile, _FORM)
 
     def base(self, engine: Engine, name: str) -> str:
         """The id."""
         return str(engine.client.images.get(name).id)
 
-    def command(self, engine: Engine, order: Order) -> list[str]:
+    def command(self, engine: Engine, order: BuildRequest) -> list[str]:
         words = [
             self.program,
             "--remote",
@@ -85,7 +85,7 @@ class PodmanClient:
         ]
         return [*words, "--build-arg", "no_proxy", *order.options(), str(order.context)]
 
-    def environment(self, engine: Engine, order: Order) -> dict[str, str]:
+    def environment(self, engine: Engine, order: BuildRequest) -> dict[str, str]:
         del engine, order
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         return {**kept, "LC_ALL": "C.UTF-8", "no_proxy": self.mark}

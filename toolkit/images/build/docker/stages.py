@@ -8,7 +8,7 @@ _FROM = re.compile(r"^FROM \S+(?: AS (?P<name>\S+))?", re.MULTILINE)
 _MOUNTED = re.compile(r"(?<=--mount=type=bind,from=)[^,\s]+")
 
 
-def mounted(dockerfile: str) -> str:
+def first_mounted_stage(dockerfile: str) -> str:
     """The first stage whose files a step of another stage mounts; empty: there is none."""
     names = set(_MOUNTED.findall(dockerfile))
     return next(
@@ -16,7 +16,7 @@ def mounted(dockerfile: str) -> str:
     )
 
 
-def instead(dockerfile: str, stage: str, image: str) -> str:
+def replace_stage(dockerfile: str, stage: str, image: str) -> str:
     """The Dockerfile without a stage, whose files are mounted from an image."""
     begins = [found.start() for found in _FROM.finditer(dockerfile)]
     ends = [*begins[1:], len(dockerfile)]
