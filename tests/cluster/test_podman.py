@@ -20,12 +20,12 @@ from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import BuildRequest
-from toolkit.images.build.docker.engine import find_engine
 from toolkit.images.build.docker.lend import MountedSecrets
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.store.labels import labels
 from toolkit.progress import Silent
+from toolkit.runtimes.discover.docker_engine import find_engine
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
 

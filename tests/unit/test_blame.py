@@ -9,7 +9,7 @@ import pytest
 from toolkit.explain.matcher import entries_of, explain
 from toolkit.explain.model import Evidence
 from toolkit.explain.rulebook import rules
-from toolkit.launchers.common import failed
+from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.report import ErrorRecord, Report
 from toolkit.model.run import Failure
 from toolkit.runs import blame
@@ -228,7 +228,11 @@ def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
 
 
 def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() -> None:
-    reported = [failed(143, 0, "nid001"), failed(1, 1, "nid001"), failed(139, 2, "nid002")]
+    reported = [
+        rank_failure(143, 0, "nid001"),
+        rank_failure(1, 1, "nid001"),
+        rank_failure(139, 2, "nid002"),
+    ]
     found = blame.first("srun", [report(0, 1.0, LOST), report(1, 1.0, LOST)], reported)
     assert found is not None
     assert (found.rank, found.exit_code, found.certainty) == (2, 139, "likely")
@@ -236,7 +240,7 @@ def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() 
 
 
 def test_without_records_the_launcher_alone_tells() -> None:
-    assert blame.first("srun", [], [failed(3, 1, "nid001")]) is None
+    assert blame.first("srun", [], [rank_failure(3, 1, "nid001")]) is None
 
 
 def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
@@ -284,7 +288,7 @@ def test_failures_that_were_survived_do_not_count() -> None:
     survived = report(1, 1.0, error("KeyError", "'old'"), env=env, host="nid001", pid=5)
     last = report(1, 9.0, error("ValueError", "new"), env=env, host="nid001", pid=9)
     other = report(0, 1.5, error("OSError", "full"), env={"HOROVOD_RANK": "0"}, host="nid001")
-    found = blame.first("horovod-elastic", [survived, other, last], [failed(1, 1, "nid001")])
+    found = blame.first("horovod-elastic", [survived, other, last], [rank_failure(1, 1, "nid001")])
     assert found is not None
     assert found.words == "ValueError: new"
 
@@ -432,7 +436,7 @@ def test_what_a_rank_printed_before_it_crashed_is_found_above_the_stacks() -> No
     agent = report(
         None, 2.0, error("ChildFailedError", "x FAILED"), program="/opt/venv/bin/torchrun"
     )
-    found = blame.first("torchrun", [agent], [failed(134, 2, "nid002")])
+    found = blame.first("torchrun", [agent], [rank_failure(134, 2, "nid002")])
     stacks: list[tuple[str, str, int | None]] = [("Fatal Python error: Aborted", "nid002", 2)]
     stacks += [
         (f'  File "/opt/venv/lib/python3.11/site-packages/x.py", line {number} in f', "nid002", 2)

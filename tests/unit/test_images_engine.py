@@ -18,9 +18,9 @@ from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import choice
 from toolkit.images.build.docker import client as docker_client
 from toolkit.images.build.docker import docker, podman_client
-from toolkit.images.build.docker.engine import find_engine
 from toolkit.progress import Silent
-from toolkit.runtimes.discover import engines
+from toolkit.runtimes.discover import docker_image
+from toolkit.runtimes.discover.docker_engine import find_engine
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
-        "toolkit.images.build.docker.engine._SYSTEM_SOCKETS",
+        "toolkit.runtimes.discover.docker_engine._SYSTEM_SOCKETS",
         (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock")),
     )
     return tmp_path
@@ -186,14 +186,14 @@ def test_podmans_client_is_told_the_socket_of_another_user(
 ) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1") as address:
         found = find_engine()
-        assert (found.is_ours, engines.address_for_client(found)) == (True, "")
+        assert (found.is_ours, docker_image.address_for_client(found)) == (True, "")
         monkeypatch.setattr("os.geteuid", lambda: 4242)
-        assert (found.is_ours, engines.address_for_client(found)) == (False, address)
+        assert (found.is_ours, docker_image.address_for_client(found)) == (False, address)
         monkeypatch.setenv("DOCKER_HOST", "unix:///chosen")
-        assert engines.address_for_client(found) == "unix:///chosen"
+        assert docker_image.address_for_client(found) == "unix:///chosen"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.delenv("DOCKER_HOST")
-        assert engines.address_for_client(find_engine()) == ""
+        assert docker_image.address_for_client(find_engine()) == ""
 
 
 def test_where_neither_engine_can_build_both_reasons_are_told(

@@ -11,12 +11,12 @@ import pytest
 
 from tests.unit.test_images_docker import DOCKERFILE
 from toolkit.images.build.docker.clients import BuildRequest
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.lend import MountedSecrets, mount_host_config
 from toolkit.images.build.docker.podman_client import PodmanClient
 from toolkit.images.build.docker.podman_log import Reader
 from toolkit.images.build.docker.stages import first_mounted_stage, replace_stage
 from toolkit.images.build.host_mounts import HostConfig
+from toolkit.runtimes.discover.docker_engine import Engine
 
 GOLDEN = Path(__file__).parents[1] / "golden/podman"
 CLIENT = PodmanClient("/usr/bin/podman", mark="toolkit-x.invalid")

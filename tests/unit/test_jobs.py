@@ -10,7 +10,8 @@ import pytest
 
 from toolkit.files import read_toml
 from toolkit.hostsetup.parts import DATASETS
-from toolkit.launchers import LAUNCHERS, auto
+from toolkit.launchers.shared import auto
+from toolkit.launchers.shared.base import Script
 from toolkit.model.base import toml
 from toolkit.model.job import Job
 from toolkit.planning.script_source import read
@@ -133,13 +134,9 @@ def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
 
 def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None:
     """Or another one for the same framework, where the script does not show which is meant."""
-    chosen = auto.choose(
-        "train.py",
-        read(folder / "train.py"),
-        {"torch", "horovod"},
-        read_toml(folder / "job.toml", Job),
-        LAUNCHERS,
-    )
+    job = read_toml(folder / "job.toml", Job)
+    script = Script("train.py", read(folder / "train.py"), {"torch", "horovod"}, job)
+    chosen = auto.choose(script)
     same = {"srun": "torchrun", "horovod-gloo": "horovod"}
     launcher = EXERCISES[folder.name][0]
     assert chosen.launcher == same.get(launcher, launcher)

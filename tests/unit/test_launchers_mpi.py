@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, MANIFEST, first, inputs
 from toolkit.errors import LauncherMismatchError, PlanError
-from toolkit.launchers import built, get
+from toolkit.launchers import get
+from toolkit.launchers.shared import horovod_build
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.source import Source
 from toolkit.planning.plan import plan
@@ -91,10 +92,10 @@ def test_what_a_build_said_is_read_from_old_and_new_manifests() -> None:
         MANIFEST,
         checks=(Check(name="horovod-build", passed=True, detail=BUILD.format("mpi, gloo")),),
     )
-    assert built.operations(old) == ("mpi", "gloo")
-    assert built.operations(image(operations="gloo")) == ("gloo",)
-    assert built.operations(MANIFEST) is None
-    assert built.operations(None) is None
+    assert horovod_build.operations(old) == ("mpi", "gloo")
+    assert horovod_build.operations(image(operations="gloo")) == ("gloo",)
+    assert horovod_build.operations(MANIFEST) is None
+    assert horovod_build.operations(None) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
-from toolkit.launchers import LAUNCHERS, auto
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared import auto
+from toolkit.launchers.shared.base import Script
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind
@@ -119,7 +121,7 @@ def test_script_is_the_golden_one(name: str) -> None:
 
 def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:
     for name in runtimes.RUNTIMES:
-        assert {"check", "container", "warnings"} <= set(vars(runtimes.get(name)))
+        assert runtimes.get(name).name == name
         assert (package_directory("scripts") / "templates/runtimes" / f"{name}.j2").is_file()
     assert {case.job.runtime for case in cases().values()} | {"apptainer"} == set(runtimes.RUNTIMES)
 
@@ -329,9 +331,8 @@ def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> Non
             "environmentnet" in text or "environment list" in text or "environments/" in text
             for text in texts
         )
-    choice = auto.choose(
-        "train_imagenet.py", Source(python=True), {"numpy"}, Job(), LAUNCHERS, "environment"
-    )
+    plain = Script("train_imagenet.py", Source(python=True), {"numpy"}, Job(), "environment")
+    choice = auto.choose(plain)
     assert (
         choice.reason
         == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"
@@ -481,16 +482,16 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path)
     )
     variables = {"CONDA_ENVS_PATH": str(tmp_path / "named")}
     for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
-        assert environments.where(name, variables, home) == path
-    assert environments.where(str(kept), {}, home) == kept
+        assert environments.find_environment(name, variables, home) == path
+    assert environments.find_environment(str(kept), {}, home) == kept
     with pytest.raises(EnvironmentMissingError) as caught:
-        environments.where("keptt", variables, home)
+        environments.find_environment("keptt", variables, home)
     assert caught.value.close == "kept"
     assert "conda create --name keptt" in str(caught.value.next_step)
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/pyvenv.cfg").touch()
     with pytest.raises(EnvironmentMissingError) as caught:
-        environments.where(str(tmp_path / "venv"), {}, home)
+        environments.find_environment(str(tmp_path / "venv"), {}, home)
     assert "--runtime none" in str(caught.value.next_step)
 
 
@@ -501,7 +502,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     meta = tmp_path / "torch-9.9.dist-info"
     meta.mkdir()
     (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
-    program = (package_directory("runtimes/discover") / "find.py").read_text()
+    program = (package_directory("runtimes/discover") / "probe.py").read_text()
     done = subprocess.run(
         ["python3", "-c", program, "torch", "no_such_module"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -523,7 +524,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     ],
 )
 def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
-    assert environments.spoken(said) == types
+    assert environments.pmi_types(said) == types
 
 
 def test_modules_of_all_layers_are_loaded() -> None:
@@ -537,8 +538,8 @@ def test_modules_of_all_layers_are_loaded() -> None:
 def test_what_an_environment_can_import_is_known(tmp_path: Path) -> None:
     """A virtual environment is asked; PYTHONPATH of the caller, which ranks do not get, adds nothing."""
     (tmp_path / "planted.py").touch()
-    said = environments.ask((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
-    (python,) = environments.contents("host", said).pythons
+    said = environments.probe((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
+    (python,) = environments.manifest_of("host", said).pythons
     assert python.version == said.version
     assert {"json", "sys", "_ctypes"} <= set(python.modules)
     assert "planted" not in python.modules

@@ -159,7 +159,7 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     free = re.compile(
         r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count)|launch\.(launcher|cpus_per_task)|name|variable"
         r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
-        r'|container\.(action|command|home_inside|prefix|own)|binds|"\$\{#?!?" ~ \w+ ~ .*'
+        r'|container\.(action|command|home_inside|prefix)|own|binds|"\$\{#?!?" ~ \w+ ~ .*'
         r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
         r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
         r"|plan\.requeue\.(signal|seconds|times|times \+ 1|wait)"

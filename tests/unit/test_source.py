@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.launchers import LAUNCHERS, auto
+from toolkit.launchers.shared import auto
+from toolkit.launchers.shared.base import Script
 from toolkit.model.job import Job
 from toolkit.model.source import Option, Source
 from toolkit.planning.script_source import look, read
@@ -72,7 +73,7 @@ def choice(
 ) -> auto.Choice:
     (tmp_path / "train.py").write_text(text)
     settings = Job(nodes=2, **job)  # type: ignore[arg-type]
-    return auto.choose("train.py", read(tmp_path / "train.py"), frameworks, settings, LAUNCHERS)
+    return auto.choose(Script("train.py", read(tmp_path / "train.py"), frameworks, settings))
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
@@ -101,27 +102,16 @@ def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -
 def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
     assert (
-        auto.choose("train.py", read(tmp_path / "train.py"), None, Job(), LAUNCHERS).launcher
-        == "none"
+        auto.choose(Script("train.py", read(tmp_path / "train.py"), None, Job())).launcher == "none"
     )
     assert (
-        auto.choose("train.py", read(tmp_path / "train.py"), None, Job(gpus=4), LAUNCHERS).launcher
+        auto.choose(Script("train.py", read(tmp_path / "train.py"), None, Job(gpus=4))).launcher
         == "torchrun"
     )
 
 
 def test_a_program_is_run_as_it_is() -> None:
-    assert auto.choose("bench.sh", Source(), None, Job(nodes=4), LAUNCHERS).launcher == "none"
-
-
-def test_only_launchers_that_there_are_are_chosen(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import horovod.torch\nimport torch.distributed")
-    assert (
-        auto.choose(
-            "train.py", read(tmp_path / "train.py"), None, Job(nodes=2), ("torchrun",)
-        ).launcher
-        == "torchrun"
-    )
+    assert auto.choose(Script("bench.sh", Source(), None, Job(nodes=4))).launcher == "none"
 
 
 def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:

@@ -176,7 +176,7 @@ PRINTS: tuple[str, ...] = (
     "doctor/scripts/",
 )
 PRINTS += (
-    "runtimes/discover/find.py",
+    "runtimes/discover/probe.py",
     "runtimes/discover/importable.py",
     "images/build/apptainer/sandbox.py",
     "images/build/apptainer/fence.py",

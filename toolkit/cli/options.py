@@ -64,13 +64,11 @@ def _runtimes(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of --env: what is no variable yet is an environment of conda."""
+    """Complete --env by the environments of a runtime that has named ones."""
     del param
-    if ctx.params.get("runtime") != "conda":
-        return []
-    from toolkit.runtimes.discover.environments import names
-
-    return [name for name in names() if name.startswith(incomplete)]
+    runtime = RUNTIMES.get(ctx.params.get("runtime") or "")
+    names = runtime.environment_names() if runtime else ()
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from toolkit.explain.model import Certainty, Entry, Evidence, Match
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
 
 _LAST_LINES = (
@@ -76,7 +77,9 @@ def match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Mat
         ),
         "exit": (f"{logs}what it printed before",),
     }
-    hangs = evidence.state == "TIMEOUT" and evidence.launcher in ("mpi", "mpirun")
+    launcher = LAUNCHERS.get(evidence.launcher or "")
+    waits = launcher is not None and launcher.waits_for_failed
+    hangs = evidence.state == "TIMEOUT" and waits
     place = f" ({failure.place})" if failure.place else ""
     return Match(
         rule=_RULES.get(failure.kind, "python-exception"),

@@ -1,44 +1,61 @@
 """horovod: Slurm starts every rank, and its PMI plugin tells the image's MPI who is who. No ssh, no mpirun.
 
-It serves scripts of every framework that the image's Horovod was built for. ``--mpi`` is chosen in
-``pmi``.
+It serves scripts of every framework that the image's Horovod was built for. ``shared/pmi.py``
+chooses ``--mpi``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.launchers import Request, built, pmi
-from toolkit.launchers.common import batch_lines, failures_of_step, python_command
+from toolkit.launchers.shared import horovod_build, pmi
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
+from toolkit.model.site import Facts
+
+if TYPE_CHECKING:
+    from toolkit.slurm.client import Client
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """Horovod with MPI must be in the image, and Slurm must offer a PMI that the image's MPI speaks."""
-    return [*built.check(request, "horovod", "mpi"), *pmi.check(request)]
+class Horovod(Launcher):
+    """Tasks of Slurm as ranks of Horovod over MPI."""
+
+    summary = "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI"
+    needs = frozenset(("pmi",))
+    substitute = "horovod-gloo"
+    framework = "horovod"
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that import horovod."""
+        if script.source.imports_any("horovod"):
+            return Recognition(20, "imports horovod")
+        return None
+
+    def discover(self, facts: Facts, client: Client) -> Facts:
+        """Ask Slurm for its PMI plugins."""
+        return replace(facts, mpi=client.mpi_types())
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require Horovod with MPI in the image, and a PMI that Slurm and the image's MPI share."""
+        return [*horovod_build.check(self, request, "mpi"), *pmi.check(request)]
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task for each rank."""
+        decided = super().launch(request)
+        return replace(
+            decided,
+            mpi=pmi.chosen(request),
+            exports=pmi.EXPORTS,
+            environment={
+                **decided.environment,
+                **pmi.environment(request.site.interface),
+                **request.nccl_interface,
+            },
+        )
 
 
-def launch(request: Request) -> Launch:
-    """One task per rank."""
-    interface = request.site.interface
-    return Launch(
-        launcher="horovod",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        mpi=pmi.chosen(request),
-        exports=pmi.EXPORTS,
-        environment={
-            "OMP_NUM_THREADS": str(request.cpus_per_rank),
-            **pmi.environment(interface),
-            **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
-        },
-        program=(*python_command(request), *request.arguments),
-    )
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs))
+LAUNCHER = Horovod()

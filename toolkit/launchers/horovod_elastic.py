@@ -10,62 +10,104 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers import Request, built
-from toolkit.launchers.common import batch_lines, failed, python_command
-from toolkit.launchers.horovod_gloo import environment
+from toolkit.launchers.shared import horovod_build
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.step_log import batch_lines, rank_failure
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
+if TYPE_CHECKING:
+    from toolkit.model.report import Report
+
 _FAILED = re.compile(
-    r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): (?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))"
+    r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): "
+    r"(?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))"
 )
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """Horovod with Gloo must be in the image, and the script must be one that can go on: it calls ``hvd.elastic.run``."""
-    findings: list[ToolkitError] = list(built.check(request, "horovod-elastic", "gloo"))
-    if request.source.imports_any("horovod") and not request.source.calls_any("elastic.run"):
-        findings.append(
-            LauncherMismatchError(
-                "the script uses Horovod and never its elastic.run: it could not go on after a change",
-                place="--launcher",
-                next_step="--launcher horovod-gloo, or see jobs/digits-horovod-elastic/train.py",
+class HorovodElastic(Launcher):
+    """Agents of Horovod's elastic driver."""
+
+    summary = "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run"
+    needs = frozenset(("command", "nodes"))
+    framework = "horovod"
+    is_elastic = True
+    is_per_node = True
+    has_pty = False
+    options = ("max_restarts",)
+    rank_variables = ("HOROVOD_RANK",)
+    starters = ("horovod_elastic.py",)
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that can go on after a change of ranks."""
+        if script.source.calls_any("elastic.run"):
+            return Recognition(10, "runs horovod's elastic.run")
+        return None
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require Horovod with Gloo in the image, and a script that calls ``hvd.elastic.run``."""
+        findings = horovod_build.check(self, request, "gloo")
+        if request.source.imports_any("horovod") and not request.source.calls_any("elastic.run"):
+            findings.append(
+                LauncherMismatchError(
+                    "the script uses Horovod and never its elastic.run: "
+                    "it could not go on after a change",
+                    place="--launcher",
+                    next_step="--launcher horovod-gloo, or see jobs/digits-horovod-elastic/train.py",
+                )
             )
+        return findings
+
+    def launch(self, request: Request) -> Launch:
+        """Start one agent on each node, with the CPUs of all its ranks.
+
+        The job goes on without a node that fails.
+        """
+        resets = request.job.max_restarts
+        ranks = (str(nodes * request.ranks_per_node) for nodes in request.job.node_range)
+        decided = super().launch(request)
+        return replace(
+            decided,
+            environment={
+                **decided.environment,
+                **horovod_build.gloo(request),
+                "HOROVOD_ELASTIC": "1",
+                "HOROVOD_ELASTIC_COOLDOWN": "10,120",
+            },
+            task_is_rank=False,
+            labels_lines=True,
+            options=(*ranks, "" if resets is None else str(resets)),
+            directives=(("no-kill", ""),),
         )
-    return findings
 
+    def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+        """Return the failure that ended the run; those that the driver survived do not count."""
+        matches = (match for line in batch_lines(logs) if (match := _FAILED.search(line)))
+        return [_failure(match) for match in matches][:1]
 
-def launch(request: Request) -> Launch:
-    """One agent on each node, with the CPUs of all its ranks; the job goes on without a node that fails."""
-    least, most = request.job.node_range
-    resets = request.job.max_restarts
-    ranks = (str(nodes * request.ranks_per_node) for nodes in (least, most))
-    return Launch(
-        launcher="horovod-elastic",
-        reason=request.reason,
-        ntasks_per_node=1,
-        cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
-        environment={
-            **environment(request),
-            "HOROVOD_ELASTIC": "1",
-            "HOROVOD_ELASTIC_COOLDOWN": "10,120",
-        },
-        program=(*python_command(request), *request.arguments),
-        task_is_rank=False,
-        labels_lines=True,
-        options=(*ranks, "" if resets is None else str(resets)),
-        directives=(("no-kill", ""),),
-    )
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the failure that the driver could not mend; those that it survived do not count."""
-    matches = (match for line in batch_lines(logs) if (match := _FAILED.search(line)))
-    return [_failure(match) for match in matches][:1]
+    def of_last_start(
+        self, reports: Sequence[Report], reported: Sequence[Failure]
+    ) -> Sequence[Report]:
+        """Return the reports of the last process of the rank that the driver reports."""
+        if not reported:
+            return reports
+        rank, host = str(reported[0].rank), reported[0].host
+        of_rank = [
+            report
+            for report in reports
+            if report.env.get("HOROVOD_RANK") == rank and report.host == host
+        ]
+        return [report for report in of_rank if report.pid == of_rank[-1].pid]
 
 
 def _failure(match: re.Match[str]) -> Failure:
     code = int(match["code"]) if match["code"] else 128 + int(match["signal"])
-    return failed(code, int(match["rank"]), match["host"])
+    return rank_failure(code, int(match["rank"]), match["host"])
+
+
+LAUNCHER = HorovodElastic()

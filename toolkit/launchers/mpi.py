@@ -1,44 +1,59 @@
-"""mpi: any program of MPI in the image, started by Slurm, whose PMI plugin tells the image's MPI who is who: a script that imports mpi4py,
-a program compiled against the image's MPI.
+"""mpi: any program of MPI in the image, started by Slurm, whose PMI plugin tells the image's MPI who is who.
+
+It serves a script that imports mpi4py, and a program compiled against the image's MPI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.launchers import Request, pmi
-from toolkit.launchers.common import batch_lines, failures_of_step, needs, python_command
+from toolkit.launchers.shared import pmi
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
+from toolkit.model.site import Facts
+
+if TYPE_CHECKING:
+    from toolkit.slurm.client import Client
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """An MPI must be in the image, mpi4py where the script imports it, and Slurm must offer a PMI that this MPI speaks."""
-    findings: list[ToolkitError] = list(pmi.needs_mpi(request, "mpi"))
-    if request.source.imports_any("mpi4py") and not findings:
-        findings += needs("mpi4py", "mpi", request)
-    return findings or pmi.check(request)
+class Mpi(Launcher):
+    """Tasks of Slurm as ranks of MPI."""
+
+    summary = "Slurm starts every rank and PMIx tells it who it is; for any program of MPI"
+    needs = frozenset(("pmi",))
+    waits_for_failed = True
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that import mpi4py."""
+        if script.source.imports_any("mpi4py"):
+            return Recognition(70, "imports mpi4py")
+        return None
+
+    def discover(self, facts: Facts, client: Client) -> Facts:
+        """Ask Slurm for its PMI plugins."""
+        return replace(facts, mpi=client.mpi_types())
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require an MPI in the image, mpi4py if the script imports it, and a PMI shared with Slurm."""
+        findings: list[ToolkitError] = list(pmi.require_mpi(self, request))
+        if request.source.imports_any("mpi4py") and not findings:
+            findings += self.require("mpi4py", request)
+        return findings or pmi.check(request)
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task for each rank."""
+        decided = super().launch(request)
+        return replace(
+            decided,
+            mpi=pmi.chosen(request),
+            exports=pmi.EXPORTS,
+            environment={**decided.environment, **pmi.environment(request.site.interface)},
+            template="horovod",
+        )
 
 
-def launch(request: Request) -> Launch:
-    """One task per rank."""
-    return Launch(
-        launcher="mpi",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        mpi=pmi.chosen(request),
-        exports=pmi.EXPORTS,
-        environment={
-            "OMP_NUM_THREADS": str(request.cpus_per_rank),
-            **pmi.environment(request.site.interface),
-        },
-        program=(*python_command(request), *request.arguments),
-        template="horovod",
-    )
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs))
+LAUNCHER = Mpi()

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from toolkit.errors import ToolkitError
-from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failures_of_step, python_command
-from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
+from toolkit.launchers.shared.base import Launcher, Recognition, Script
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """Nothing is needed of the image."""
-    del request
-    return ()
+class NoLauncher(Launcher):
+    """The command as it is, as many tasks on each node as were asked for."""
+
+    summary = "the command as it is: one process, a job array, any program of the image"
+    takes_node = True
+    takes_programs = True
+    task_noun = "task"
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim programs that are not Python, and scripts that nothing spreads over ranks."""
+        if not script.name.endswith(".py"):
+            return Recognition(0, "is no Python script")
+        least, most = script.job.node_range
+        if script.source.calls_any("DataParallel") and least == most:
+            return Recognition(80, "uses DataParallel, in one process")
+        if script.frameworks is not None and "torch" not in script.frameworks:
+            reason = f"imports nothing that spreads it, and the {script.noun} holds no torch"
+            return Recognition(900, reason)
+        ranks = script.job.ntasks_per_node or script.job.most_gpus or 1
+        if (least, most, ranks) == (1, 1, 1):
+            return Recognition(910, "imports nothing that spreads it, and one rank was asked for")
+        return None
 
 
-def launch(request: Request) -> Launch:
-    """One task on each node, or as many as were asked for."""
-    command = (request.script,) if request.program else python_command(request)
-    return Launch(
-        launcher="none",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        environment={"OMP_NUM_THREADS": str(request.cpus_per_rank)},
-        program=(*command, *request.arguments),
-    )
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs), task="task")
+LAUNCHER = NoLauncher()

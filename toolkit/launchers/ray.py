@@ -7,45 +7,60 @@ other nodes stay for a minute after the script has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failures_of_step, interface, needs, python_command
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """Ray must be in the image."""
-    return needs("ray", "ray", request)
+class Ray(Launcher):
+    """A cluster of Ray on the job's nodes."""
 
-
-def launch(request: Request) -> Launch:
-    """One task per node, and Ray has all that it is given of CPUs and GPUs. How many workers there are is the script's business."""
-    cpus = request.cpus_per_rank * request.ranks_per_node
-    return Launch(
-        launcher="ray",
-        reason=request.reason,
-        ntasks_per_node=1,
-        cpus_per_task=cpus,
-        environment={
-            # Nobody but this job gives work to its Ray; versions that do not know of tokens have no
-            # such lock.
-            "RAY_AUTH_MODE": "token",
-            # What is done and said is the job's alone.
-            "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray announces a change of its own there, in every task.
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            # Logs are files, not terminals.
-            "RAY_COLOR_PREFIX": "0",
-            **interface(request),
-        },
-        options=(str(cpus), str(request.job.most_gpus), request.site.interface or ""),
-        program=(*python_command(request), *request.arguments),
+    summary = (
+        "Ray on all nodes, and the script once, on the first; "
+        "for remote functions, actors, Train and Tune"
     )
+    needs = frozenset(("command", "nodes"))
+    framework = "ray"
+    is_per_node = True
+    takes_node = True
+    task_noun = "task"
+    starters = ("ray", "ray_node.py")
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that import ray."""
+        return Recognition(30, "imports ray") if script.source.imports_any("ray") else None
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require Ray in the image."""
+        return self.require("ray", request)
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task on each node, whose Ray has all CPUs and GPUs that the task is given.
+
+        The script decides how many workers there are. The first node's task ends with the script's
+        exit code; the others end because Ray ended.
+        """
+        decided, interface = super().launch(request), request.site.interface or ""
+        return replace(
+            decided,
+            environment={
+                # Only this job gives work to its Ray; versions that do not know of tokens have no
+                # such lock.
+                "RAY_AUTH_MODE": "token",
+                # Usage statistics stay with the job.
+                "RAY_USAGE_STATS_ENABLED": "0",
+                # Ray announces a change of its own there, in every task.
+                "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+                # Logs are files, not terminals.
+                "RAY_COLOR_PREFIX": "0",
+                **request.interface,
+            },
+            options=(str(decided.cpus_per_task), str(request.job.most_gpus), interface),
+        )
 
 
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed: the first node's with the script's exit code, others because Ray ended."""
-    return failures_of_step(batch_lines(logs), task="task")
+LAUNCHER = Ray()

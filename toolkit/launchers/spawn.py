@@ -1,8 +1,9 @@
-"""spawn: Slurm starts the script once on each node, and the script forks its ranks (``mp.spawn``, ``--multiprocessing-distributed``).
+"""spawn: Slurm starts the script once on each node, and the script forks its ranks.
 
-The arguments that such scripts want are filled in where they define them. RANK and WORLD_SIZE count
-nodes, as PyTorch's ImageNet example has it; NPROC_PER_NODE says how many ranks to fork. Others read
-NODE_RANK, NNODES, MASTER_ADDR, MASTER_PORT or INIT_METHOD.
+It serves scripts that call ``mp.spawn`` or have ``--multiprocessing-distributed``. Their arguments
+are filled in where they define them. RANK and WORLD_SIZE count nodes, as PyTorch's ImageNet example
+has it; NPROC_PER_NODE is the number of ranks to fork. Other scripts read NODE_RANK, NNODES,
+MASTER_ADDR, MASTER_PORT or INIT_METHOD.
 """
 
 from __future__ import annotations
@@ -10,75 +11,109 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.launchers import Request
-from toolkit.launchers.arguments import MEETING, Known, backend, command
-from toolkit.launchers.common import batch_lines, failed, failures_of_step, interface, needs
+from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script, number_of
+from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
+if TYPE_CHECKING:
+    from toolkit.model.report import Report
+
 _ENDED = re.compile(
-    r"process (?P<rank>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"
+    r"process (?P<rank>\d+) terminated with "
+    r"(?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"
 )
-_NODES = Known(("nodes", "nnodes", "num-nodes", "num-machines"), '"$NNODES"')
-_NODE_RANK = Known(("rank", "node-rank", "machine-rank", "nr"), '"$NODE_RANK"')
-_RANKS = Known(
+# How a parent reports a process that torch.multiprocessing.spawn started.
+_CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")
+_NODES = Argument(("nodes", "nnodes", "num-nodes", "num-machines"), '"$NNODES"')
+_NODE_RANK = Argument(("rank", "node-rank", "machine-rank", "nr"), '"$NODE_RANK"')
+_RANKS = Argument(
     ("nprocs", "nproc-per-node", "num-gpus", "gpus-per-node", "ngpus-per-node"), '"$NPROC_PER_NODE"'
 )
-_SWITCH = Known(("multiprocessing-distributed",), None)
+_SWITCH = Argument(("multiprocessing-distributed",), None)
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """torch must be in the image."""
-    return needs("torch", "spawn", request)
+class Spawn(Launcher):
+    """One process on each node that forks the node's ranks."""
+
+    summary = "Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)"
+    framework = "torch.distributed"
+    is_per_node = True
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that fork their ranks."""
+        if script.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
+            return Recognition(40, "calls mp.spawn")
+        if script.source.option("multiprocessing-distributed") is not None:
+            return Recognition(40, "has --multiprocessing-distributed")
+        return None
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require torch in the image."""
+        return self.require("torch", request)
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task on each node, with the CPUs of all its ranks."""
+        decided = super().launch(request)
+        arguments = (_SWITCH, *MEETING, *_world(request), _NODES, _NODE_RANK, _RANKS)
+        return replace(
+            decided,
+            environment={**decided.environment, **request.interface},
+            program=command(request, (*arguments, *backend(request))),
+            task_is_rank=False,
+            init="tcp",
+        )
+
+    def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+        """Return the ranks whose end a node's script reports, those that it stopped last.
+
+        If no script reports one, return the scripts that srun reports.
+        """
+        by_host = list(logs)
+        ends = [failure for host, lines in by_host if host for failure in _ends(host, lines)]
+        return sorted(
+            ends, key=lambda failure: failure.exit_code == 128 + signal.SIGTERM
+        ) or failures_of_step(batch_lines(by_host), task="script")
+
+    def rank_of(self, report: Report) -> int | None:
+        """Return the rank from the node's number and the process's index on the node."""
+        message = report.errors[0].message[:200] if report.errors and not report.process else ""
+        child = _CHILD.search(message)
+        index = int(child["index"]) if child else report.index
+        node = number_of(report.env.get("NODE_RANK"))
+        ranks = number_of(report.env.get("NPROC_PER_NODE"))
+        return None if index is None or node is None or ranks is None else index + node * ranks
 
 
-def launch(request: Request) -> Launch:
-    """One task per node, with the CPUs of all its ranks."""
-    return Launch(
-        launcher="spawn",
-        reason=request.reason,
-        ntasks_per_node=1,
-        cpus_per_task=request.cpus_per_rank * request.ranks_per_node,
-        environment={"OMP_NUM_THREADS": str(request.cpus_per_rank), **interface(request)},
-        program=command(
-            request,
-            (_SWITCH, *MEETING, *_world(request), _NODES, _NODE_RANK, _RANKS, *backend(request)),
-        ),
-        task_is_rank=False,
-        init="tcp",
-    )
+def _world(request: Request) -> tuple[Argument, ...]:
+    """Return the argument for the size of the world.
 
-
-def _world(request: Request) -> tuple[Known, ...]:
-    """Scripts that are told which node they are on multiply the world by their ranks; the others know one node only."""
+    Scripts that are given their node's number multiply the world by their ranks; the others run on
+    one node only.
+    """
     if request.source.option(*_NODE_RANK.names) or request.source.option(*_SWITCH.names):
-        return (Known(("world-size",), '"$NNODES"'),)
-    return (Known(("world-size",), '"$NPROC_PER_NODE"'),) if request.nodes == 1 else ()
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the ranks that a node's script says failed, those that it stopped last; where none says so, what srun said of the script."""
-    known = list(logs)
-    found = [failure for host, lines in known if host for failure in _ends(host, lines)]
-    return sorted(
-        found, key=lambda failure: failure.exit_code == 128 + signal.SIGTERM
-    ) or failures_of_step(batch_lines(known), task="script")
+        return (Argument(("world-size",), '"$NNODES"'),)
+    return (Argument(("world-size",), '"$NPROC_PER_NODE"'),) if request.nodes == 1 else ()
 
 
 def _ends(host: str, lines: Sequence[str]) -> Iterator[Failure]:
     for line in lines:
         match = _ENDED.search(line)
         if match:
-            code = (
-                int(match["code"])
-                if match["code"]
-                else 128 + getattr(signal.Signals, match["signal"], signal.SIGKILL).value
-            )
-            failure = failed(code, None, host)
+            by_signal = getattr(signal.Signals, match["signal"] or "", signal.SIGKILL)
+            code = int(match["code"]) if match["code"] else 128 + by_signal.value
+            text = rank_failure(code, None, host).text
             yield Failure(
                 exit_code=code,
                 host=host,
-                text=failure.text.replace("rank ?", f"local rank {match['rank']}"),
+                text=text.replace("rank ?", f"local rank {match['rank']}"),
             )
+
+
+LAUNCHER = Spawn()

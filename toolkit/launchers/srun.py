@@ -1,62 +1,65 @@
-"""srun: Slurm starts every rank, and the script of the job tells it who it is in the words of torch.distributed.
+"""srun: Slurm starts every rank, and the script of the job sets the variables of torch.distributed.
 
-RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and NODE_RANK are the step's numbers, each only where
-nobody set it. How the ranks meet is ``--init``: ``env`` gives MASTER_ADDR and MASTER_PORT, ``tcp``
-and ``file`` do not. INIT_METHOD says it in all three, and is filled in for a script that has
-``--init-method`` or ``--dist-url``; other options that are filled in are in ``_known``.
+RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and NODE_RANK are the step's numbers; a variable that
+is already set stays. ``--init`` decides how the ranks meet: ``env`` gives MASTER_ADDR and
+MASTER_PORT, ``tcp`` and ``file`` do not. INIT_METHOD has the address in all three, and is filled in
+for a script that has ``--init-method`` or ``--dist-url``; ``launch`` names the other options that
+are filled in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers import Request
-from toolkit.launchers.arguments import MEETING, Known, backend, command
-from toolkit.launchers.common import batch_lines, failures_of_step, interface, needs
+from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
+from toolkit.launchers.shared.base import Launcher, Request
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
+
+_RANKS = (
+    Argument(("rank",), '"$RANK"'),
+    Argument(("local-rank",), '"$LOCAL_RANK"'),
+    Argument(("world-size",), '"$WORLD_SIZE"'),
+)
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """torch must be in the image; a file's path must be one that torch reads out of a URL."""
-    findings: list[ToolkitError] = list(needs("torch", "srun", request))
-    if request.job.init == "file" and (
-        wrong := next((one for one in "#?" if one in request.run_directory), None)
-    ):
-        findings.append(
+class Srun(Launcher):
+    """Tasks of Slurm as ranks of torch.distributed."""
+
+    summary = (
+        "Slurm starts every rank and tells it who it is; for torch.distributed without torchrun"
+    )
+    framework = "torch.distributed"
+    options = ("init",)
+    rank_variables = ("RANK", "SLURM_PROCID")
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require torch in the image, and a path that torch can read out of a URL."""
+        wrong = next((sign for sign in "#?" if sign in request.run_directory), None)
+        if request.job.init != "file" or wrong is None:
+            return self.require("torch", request)
+        return [
+            *self.require("torch", request),
             UsageError(
-                f"torch.distributed cannot read a file:// address with {wrong!r} in it: {request.run_directory}",
+                f"torch.distributed cannot read a file:// address with {wrong!r} in it: "
+                f"{request.run_directory}",
                 place="--init",
                 next_step="--init env, or run from another directory",
-            )
+            ),
+        ]
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task for each rank."""
+        decided, init = super().launch(request), request.job.init or "env"
+        meeting = MEETING if init == "env" else MEETING[:1]
+        return replace(
+            decided,
+            environment={**decided.environment, **request.interface},
+            program=command(request, (*meeting, *_RANKS, *backend(request))),
+            init=init,
         )
-    return findings
 
 
-def launch(request: Request) -> Launch:
-    """One task per rank."""
-    return Launch(
-        launcher="srun",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        environment={"OMP_NUM_THREADS": str(request.cpus_per_rank), **interface(request)},
-        program=command(request, _known(request)),
-        init=request.job.init or "env",
-    )
-
-
-def _known(request: Request) -> tuple[Known, ...]:
-    meeting = MEETING if (request.job.init or "env") == "env" else MEETING[:1]
-    ranks = (
-        Known(("rank",), '"$RANK"'),
-        Known(("local-rank",), '"$LOCAL_RANK"'),
-        Known(("world-size",), '"$WORLD_SIZE"'),
-    )
-    return (*meeting, *ranks, *backend(request))
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs))
+LAUNCHER = Srun()

@@ -1,6 +1,6 @@
-"""submitit: a Python function that ``toolkit.submit`` has put into the run's directory, called once by each task; never a script.
+"""submitit: a Python function that ``toolkit.submit`` has put into the run's directory, called once by each task.
 
-What is called, and what comes back, lies in ``<run>/submitit`` as submitit names it. Slurm's signal
+The function and its results are files of ``<run>/submitit``, which submitit names. Slurm's signal
 goes to the batch shell, which tells the tasks; the first of them saves what the function's
 ``checkpoint()`` returns and leaves a file for the batch shell, which queues the job again: Slurm's
 own commands are not in the image.
@@ -9,13 +9,13 @@ own commands are not in the image.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failures_of_step, interface, needs
+from toolkit.launchers.shared.base import Launcher, Request
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
 
 TARGET = "toolkit.submit"  # stands where a script's name would
 SIGNAL = "USR2"  # what submitit listens to
@@ -42,46 +42,53 @@ submitit_main()
 """
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """submitit must be in the image; scripts are other launchers' work."""
-    findings: list[ToolkitError] = []
-    if not (request.program and request.script == TARGET):
-        findings.append(
-            UsageError(
-                "the launcher submitit calls functions, not scripts",
-                place="--launcher",
-                next_step="from Python: toolkit.submit(function, ...); for a script another launcher, or none named",
+class Submitit(Launcher):
+    """Tasks of Slurm that call a Python function."""
+
+    summary = "Slurm starts a Python function that toolkit.submit carries to it, once in each task"
+    needs = frozenset(("command", "nodes"))
+    is_internal = True
+    takes_node = True
+    takes_programs = True
+    starts_python = True
+    task_noun = "task"
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require submitit in the image, and a function: scripts are other launchers' work."""
+        findings: list[ToolkitError] = []
+        if not (request.program and request.script == TARGET):
+            findings.append(
+                UsageError(
+                    "the launcher submitit calls functions, not scripts",
+                    place="--launcher",
+                    next_step="from Python: toolkit.submit(function, ...); "
+                    "for a script another launcher, or none named",
+                )
             )
-        )
-    if request.job.signal is not None and not _WANTED.match(request.job.signal):
-        findings.append(
-            UsageError(
-                f"functions are told by {SIGNAL} to the batch shell, not by {request.job.signal}",
-                place="signal",
-                next_step=f"signal='B:{SIGNAL}@SECONDS', or leave it out",
+        if request.job.signal is not None and not _WANTED.match(request.job.signal):
+            findings.append(
+                UsageError(
+                    f"functions are told by {SIGNAL} to the batch shell, not by {request.job.signal}",
+                    place="signal",
+                    next_step=f"signal='B:{SIGNAL}@SECONDS', or leave it out",
+                )
             )
+        return [*findings, *self.require("submitit", request)]
+
+    def launch(self, request: Request) -> Launch:
+        """Start as many tasks on each node as were asked for."""
+        signal = () if request.job.signal else (("signal", f"B:{SIGNAL}@{_SECONDS}"),)
+        decided = super().launch(request)
+        return replace(
+            decided,
+            environment={
+                **decided.environment,
+                "SUBMITIT_EXECUTOR": "slurm",
+                **request.interface,
+            },
+            program=("python3", "-u", "-c", _TASK, f"{request.run_directory}/{FOLDER}"),
+            directives=(*signal, ("requeue", "")),
         )
-    return [*findings, *needs("submitit", "submitit", request)]
 
 
-def launch(request: Request) -> Launch:
-    """As many tasks on each node as were asked for."""
-    signal = () if request.job.signal else (("signal", f"B:{SIGNAL}@{_SECONDS}"),)
-    return Launch(
-        launcher="submitit",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        environment={
-            "OMP_NUM_THREADS": str(request.cpus_per_rank),
-            "SUBMITIT_EXECUTOR": "slurm",
-            **interface(request),
-        },
-        program=("python3", "-u", "-c", _TASK, f"{request.run_directory}/{FOLDER}"),
-        directives=(*signal, ("requeue", "")),
-    )
-
-
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs), task="task")
+LAUNCHER = Submitit()

@@ -1,69 +1,86 @@
-"""tensorflow: Slurm starts the workers, one on each node where nobody says otherwise, and TF_CONFIG tells each who it is and where all are.
+"""tensorflow: Slurm starts the workers, and TF_CONFIG tells each its number and the addresses of all.
 
-A worker uses all GPUs that it sees; where a node has several workers, each sees its share of the
-node's. TF_CONFIG is given only where nobody set it, and knows workers only: parameter servers are
-another kind of task.
+There is one worker on each node by default. A worker uses all GPUs that it sees; where a node has
+several workers, each sees its share of the node's. A TF_CONFIG that is already set stays. It names
+workers only: parameter servers are another kind of task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failures_of_step, needs, python_command
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure
+from toolkit.model.source import Source
+
+_STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy", "ParameterServerStrategy")
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """TensorFlow must be in the image, and the script must do with workers."""
-    findings: list[ToolkitError] = list(needs("tensorflow", "tensorflow", request))
-    if request.source.calls_any("ParameterServerStrategy"):
-        findings.append(
-            LauncherMismatchError(
-                "the script uses ParameterServerStrategy, and the launcher tensorflow starts workers only, no parameter servers",
-                place="--launcher",
-                next_step="tf.distribute.MultiWorkerMirroredStrategy needs none",
-            )
-        )
-    return findings
+class TensorFlow(Launcher):
+    """Tasks of Slurm as workers of tf.distribute."""
 
-
-def launch(request: Request) -> Launch:
-    """One task per worker."""
-    threads, interface = str(request.cpus_per_rank), request.site.interface
-    return Launch(
-        launcher="tensorflow",
-        reason=request.reason,
-        ntasks_per_node=request.ranks_per_node,
-        cpus_per_task=request.cpus_per_rank,
-        environment={
-            "OMP_NUM_THREADS": threads,
-            # Else TensorFlow makes a thread for each core of the node, on every worker.
-            "TF_NUM_INTRAOP_THREADS": threads,
-            "TF_NUM_INTEROP_THREADS": threads,
-            **({"NCCL_SOCKET_IFNAME": interface} if interface else {}),
-        },
-        program=(*python_command(request), *request.arguments),
-        warnings=_warnings(request),
+    summary = (
+        "Slurm starts a worker on each node, TF_CONFIG tells it of the others; for tf.distribute"
     )
+    needs = frozenset(("nodes",))
+    framework = "tf.distribute"
+    takes_node = True
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts that use a strategy of tf.distribute."""
+        if self.is_used_by(script.source):
+            return Recognition(60, "uses a strategy of tf.distribute")
+        return None
+
+    def is_used_by(self, source: Source) -> bool:
+        """Return whether a script uses a strategy of tf.distribute."""
+        return source.calls_any(*_STRATEGIES)
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require TensorFlow in the image, and a script that needs workers only."""
+        findings: list[ToolkitError] = list(self.require("tensorflow", request))
+        if request.source.calls_any("ParameterServerStrategy"):
+            findings.append(
+                LauncherMismatchError(
+                    "the script uses ParameterServerStrategy, and the launcher tensorflow "
+                    "starts workers only, no parameter servers",
+                    place="--launcher",
+                    next_step="tf.distribute.MultiWorkerMirroredStrategy needs none",
+                )
+            )
+        return findings
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task for each worker."""
+        decided, threads = super().launch(request), str(request.cpus_per_rank)
+        return replace(
+            decided,
+            environment={
+                **decided.environment,
+                # By default TensorFlow makes a thread for each core of the node, on every worker.
+                "TF_NUM_INTRAOP_THREADS": threads,
+                "TF_NUM_INTEROP_THREADS": threads,
+                **request.nccl_interface,
+            },
+            warnings=_warnings(request),
+        )
 
 
 def _warnings(request: Request) -> tuple[str, ...]:
-    """A strategy for one process does not look beyond it, whatever TF_CONFIG says."""
-    several = request.nodes * request.ranks_per_node > 1
+    """Warn of a strategy for one process, which ignores TF_CONFIG."""
     if (
-        not several
+        request.nodes * request.ranks_per_node == 1
         or not request.source.calls_any("MirroredStrategy")
         or request.source.calls_any("MultiWorkerMirroredStrategy")
     ):
         return ()
     return (
-        "MirroredStrategy stays within one process: every worker will train a network of its own; use MultiWorkerMirroredStrategy",
+        "MirroredStrategy stays within one process: every worker will train a network of its own; "
+        "use MultiWorkerMirroredStrategy",
     )
 
 
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the tasks that srun says failed."""
-    return failures_of_step(batch_lines(logs))
+LAUNCHER = TensorFlow()

@@ -1,8 +1,8 @@
-"""torchrun: Slurm starts one agent on each node, the agents meet at the first node and start the ranks.
+"""torchrun: Slurm starts one agent on each node; the agents meet at the first node and start the ranks.
 
 The agents' arguments that depend on the job (addresses, port) are in the template. With a range of
 nodes the run is elastic, which is a template of its own: it goes on when nodes are lost, and takes
-new ones in. A rank's exit code is lost on the way: torchrun itself always ends with 1, and tells
+new ones in. A rank's exit code is lost on the way: torchrun itself always exits with 1 and reports
 the code in its summary, which ``failures`` reads.
 """
 
@@ -10,79 +10,154 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from toolkit.errors import ToolkitError
-from toolkit.launchers import Request
-from toolkit.launchers.common import batch_lines, failed, failures_of_step, interface, needs
+from msgspec.structs import replace
+
+from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
-_RESTARTS = 3  # of an elastic run, where nobody says
+if TYPE_CHECKING:
+    from toolkit.model.report import Report
+
+_RESTARTS = 3  # default of an elastic run
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
 _NUMBER = re.compile(r"-?\d+")
+# Libraries that call torch.distributed where the script does not show it, and take over what
+# torchrun tells them.
+_ABOVE_TORCH = (
+    "accelerate",
+    "deepspeed",
+    "fairscale",
+    "lightning",
+    "pytorch_lightning",
+    "torchtitan",
+    "transformers",
+)
 
 
-def check(request: Request) -> Sequence[ToolkitError]:
-    """torch must be in the image."""
-    return needs("torch", "torchrun", request)
+class Torchrun(Launcher):
+    """Agents of torchrun."""
+
+    summary = "one torchrun agent per node starts the node's ranks; for torch.distributed"
+    framework = "torch.distributed"
+    is_elastic = True
+    is_unequal = True
+    is_per_node = True
+    options = ("max_restarts",)
+    rank_variables = ("RANK",)
+    starters = ("torchrun",)
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts of torch.distributed and of libraries above it, and all that no other launcher claims."""
+        if script.source.imports_any("torch.distributed"):
+            return Recognition(50, "imports torch.distributed")
+        if script.source.calls_any("DistributedDataParallel"):
+            return Recognition(50, "uses DistributedDataParallel")
+        library = next((name for name in _ABOVE_TORCH if script.source.imports_any(name)), None)
+        if library is not None:
+            return Recognition(90, f"imports {library}")
+        return Recognition(1000, "imports nothing that says otherwise")
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Require torch, and in an environment of the host the program torchrun.
+
+        That is not there before torch 1.10.
+        """
+        findings, environment = self.require("torch", request), request.environment
+        if environment is not None and not environment.torchrun:
+            findings.append(
+                LauncherMismatchError(
+                    f"there is no program torchrun in {environment.name}",
+                    place="--launcher",
+                    next_step="--launcher srun does without it",
+                )
+            )
+        return findings
+
+    def launch(self, request: Request) -> Launch:
+        """Start one task on each node, with the CPUs of all its ranks."""
+        least, most = request.job.node_range
+        is_elastic, is_unequal = least != most, bool(request.job.gpus_by_node)
+        default = _RESTARTS if is_elastic else 0
+        given = request.job.max_restarts
+        restarts = default if given is None else given
+        decided = super().launch(request)
+        return replace(
+            decided,
+            template="torchrun-elastic" if is_elastic else None,
+            options=(
+                f"--nnodes={least}:{most}" if is_elastic else f"--nnodes={most}",
+                *(() if is_unequal else (f"--nproc-per-node={request.ranks_per_node}",)),
+                *((f"--max-restarts={restarts}",) if restarts else ()),
+                "--tee=3",
+            ),
+            exclude=f",{request.job.exclude}" if request.job.exclude else "",
+            directives=(("no-kill", ""), ("requeue", "")) if is_elastic else (),
+            cpus_per_task=None if is_unequal else decided.cpus_per_task,
+            environment={
+                **decided.environment,
+                # An agent that ends after the first one finds its store closed and prints a stack
+                # trace, in healthy runs.
+                "TORCH_CPP_LOG_LEVEL": "ERROR",
+                # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
+                "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
+                # Agents that start ranks again hang where these share the agents' own store.
+                **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
+                **request.interface,
+            },
+            program=(*_script(request), *request.arguments),
+            task_is_rank=False,
+            labels_lines=True,
+        )
+
+    def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+        """Return the ranks in the agents' summaries by the time of their end.
+
+        Ranks that their agent stopped (SIGTERM) come last. Without a summary, return the agents
+        that srun reports.
+        """
+        by_host = list(logs)
+        summaries = [pair for host, lines in by_host if host for pair in _summaries(host, lines)]
+        ordered = sorted(summaries, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
+        return [failure for _, failure in ordered] or failures_of_step(
+            batch_lines(by_host), task="agent"
+        )
+
+    def of_last_start(
+        self, reports: Sequence[Report], reported: Sequence[Failure]
+    ) -> Sequence[Report]:
+        """Return the reports of the agents, and those of ranks since their last restart."""
+        del reported
+        starts = [_start(report) for report in reports if _is_rank(report)]
+        return [
+            report for report in reports if not _is_rank(report) or _start(report) == starts[-1]
+        ]
 
 
-def launch(request: Request) -> Launch:
-    """One task per node, with the CPUs of all its ranks."""
-    least, most = request.job.node_range
-    elastic, unequal = least != most, bool(request.job.gpus_by_node)
-    restarts = (
-        request.job.max_restarts
-        if request.job.max_restarts is not None
-        else (_RESTARTS if elastic else 0)
-    )
-    options = (
-        f"--nnodes={least}:{most}" if elastic else f"--nnodes={most}",
-        *(() if unequal else (f"--nproc-per-node={request.ranks_per_node}",)),
-        *((f"--max-restarts={restarts}",) if restarts else ()),
-        "--tee=3",
-    )
-    script = (
-        (request.script,) if request.script.endswith(".py") else ("--no-python", request.script)
-    )
+def _script(request: Request) -> tuple[str, ...]:
     if request.job.python_module:
-        script = ("-m", request.job.python_module)
-    return Launch(
-        launcher="torchrun",
-        template="torchrun-elastic" if elastic else None,
-        options=options,
-        exclude=f",{request.job.exclude}" if request.job.exclude else "",
-        directives=(("no-kill", ""), ("requeue", "")) if elastic else (),
-        reason=request.reason,
-        ntasks_per_node=1,
-        cpus_per_task=None if unequal else request.cpus_per_rank * request.ranks_per_node,
-        environment={
-            "OMP_NUM_THREADS": str(request.cpus_per_rank),
-            # An agent that ends after the first one finds its store closed and says so with a stack
-            # trace, in healthy runs.
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-            # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
-            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
-            # Agents that start ranks again hang where these share the agents' own store.
-            **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
-            **interface(request),
-        },
-        program=(*script, *request.arguments),
-        task_is_rank=False,
-        labels_lines=True,
-    )
+        return ("-m", request.job.python_module)
+    is_python = request.script.endswith(".py")
+    return (request.script,) if is_python else ("--no-python", request.script)
 
 
-def failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the ranks of the agents' summaries by the time of their end, those that their agent stopped (SIGTERM) last."""
-    known = list(logs)
-    found = [pair for host, lines in known if host for pair in _summaries(host, lines)]
-    ordered = sorted(found, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
-    return [failure for _, failure in ordered] or failures_of_step(batch_lines(known), task="agent")
+def _is_rank(report: Report) -> bool:
+    return "TORCHELASTIC_RUN_ID" in report.env
+
+
+def _start(report: Report) -> tuple[str, str]:
+    return report.env["TORCHELASTIC_RUN_ID"], report.env.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
-    """Each entry of torchrun's summary: its fields stand on lines of their own, ``exitcode`` after ``time``, ``host`` and ``rank``."""
+    """Yield the time and the failure of each entry of torchrun's summary.
+
+    The fields stand on lines of their own, ``exitcode`` after ``time``, ``host`` and ``rank``.
+    """
     fields: dict[str, str] = {}
     for line in lines:
         match = _FIELD.match(line)
@@ -92,10 +167,10 @@ def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]
         if match[1] == "exitcode":
             code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
             number = int(code[0]) if code else 1
-            yield (
-                fields.get("time", ""),
-                failed(
-                    128 - number if number < 0 else number, int(rank[0]) if rank else None, host
-                ),
-            )
+            exit_code = 128 - number if number < 0 else number
+            failure = rank_failure(exit_code, int(rank[0]) if rank else None, host)
+            yield fields.get("time", ""), failure
             fields = {}
+
+
+LAUNCHER = Torchrun()

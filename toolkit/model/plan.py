@@ -50,6 +50,7 @@ class Container(Model, frozen=True, kw_only=True):
         image: absolute path of the SIF, reference of the image, or directory of the environment; empty where there is none.
         name: of the image, for people and for its home directory.
         where: for people: ``in pytorch_cpu``.
+        label: for a line of the plan: file name of the image; empty: ``where`` without "in".
         prefix: what a variable's name gets in front so that it reaches the rank, and nobody before it.
         inherits: the rank has all of the job's environment; else only what is named.
         binds: what of the host is seen inside.
@@ -67,6 +68,7 @@ class Container(Model, frozen=True, kw_only=True):
     image: str = ""
     name: str
     where: str = ""
+    label: str = ""
     prefix: str
     inherits: bool = False
     binds: tuple[Bind, ...] = ()
@@ -79,15 +81,8 @@ class Container(Model, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """For people, in a line of the plan: the file of an image, or what it is that is no file."""
-        if self.runtime == "apptainer":
-            return self.image.rpartition("/")[2]
-        return self.where.removeprefix("in ")
-
-    @property
-    def own(self) -> str:
-        """What the names of variables begin with that set Apptainer itself up: ``APPTAINER_`` or ``SINGULARITY_``."""
-        return self.prefix.replace("ENV_", "_")
+        """What a line of the plan calls it: the file of an image, or another name."""
+        return self.label or self.where.removeprefix("in ")
 
 
 class Launch(Model, frozen=True, kw_only=True):

@@ -16,14 +16,15 @@ from toolkit import shell, sites
 from toolkit.configuration import settings_files
 from toolkit.errors import (
     ClusterError,
-    NeedsInstallError,
     SlurmUnreachableError,
     ToolkitError,
     UsageError,
 )
 from toolkit.files import read_toml
 from toolkit.images.store import store
-from toolkit.launchers import LAUNCHERS, auto
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared import auto
+from toolkit.launchers.shared.base import Script
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import BadDataError
@@ -49,9 +50,8 @@ from toolkit.planning.settings import (
 from toolkit.planning.target import Target, module_file, of_python, resolve
 from toolkit.preflight.host_facts import look
 from toolkit.runs import store as runs
-from toolkit.runtimes import able, noun
-from toolkit.runtimes.discover import discover as inside
-from toolkit.runtimes.discover import mpirun as hostmpi
+from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher, noun
+from toolkit.runtimes.shared.base import Discovery, ImageFile, RuntimeFacts
 from toolkit.sites.imitation import imitation
 from toolkit.slurm import inventory, usage
 from toolkit.slurm.client import Client
@@ -100,10 +100,10 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     named = LAUNCHERS.get(str(flags.values.get("launcher")))
     is_live = flags.values.get("snapshot") is False
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
-    if named is None or not named.programs or flags.values.get("python_module"):
+    if named is None or not named.takes_programs or flags.values.get("python_module"):
         target_name, flags = _of_python(target_name, flags, here)
     target = resolve(
-        target_name, here, program=named is not None and named.programs, is_live=is_live
+        target_name, here, program=named is not None and named.takes_programs, is_live=is_live
     )
     layers = [
         layer("default", DEFAULTS),
@@ -119,14 +119,15 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     findings: list[ToolkitError] = []
     settings = _with_variables(settings, findings)
     client = Client(place.access)
-    inner = _inside(settings.job, place, client, findings)
-    found = inner.found
+    images = _Images(settings.job, place)
+    inner = _runtime_facts(settings.job, place, client, images, findings)
+    found = images.found
     source = (
         Source() if target.program else read_source(Path(target.folder) / Path(target.script).name)
     )
     settings = _with_launcher(settings, target, source, inner)
     job = settings.job
-    facts = _facts(client, place, job, findings) if place.is_here else offline.facts(place.site)
+    facts = _facts(client, place, job) if place.is_here else offline.facts(place.site)
     if inner.environment is not None:
         facts = replace(facts, mpirun=inner.environment.mpirun)
     run_directory = runs.next_directory(
@@ -190,7 +191,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     if not place.is_here:
         warning = offline.warning(job, place.site, inner, settings.origins)
         inputs = inputs._replace(unchecked=warning, is_recipe=offline.is_recipe(job))
-    elif inner.image and found is None and _is_fetched(job):
+    elif inner.image and images.is_to_fetch:
         warning = f"{job.image} has not been fetched: what is in it was not checked"
         inputs = inputs._replace(to_fetch=job.image or "", unchecked=warning)
     return Prepared(inputs, client)
@@ -220,35 +221,67 @@ def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) ->
     return _collect(findings, lambda: tree_of(Path(target.folder), here))
 
 
-def _is_fetched(job: Job) -> bool:
-    """Return whether a job's image is one of a registry, which is fetched into the store."""
-    if job.runtime not in (None, "apptainer") or "://" not in (job.image or ""):
-        return False
-    from toolkit.images.registry.foreign import is_reference
+class _Images:
+    """Finds the SIF that a job names.
 
-    return is_reference(job.image or "")
+    Attributes:
+        found: the image, if it is on this machine.
+        is_to_fetch: it is one of a registry that has not been fetched.
+    """
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self._name = job.image or ""
+        self._place = place
+        self.found: store.FoundImage | None = None
+        self.is_to_fetch = False
+
+    def find(self) -> ImageFile:
+        """Return the image where the ranks will have it.
+
+        Raises:
+            UsageError: no image was named.
+            ToolkitError: it is not there.
+        """
+        if not self._name:
+            raise UsageError(
+                "no image was named",
+                place="--image",
+                next_step="--image pytorch_cpu; toolkit image list shows what there is",
+            )
+        if "://" in self._name:
+            from toolkit.images.registry import foreign
+
+            if foreign.is_reference(self._name):
+                self.found = foreign.kept(self._name)
+                if self.found is None:
+                    self.is_to_fetch = True
+                    return ImageFile(str(foreign.path_of(self._name)), exists=False)
+                return ImageFile(self.found.path, self.found.manifest)
+        if not self._place.is_here:
+            expected = offline.find_image(self._name)
+            self.found = expected
+            return ImageFile(expected.path, expected.manifest, exists=False)
+        directories = [Path(os.path.expandvars(name)) for name in self._place.site.images]
+        self.found = store.find(self._name, directories)
+        return ImageFile(self.found.path, self.found.manifest)
 
 
-def _inside(job: Job, place: Place, client: Client, findings: list[ToolkitError]) -> inside.Inside:
-    if _is_fetched(job):
-        expected = _collect(findings, lambda: _of_registry(job.image or ""))
-        return expected or inside.Inside()
-    expected = None if place.is_here else offline.inside(job, place.site, findings)
-    return expected or inside.look(
-        job, place.site, client, lambda: _image(job, place.site), findings
+def _runtime_facts(
+    job: Job, place: Place, client: Client, images: _Images, findings: list[ToolkitError]
+) -> RuntimeFacts:
+    """Return what the job's runtime discovers; add an error to ``findings`` if it finds nothing."""
+    runtime = RUNTIMES.get(job.runtime or DEFAULT)
+    if runtime is None:
+        return RuntimeFacts()  # the plan refuses it
+    discovery = Discovery(
+        job, place.site, client if place.is_here else None, images.find, offline.is_recipe(job)
     )
-
-
-def _of_registry(image: str) -> inside.Inside:
-    """The image of a reference where it is kept, or will be."""
-    from toolkit.images.registry import foreign
-
-    found = foreign.kept(image)
-    if found is None:
-        return inside.Inside(image=str(foreign.path_of(image)))
-    return inside.Inside(
-        image=found.path, manifest=found.manifest, found=found, shared=("--image", found.path)
-    )
+    try:
+        return runtime.discover(discovery)
+    except ToolkitError as error:
+        error.place = error.place or ("--image" if runtime.image else "--runtime")
+        findings.append(error)
+        return RuntimeFacts()
 
 
 def _of_python(target_name: str, flags: Layer, here: Path) -> tuple[str, Layer]:
@@ -275,7 +308,7 @@ def _of_python(target_name: str, flags: Layer, here: Path) -> tuple[str, Layer]:
 
 
 def _imports(
-    job: Job, site: Site, inner: inside.Inside, target: Target, here: Path, run_directory: Path
+    job: Job, site: Site, inner: RuntimeFacts, target: Target, here: Path, run_directory: Path
 ) -> tuple[tuple[Shown, ...], Imports]:
     """Return the git work trees that ranks see, and what the program imports."""
     from toolkit.imports.gather import gather, work_trees
@@ -315,8 +348,9 @@ def _with_variables(settings: Settings, findings: list[ToolkitError]) -> Setting
 
 
 def _split(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    """The variables to pass on, and the environment of conda, which ``--env`` may name as well."""
-    if job.runtime != "conda":
+    """Return the variables to pass on, and the environment of conda if ``--env`` names one."""
+    runtime = RUNTIMES.get(job.runtime or DEFAULT)
+    if runtime is None or not runtime.names_environment:
         return job.pass_env, job.conda_env
     others = [name for name in job.pass_env if name not in environment and name not in job.env]
     chosen = others[0] if others else job.conda_env
@@ -335,16 +369,16 @@ def _unset(name: str, *, is_secret: bool) -> UsageError:
 
 
 def _with_launcher(
-    settings: Settings, target: Target, source: Source, inner: inside.Inside
+    settings: Settings, target: Target, source: Source, inner: RuntimeFacts
 ) -> Settings:
     """The settings with a launcher in the place of ``auto``, and why it is this one in the place of who asked for ``auto``."""
     if settings.job.launcher != "auto":
         return settings
-    runtime = settings.job.runtime or "apptainer"
+    runtime = settings.job.runtime
     frameworks = inner.manifest.frameworks if inner.manifest else None
     name = PurePosixPath(target.script).name
-    chosen = auto.choose(name, source, frameworks, settings.job, LAUNCHERS, noun(runtime))
-    launcher = able(runtime, chosen.launcher)
+    chosen = auto.choose(Script(name, source, frameworks, settings.job, noun(runtime)))
+    launcher = compatible_launcher(runtime, chosen.launcher)
     origins = {**settings.origins, "launcher": chosen.reason}
     return Settings(replace(settings.job, launcher=launcher), origins)
 
@@ -476,22 +510,10 @@ def _project(here: Path) -> list[Layer]:
     return [layer(file.origin, read_toml(file.path, Project)) for file in settings_files(here)]
 
 
-def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError]) -> Facts:
-    launcher = LAUNCHERS.get(job.launcher or "")
-    mpi = client.mpi_types() if launcher is not None and launcher.uses_mpi else None
+def _facts(client: Client, place: Place, job: Job) -> Facts:
     container = next((command for command in place.site.containers if shell.which(command)), None)
     if container is None and place.site.modules:
         container = offline.container_command(place.site)  # the module brings it, in the job
-    if container is None and (job.runtime or "apptainer") == "apptainer":
-        names = " or ".join(place.site.containers)
-        findings.append(
-            NeedsInstallError(
-                f"neither {names} is on PATH",
-                place="container",
-                next_step="toolkit setup, or load its module",
-            )
-        )
-    mpirun = hostmpi.mpirun() if launcher is not None and launcher.uses_mpirun else None
     partitions = client.partitions()
     goes_to = job.partition or next((one.name for one in partitions if one.default), "")
     limits = (
@@ -502,19 +524,9 @@ def _facts(client: Client, place: Place, job: Job, findings: list[ToolkitError])
     mine = (
         usage.mine(client) if place.site.partitions or limits else {}
     )  # only where somebody set limits
-    return Facts(
-        partitions=partitions, mpi=mpi, container=container, mpirun=mpirun, mine=mine, limits=limits
-    )
-
-
-def _image(job: Job, site: Site) -> store.FoundImage:
-    if not job.image:
-        raise UsageError(
-            "no image was named",
-            place="--image",
-            next_step="--image pytorch_cpu; toolkit image list shows what there is",
-        )
-    return store.find(job.image, [Path(os.path.expandvars(directory)) for directory in site.images])
+    facts = Facts(partitions=partitions, container=container, mine=mine, limits=limits)
+    launcher = LAUNCHERS.get(job.launcher or "")
+    return facts if launcher is None else launcher.discover(facts, client)
 
 
 def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found | None:

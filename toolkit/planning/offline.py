@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.errors import ToolkitError, UnknownImageError, UsageError
+from toolkit.errors import ToolkitError, UnknownImageError
 from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
 from toolkit.preflight.model import Seen, source_of
-from toolkit.runtimes import RUNTIMES
-from toolkit.runtimes.discover.discover import Inside
+from toolkit.runtimes.shared.base import RuntimeFacts
 
 
 def facts(site: Site) -> Facts:
@@ -40,43 +40,25 @@ def comment(site: Site) -> Layer:
     )
 
 
-def inside(job: Job, site: Site, findings: list[ToolkitError]) -> Inside | None:
-    """Return the image of a job where the cluster would have it; None if the runtime has no image.
+def find_image(name: str) -> FoundImage:
+    """Return an image where the cluster would have it; one that is on this machine is used as it is.
 
-    A name without a directory is that of a recipe; an image that is here is used as it is.
-
-    Args:
-        job: the merged settings.
-        site: that the job is for.
-        findings: gets an error for a name that no recipe has.
+    Raises:
+        UnknownImageError: no recipe has the name.
     """
-    if job.runtime in ("conda", "none"):
-        cause = f"the runtime {job.runtime} takes a Python of the cluster, which cannot be examined from here"
-        findings.append(
-            UsageError(
-                cause,
-                place="--runtime",
-                next_step=f"plan it on a login node of {site.name}, or --runtime apptainer",
-            )
-        )
-        return Inside()
-    if not job.image or job.runtime not in (None, "apptainer", "pyxis"):
-        return None
-    if job.runtime == "pyxis":
-        return Inside(image=job.image)
     try:
-        found = store.find(job.image)
+        return store.find(name)
     except UnknownImageError as error:
-        if not job.image.startswith(("/", "./", "../", "~")):
-            error.place, error.next_step = (
-                "--image",
-                "toolkit image list; or the path that the image has on the cluster",
-            )
-            findings.append(error)
-        return Inside(image=job.image)
+        if name.startswith(("/", "./", "../", "~")):
+            return FoundImage(name=Path(name).stem, path=name)
+        error.place, error.next_step = (
+            "--image",
+            "toolkit image list; or the path that the image has on the cluster",
+        )
+        raise
     except ToolkitError:
-        return Inside(image=str(store.images_directory() / f"{job.image.removesuffix('.sif')}.sif"))
-    return Inside(image=found.path, manifest=found.manifest, found=found)
+        name = name.removesuffix(".sif")
+        return FoundImage(name=name, path=str(store.images_directory() / f"{name}.sif"))
 
 
 def is_recipe(job: Job) -> bool:
@@ -93,10 +75,10 @@ def seen(script: Path | None) -> Seen:
     )
 
 
-def warning(job: Job, site: Site, image: Inside, origins: dict[str, str]) -> str:
+def warning(job: Job, site: Site, image: RuntimeFacts, origins: dict[str, str]) -> str:
     """Return the one warning: what was checked, what was not, and what a script from here takes for granted."""
     unknown = ["its partitions and limits as they are now", "your jobs there"]
-    if image.manifest is None and RUNTIMES[job.runtime or "apptainer"].image:
+    if image.manifest is None and image.image:
         unknown.append(f"the image ({image.image})")
     if job.require_signed:
         unknown.append("the image's signature")

@@ -12,8 +12,10 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from toolkit import __version__, launchers, runtimes
-from toolkit.errors import PlanError, SlurmUnreachableError, ToolkitError, UnknownPartitionError
-from toolkit.launchers import LAUNCHERS, Request, auto
+from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared import auto
+from toolkit.launchers.shared.base import Request
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
@@ -36,7 +38,9 @@ from toolkit.preflight.options import (
     value_findings,
 )
 from toolkit.redaction import is_secret, shows
-from toolkit.runtimes import RUNTIMES, Asked, apptainer
+from toolkit.runtimes import RUNTIMES
+from toolkit.runtimes.shared.base import RuntimeRequest
+from toolkit.runtimes.shared.binds import checked_bind, parse_bind
 
 _Decided = TypeVar("_Decided")
 
@@ -122,8 +126,8 @@ def plan(inputs: Inputs) -> Plan:
     request = _request(inputs, partition)
     if launcher is not None:
         findings += [*launcher_findings(job, named), *launcher.check(request)]
-    asked = _asked(inputs, findings)
-    container = _collect(findings, lambda: _container(inputs, asked, findings))
+    runtime_request = _runtime_request(inputs, findings)
+    container = _collect(findings, lambda: _container(inputs, runtime_request, findings))
     if findings or launcher is None or container is None:
         raise PlanError(
             f"this job could not run on site {inputs.site.name}; nothing was submitted", findings
@@ -168,7 +172,7 @@ def plan(inputs: Inputs) -> Plan:
             *judged.warnings,
             *sweep.warnings(job, inputs.source),
             *requeue.warnings(job, inputs.script),
-            *runtimes.get(container.runtime).warnings(asked),
+            *runtimes.get(container.runtime).warnings(runtime_request),
         ),
         forced=judged.forced,
         script_file=None if job.interactive else inputs.script_file,
@@ -180,9 +184,10 @@ def plan(inputs: Inputs) -> Plan:
 
 def _writes_reports(inputs: Inputs) -> bool:
     """Return whether the ranks may be programs of Python; a path with a colon in it cannot stand in PYTHONPATH."""
-    name = PurePosixPath(inputs.script).name
-    python = not inputs.program or name.startswith("python") or inputs.job.launcher == "submitit"
-    return python and inputs.job.launcher != "shell" and ":" not in inputs.run_directory
+    launcher = launchers.get(inputs.job.launcher or "")
+    is_program = inputs.program and not launcher.starts_python
+    is_python = not is_program or PurePosixPath(inputs.script).name.startswith("python")
+    return is_python and launcher.writes_reports and ":" not in inputs.run_directory
 
 
 def hidden(job: Job) -> tuple[str, ...]:
@@ -258,8 +263,8 @@ def _case(inputs: Inputs, partition: Partition | None) -> Case:
 
 def _request(inputs: Inputs, partition: Partition | None) -> Request:
     job = inputs.job
-    wanted, entry = job.most_gpus, LAUNCHERS.get(job.launcher or "")
-    ranks = job.ntasks_per_node or (1 if entry and entry.single else wanted) or 1
+    wanted, launcher = job.most_gpus, LAUNCHERS.get(job.launcher or "")
+    ranks = job.ntasks_per_node or (1 if launcher and launcher.takes_node else wanted) or 1
     node = partition or inputs.site.partitions.get(job.partition or "")
     share = (
         ((node.cpus or 0) // node.gpus) * wanted // ranks if node and node.gpus and wanted else 0
@@ -278,26 +283,23 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
         source=inputs.source,
         run_directory=inputs.run_directory,
         program=inputs.program,
-        noun=runtimes.noun(job.runtime or "apptainer"),
+        noun=runtimes.noun(job.runtime),
+        environment=inputs.environment,
     )
 
 
 def _network(inputs: Inputs) -> Site:
-    """The site as the ranks see it: some runtimes have a network of their own."""
-    from msgspec.structs import replace
-
-    entry = RUNTIMES.get(inputs.job.runtime or "apptainer")
-    return (
-        replace(inputs.site, interface=entry.interface)
-        if entry and entry.interface
-        else inputs.site
-    )
+    """Return the site as the ranks see it: some runtimes have a network of their own."""
+    runtime = RUNTIMES.get(inputs.job.runtime or runtimes.DEFAULT)
+    if runtime is None or not runtime.interface:
+        return inputs.site
+    return replace(inputs.site, interface=runtime.interface)
 
 
-def _asked(inputs: Inputs, findings: list[ToolkitError]) -> Asked:
-    entry = RUNTIMES.get(inputs.job.runtime or "apptainer")
-    binds = _collect(findings, lambda: _binds(inputs)) if entry and entry.image else None
-    return Asked(
+def _runtime_request(inputs: Inputs, findings: list[ToolkitError]) -> RuntimeRequest:
+    runtime = RUNTIMES.get(inputs.job.runtime or runtimes.DEFAULT)
+    binds = _collect(findings, lambda: _binds(inputs)) if runtime and runtime.image else None
+    return RuntimeRequest(
         job=inputs.job,
         origins=inputs.origins,
         site=inputs.site,
@@ -312,17 +314,13 @@ def _asked(inputs: Inputs, findings: list[ToolkitError]) -> Asked:
     )
 
 
-def _container(inputs: Inputs, asked: Asked, findings: list[ToolkitError]) -> Container:
-    name = inputs.job.runtime or "apptainer"
-    runtime = runtimes.get(name)
-    # Where the cluster was not even asked for its containers, something else is said already.
-    said = [
-        finding
-        for finding in runtime.check(asked)
-        if not (inputs.findings and isinstance(finding, SlurmUnreachableError))
-    ]
-    findings += [*said, *runtimes.launcher_findings(name, inputs.job.launcher or "")]
-    return runtime.container(asked)
+def _container(inputs: Inputs, request: RuntimeRequest, findings: list[ToolkitError]) -> Container:
+    runtime = runtimes.get(inputs.job.runtime)
+    findings += runtime.check(request)
+    launcher = inputs.job.launcher or ""
+    if launcher in LAUNCHERS:
+        findings += runtimes.launcher_findings(runtime.name, launcher)
+    return runtime.container(request)
 
 
 def _binds(inputs: Inputs) -> tuple[Bind, ...]:
@@ -341,13 +339,11 @@ def _binds(inputs: Inputs) -> tuple[Bind, ...]:
     ):
         if not any(PurePosixPath(path).is_relative_to(other) for other in kept):
             kept.append(path)
-    places = [
-        apptainer.checked(Bind(source=path, target=path), "working directory") for path in kept
-    ]
-    named = tuple(apptainer.bind(text, inputs.directory) for text in inputs.job.bind)
+    places = [checked_bind(Bind(source=path, target=path), "working directory") for path in kept]
+    named = tuple(parse_bind(text, inputs.directory) for text in inputs.job.bind)
     taken = {bind.target for bind in named}
     data = (
-        apptainer.checked(
+        checked_bind(
             Bind(source=inputs.site.datasets[name], target=f"/data/{name}", read_only=True),
             "datasets",
         )
@@ -358,10 +354,11 @@ def _binds(inputs: Inputs) -> tuple[Bind, ...]:
 
 
 def _always(runtime: str | None) -> dict[str, str]:
+    has_user_site = runtimes.get(runtime).has_user_site
     return {
         # ~/.local of the user would shadow the image's packages. To a Python of the host it
         # belongs.
-        **({} if runtime == "none" else {"PYTHONNOUSERSITE": "1"}),
+        **({} if has_user_site else {"PYTHONNOUSERSITE": "1"}),
         # Ranks write to files, where Python would keep lines back until its buffer is full.
         "PYTHONUNBUFFERED": "1",
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
-from toolkit.launchers import LAUNCHERS, Entry
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared.base import Launcher
 from toolkit.model.job import Job
 from toolkit.quoting import sbatch
 from toolkit.slurm.parse import megabytes, minutes
@@ -124,26 +125,26 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
 
 def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
     """What was asked for that the launcher cannot do."""
-    entry = LAUNCHERS[name]
+    launcher = LAUNCHERS[name]
     least, most = job.node_range
     findings: list[ToolkitError] = []
-    if least != most and not entry.elastic:
+    if least != most and not launcher.is_elastic:
         findings.append(
             _cannot(
                 name,
                 "--nodes",
                 "start with a number of nodes that may change",
-                lambda other: other.elastic,
+                lambda other: other.is_elastic,
                 str(most),
             )
         )
-    if job.gpus_by_node and not entry.unequal:
+    if job.gpus_by_node and not launcher.is_unequal:
         findings.append(
             _cannot(
                 name,
                 job.gpu_option,
                 "start ranks on nodes that differ",
-                lambda other: other.unequal,
+                lambda other: other.is_unequal,
                 str(min(job.gpus_by_node)),
             )
         )
@@ -154,15 +155,15 @@ def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
             next_step=f"for the launchers {_having(key)}",
         )
         for key in ("max_restarts", "init")
-        if getattr(job, key) is not None and key not in entry.options
+        if getattr(job, key) is not None and key not in launcher.options
     ]
     return findings
 
 
 def _cannot(
-    name: str, place: str, what: str, can: Callable[[Entry], bool], instead: str
+    name: str, place: str, what: str, can: Callable[[Launcher], bool], instead: str
 ) -> LauncherMismatchError:
-    others = ", ".join(other for other, entry in LAUNCHERS.items() if can(entry))
+    others = ", ".join(other.name for other in LAUNCHERS.values() if can(other))
     return LauncherMismatchError(
         f"the launcher {name} cannot {what}",
         place=place,
@@ -171,4 +172,4 @@ def _cannot(
 
 
 def _having(key: str) -> str:
-    return ", ".join(name for name, entry in LAUNCHERS.items() if key in entry.options)
+    return ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)

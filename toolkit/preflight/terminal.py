@@ -13,15 +13,15 @@ def findings(job: Job) -> list[ToolkitError]:
 
 
 def _pty(job: Job) -> list[ToolkitError]:
-    entry = LAUNCHERS.get(job.launcher or "")
-    if not job.pty or entry is None or entry.pty:
+    launcher = LAUNCHERS.get(job.launcher or "")
+    if not job.pty or launcher is None or launcher.has_pty:
         return []
-    having = ", ".join(name for name, other in LAUNCHERS.items() if other.pty and name != "shell")
+    others = (other for other in LAUNCHERS.values() if other.has_pty and not other.is_internal)
     return [
         LauncherMismatchError(
             f"the launcher {job.launcher} gives no rank a terminal",
             place="--pty",
-            next_step=f"one of: {having}",
+            next_step=f"one of: {', '.join(other.name for other in others)}",
         )
     ]
 

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from toolkit import launchers
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.report import ErrorRecord, Report
 from toolkit.model.run import Failure
 from toolkit.redaction import redacted
@@ -87,20 +89,8 @@ _CONNECTION_TYPES = frozenset(
     )
 )
 _COMMUNICATION = re.compile(r"/torch/(?:distributed|nn/parallel)/|/horovod/|/mpi4py/")
-# Programs that start ranks: what they say at the end is about their ranks.
-_STARTERS = frozenset(
-    (
-        "torchrun",
-        "accelerate",
-        "deepspeed",
-        "horovodrun",
-        "mpirun",
-        "ray",
-        "lightning",
-        "horovod_elastic.py",
-        "ray_node.py",
-    )
-)
+# Programs besides those of launchers that start ranks: their own errors are about the ranks.
+_OTHER_STARTERS = ("accelerate", "deepspeed", "horovodrun", "lightning")
 _STARTER_FILES = re.compile(
     r"/torch/distributed/(?:run|launch|launcher/\w+)\.py$|/(?:site|dist)-packages/ray/|/horovod/runner/"
 )
@@ -210,17 +200,8 @@ def judged(report: Report) -> Verdict:
 
 def is_starter(program: str) -> bool:
     """Return whether a program starts ranks, and is none itself."""
-    return PurePosixPath(program).name in _STARTERS or bool(_STARTER_FILES.search(program))
-
-
-_RANKS = {
-    "torchrun": ("RANK",),
-    "srun": ("RANK", "SLURM_PROCID"),
-    "spawn": (),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
-    "horovod-elastic": ("HOROVOD_RANK",),
-}
-_RANKS_ELSEWHERE = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+    starters = {*_OTHER_STARTERS, *(name for one in LAUNCHERS.values() for name in one.starters)}
+    return PurePosixPath(program).name in starters or bool(_STARTER_FILES.search(program))
 
 
 def rank_of(report: Report, launcher: str) -> int | None:
@@ -229,31 +210,7 @@ def rank_of(report: Report, launcher: str) -> int | None:
         return None
     if report.group_rank is not None:
         return report.group_rank
-    if launcher == "spawn":
-        return _spawned_rank(report)
-    names = _RANKS.get(launcher, _RANKS_ELSEWHERE)
-    return next(
-        (number for name in names if (number := _number(report.env.get(name))) is not None), None
-    )
-
-
-# How a parent speaks of a process that torch.multiprocessing.spawn started.
-_CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")
-
-
-def _spawned_rank(report: Report) -> int | None:
-    told = (
-        _CHILD.search(report.errors[0].message[:200])
-        if report.errors and not report.process
-        else None
-    )
-    index = int(told["index"]) if told else report.index
-    node, each = _number(report.env.get("NODE_RANK")), _number(report.env.get("NPROC_PER_NODE"))
-    return None if index is None or node is None or each is None else index + node * each
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
+    return launchers.get(launcher).rank_of(report)
 
 
 class Candidate(NamedTuple):
@@ -266,7 +223,6 @@ class Candidate(NamedTuple):
     noun: str = "rank"
 
 
-_TASKS = frozenset(("none", "ray", "submitit"))  # launchers whose tasks are no ranks to people
 _FATAL = frozenset(("exception", "exit", "child"))
 
 
@@ -280,7 +236,7 @@ def first(launcher: str, reports: Sequence[Report], reported: Sequence[Failure])
     """
     candidates = [
         _candidate(report, launcher)
-        for report in _of_last_start(launcher, reports, reported)
+        for report in launchers.get(launcher).of_last_start(reports, reported)
         if report.errors
     ]
     own = [candidate for candidate in candidates if candidate.kind is Class.OWN]
@@ -308,40 +264,12 @@ def _candidate(report: Report, launcher: str) -> Candidate:
         verdict.kind,
         verdict.error,
         rank_of(report, launcher),
-        "task" if launcher in _TASKS else "rank",
+        launchers.get(launcher).task_noun,
     )
 
 
 def _time(candidate: Candidate) -> int:
     return candidate.report.time_ns
-
-
-def _of_last_start(
-    launcher: str, reports: Sequence[Report], reported: Sequence[Failure]
-) -> Sequence[Report]:
-    """Return the records of the last time that ranks were started; failures before it were survived."""
-    if launcher == "torchrun":
-        started = [_start(report) for report in reports if _is_rank(report)]
-        return [
-            report for report in reports if not _is_rank(report) or _start(report) == started[-1]
-        ]
-    if launcher == "horovod-elastic" and reported:
-        named = [
-            report
-            for report in reports
-            if report.env.get("HOROVOD_RANK") == str(reported[0].rank)
-            and report.host == reported[0].host
-        ]
-        return [report for report in named if report.pid == named[-1].pid]
-    return reports
-
-
-def _is_rank(report: Report) -> bool:
-    return "TORCHELASTIC_RUN_ID" in report.env
-
-
-def _start(report: Report) -> tuple[str, str]:
-    return report.env["TORCHELASTIC_RUN_ID"], report.env.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _cause_within(found: Candidate, own: Iterable[Candidate]) -> Candidate:

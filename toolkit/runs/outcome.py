@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.errors import JobLostError
-from toolkit.launchers.common import failed
+from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.run import Failure, JobState, Outcome
@@ -165,7 +165,9 @@ def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
     """A rank of which only its number was told ran where its log comes from."""
     host = next((name for name, numbers in hosts.items() if failure.rank in numbers), None)
     return (
-        failure if failure.host or host is None else failed(failure.exit_code, failure.rank, host)
+        failure
+        if failure.host or host is None
+        else rank_failure(failure.exit_code, failure.rank, host)
     )
 
 

@@ -23,6 +23,7 @@ from toolkit.model.base import Model
 from toolkit.runs import follow, status
 from toolkit.runs.interrupted import own_commands
 from toolkit.runs.store import Paths
+from toolkit.runtimes import RUNTIMES
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
 _PATIENCE = (
@@ -229,7 +230,9 @@ def _image(paths: Paths) -> Path | None:
         container = follow.read_plan(paths).container
     except ConfigError:
         return None
-    return Path(container.image) if container.runtime == "apptainer" and container.image else None
+    runtime = RUNTIMES.get(container.runtime)
+    is_sif = runtime is not None and runtime.image == "sif"
+    return Path(container.image) if is_sif and container.image else None
 
 
 def size_of(directory: Path) -> int:

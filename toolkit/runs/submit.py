@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit import scripts
+from toolkit import runtimes, scripts
 from toolkit.errors import ImageMissingError, SlurmUnreachableError, SubmissionError, ToolkitError
 from toolkit.files import write_atomically
 from toolkit.images.store import usage
@@ -103,7 +103,7 @@ def submit(
             not_submitted(paths, error)
         raise
     submission = once.record(paths, attempt, submitted)
-    if decided.container.runtime == "apptainer":
+    if runtimes.get(decided.container.runtime).image == "sif":
         use = usage.Use(paths.directory, submission.job_id, cluster, attempt.mark)
         usage.note(Path(decided.container.image), use)
     return submission

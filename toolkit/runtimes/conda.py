@@ -1,52 +1,86 @@
-"""conda: an environment that the user has made, beside containers. It is entered without conda, by what `conda activate` would do."""
+"""conda: an environment that the user has made. It is entered without conda, by what `conda activate` would do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.plan import Container
-from toolkit.runtimes import Asked, common
-from toolkit.runtimes.none import data, no_torchrun
+from toolkit.runtimes.shared import findings
+from toolkit.runtimes.shared.base import (
+    PREFIX,
+    Discovery,
+    Runtime,
+    RuntimeFacts,
+    RuntimeRequest,
+)
 
 
-def check(asked: Asked) -> Sequence[ToolkitError]:
-    """The environment must be named; that it is there was looked up."""
-    findings = [*common.no_image(asked, "conda"), *common.unsigned(asked, "conda")]
-    if asked.job.conda_env is None:
-        findings.append(
-            UsageError(
-                "the runtime conda needs the name of an environment",
-                place="--env",
-                next_step="--env NAME",
-            )
+class Conda(Runtime):
+    """Environments of conda."""
+
+    summary = "a conda environment (--env NAME), with the site's modules"
+    names_environment = True
+
+    def discover(self, discovery: Discovery) -> RuntimeFacts:
+        """Find the environment, and what its Python can import."""
+        from toolkit.runtimes.discover.environments import conda
+
+        job, site = discovery.job, discovery.site
+        if discovery.client is None:
+            raise findings.unreachable_python(self.name, site.name)
+        if not job.conda_env:
+            return RuntimeFacts()
+        environment, manifest = conda(job.conda_env, site, job.modules)
+        return RuntimeFacts(
+            manifest=manifest, environment=environment, shared=("--env", environment.prefix)
         )
-    findings += common.on_path(asked.environment.prefix, "--env") if asked.environment else []
-    return [
-        *findings,
-        *(no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else []),
-    ]
+
+    def environment_names(self) -> list[str]:
+        """Return the names of all environments of conda."""
+        from toolkit.runtimes.discover.environments import names
+
+        return names()
+
+    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+        """Require the name of an environment; ``discover`` has found that it exists."""
+        errors = super().check(request)
+        if request.job.conda_env is None:
+            errors.append(
+                UsageError(
+                    "the runtime conda needs the name of an environment",
+                    place="--env",
+                    next_step="--env NAME",
+                )
+            )
+        if request.environment:
+            errors += findings.path_findings(request.environment.prefix, "--env")
+        return errors
+
+    def container(self, request: RuntimeRequest) -> Container:
+        """Return what `conda activate` sets, and what the user has given the environment."""
+        environment = request.environment
+        prefix = environment.prefix if environment else ""
+        name = environment.name if environment else request.job.conda_env or ""
+        return Container(
+            runtime=self.name,
+            image=prefix,
+            name=name,
+            where=f"in the conda environment {name}",
+            prefix=PREFIX,
+            inherits=True,
+            settings={
+                "CONDA_PREFIX": prefix,
+                "CONDA_DEFAULT_ENV": name,
+                **(environment.variables if environment else {}),
+            },
+        )
+
+    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+        """Warn of missing frameworks, and of data that has another path than in a container."""
+        name = f"the environment {request.job.conda_env}"
+        return (
+            *findings.missing_frameworks(request, name),
+            *findings.dataset_paths(request),
+        )
 
 
-def container(asked: Asked) -> Container:
-    """What `conda activate` sets, and what the user has given the environment."""
-    found = asked.environment
-    prefix, name = (found.prefix, found.name) if found else ("", asked.job.conda_env or "")
-    return Container(
-        runtime="conda",
-        image=prefix,
-        name=name,
-        where=f"in the conda environment {name}",
-        prefix=common.PREFIX,
-        inherits=True,
-        settings={
-            "CONDA_PREFIX": prefix,
-            "CONDA_DEFAULT_ENV": name,
-            **(found.variables if found else {}),
-        },
-    )
-
-
-def warnings(asked: Asked) -> tuple[str, ...]:
-    """Frameworks that are not in the environment, and data that has another path than in a container."""
-    return (*common.unheld(asked, f"the environment {asked.job.conda_env}"), *data(asked))
+RUNTIME = Conda()

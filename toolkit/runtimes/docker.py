@@ -2,97 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
+from toolkit.errors import LauncherMismatchError, ShapeError, ToolkitError, UsageError
 from toolkit.model.environment import Engine
 from toolkit.model.plan import Container
-from toolkit.runtimes import Asked, common
+from toolkit.runtimes.shared.base import (
+    PREFIX,
+    Discovery,
+    Runtime,
+    RuntimeFacts,
+    RuntimeRequest,
+)
+from toolkit.runtimes.shared.findings import home, missing_frameworks
 
-_WHY = "an engine knows nothing of other nodes, nor of what Slurm gave the job there"
-# What the engine's own client would read out of its environment in the place of the rank.
+# The engine's own client would read variables of these names instead of giving them to the rank.
 _CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
 
-def check(asked: Asked) -> Sequence[ToolkitError]:
-    """One node, GPUs that the engine can give, and no variable that its client stumbles over."""
-    findings = [
-        *common.one_node(asked, "docker", _WHY),
-        *common.no_environment(asked, "docker"),
-        *common.unsigned(asked, "docker"),
-    ]
-    if asked.job.pty:
-        findings.append(
+class Docker(Runtime):
+    """Containers of Docker or podman on one node."""
+
+    summary = "Docker or podman, on one node, with an image of that engine"
+    image = "docker"
+    offers = frozenset()
+    interface = "lo"
+
+    def discover(self, discovery: Discovery) -> RuntimeFacts:
+        """Find the engine that answers, and what the image's Python can import."""
+        from toolkit.runtimes.discover.docker_image import discover
+
+        image = super().discover(discovery).image
+        engine, manifest = discover(image)
+        return RuntimeFacts(image=image, manifest=manifest, engine=engine)
+
+    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+        """Require one node, GPUs that the engine can give, and variables for the ranks alone."""
+        findings = super().check(request)
+        job, engine = request.job, request.engine
+        program = engine.program if engine else "docker"
+        if job.node_range[1] > 1:
+            findings.append(
+                ShapeError(
+                    "docker runs on one node only: an engine knows nothing of other nodes, "
+                    "nor of what Slurm gave the job there",
+                    place="--nodes",
+                    next_step="--nodes 1, or --runtime apptainer "
+                    "(toolkit image build --engine docker gives a SIF)",
+                )
+            )
+        if job.pty:
+            findings.append(
+                UsageError(
+                    "ranks in docker have no terminal",
+                    place="--pty",
+                    next_step="leave it out, or --runtime apptainer",
+                )
+            )
+        has_real_gpus = job.most_gpus and request.site.access != "local-cluster"
+        if engine and has_real_gpus and not engine.nvidia:
+            findings.append(
+                LauncherMismatchError(
+                    f"{program} here gives containers no GPUs",
+                    place="--gpus",
+                    next_step="install NVIDIA's container toolkit, or --runtime apptainer",
+                )
+            )
+        findings += [
             UsageError(
-                "ranks in docker have no terminal",
-                place="--pty",
-                next_step="leave it out, or --runtime apptainer",
+                f"{name} would be read by {program} itself",
+                place="--env",
+                next_step="leave it out",
             )
-        )
-    engine = asked.engine
-    if (
-        engine
-        and asked.job.most_gpus
-        and not engine.nvidia
-        and asked.site.access != "local-cluster"
-    ):
-        findings.append(
-            LauncherMismatchError(
-                f"{engine.program} here gives containers no GPUs",
-                place="--gpus",
-                next_step="install NVIDIA's container toolkit, or --runtime apptainer",
-            )
-        )
-    findings += [
-        UsageError(
-            f"{name} would be read by {engine.program if engine else 'docker'} itself",
-            place="--env",
-            next_step="leave it out",
-        )
-        for name in asked.job.env
-        if name == "HOME" or name.startswith(_CLIENTS)
-    ]
-    return findings
+            for name in job.env
+            if name == "HOME" or name.startswith(_CLIENTS)
+        ]
+        return findings
 
+    def container(self, request: RuntimeRequest) -> Container:
+        """Return the image by its reference; the engine's client starts it as the user."""
+        engine = request.engine
+        program = engine.program if engine else "docker"
+        keeps_user = (
+            ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
+        )
+        host = "CONTAINER_HOST" if program == "podman" else "DOCKER_HOST"
+        return Container(
+            runtime=self.name,
+            command=program,
+            image=request.image,
+            name=request.image,
+            where=f"in {request.image} by {program}",
+            prefix=PREFIX,
+            binds=request.binds,
+            gpus=bool(request.job.most_gpus and engine and engine.nvidia),
+            options=keeps_user if engine and engine.rootless else (),
+            settings={host: engine.address} if engine and engine.address else {},
+            **home(request.image, request.site.scratch),
+        )
 
-def container(asked: Asked) -> Container:
-    """The image by its reference, started by the engine's client, as the user who owns the files."""
-    engine = asked.engine
-    program = engine.program if engine else "docker"
-    keeps_user = (
-        ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
-    )
-    return Container(
-        runtime="docker",
-        command=program,
-        image=asked.image,
-        name=asked.image,
-        where=f"in {asked.image} by {program}",
-        prefix=common.PREFIX,
-        binds=asked.binds,
-        gpus=bool(asked.job.most_gpus and engine and engine.nvidia),
-        options=keeps_user if engine and engine.rootless else (),
-        settings={f"{'CONTAINER' if program == 'podman' else 'DOCKER'}_HOST": engine.address}
-        if engine and engine.address
-        else {},
-        **common.home(asked.image, asked.site.scratch),
-    )
+    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+        """Warn of missing frameworks, and of groups that the ranks do not have."""
+        engine = request.engine
+        missing = missing_frameworks(request, request.image)
+        if not engine or engine.program != "podman" or not engine.rootless or _groups(engine):
+            return missing
+        return (
+            *missing,
+            "ranks have your first group only: podman takes no others along "
+            "through the socket that DOCKER_HOST names",
+        )
 
 
 def _groups(engine: Engine | None) -> tuple[str, ...]:
-    """All of the user's groups go along, but not through a socket: podman refuses that."""
+    """Return the options that keep all of the user's groups; podman refuses them by a socket."""
     return () if engine and engine.address else ("--group-add", "keep-groups")
 
 
-def warnings(asked: Asked) -> tuple[str, ...]:
-    """Frameworks that are not in the image, and groups that do not go along."""
-    engine = asked.engine
-    alone = engine and engine.program == "podman" and engine.rootless and not _groups(engine)
-    lacks = (
-        (
-            "ranks have your first group only: podman takes no others along through the socket that DOCKER_HOST names",
-        )
-        if alone
-        else ()
-    )
-    return (*common.unheld(asked, asked.image), *lacks)
+RUNTIME = Docker()

@@ -2,77 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.model.environment import Environment
 from toolkit.model.plan import Container
-from toolkit.runtimes import Asked, common
+from toolkit.runtimes.shared import findings
+from toolkit.runtimes.shared.base import (
+    PREFIX,
+    Discovery,
+    Runtime,
+    RuntimeFacts,
+    RuntimeRequest,
+)
 
-# What an active environment is known by.
+# The variable that an active environment sets.
 _VARIABLES = {"venv": "VIRTUAL_ENV", "conda": "CONDA_PREFIX"}
 
 
-def check(asked: Asked) -> Sequence[ToolkitError]:
-    """No image, no environment of conda; and torchrun, where that is to start the ranks."""
-    return [
-        *common.no_image(asked, "none"),
-        *common.unsigned(asked, "none"),
-        *common.no_environment(asked, "none"),
-        *_torchrun(asked),
-        *_path(asked),
-    ]
+class NoContainer(Runtime):
+    """The nodes' own Python, or the virtual environment that is active."""
 
-
-def container(asked: Asked) -> Container:
-    """An environment that is active is entered by its path, since a job may be submitted from a shell that knows nothing of it."""
-    found = asked.environment
-    entered = found is not None and found.kind in _VARIABLES
-    name = found.name if found else "the nodes' Python"
-    return Container(
-        runtime="none",
-        image=found.prefix if found and entered else "",
-        name=name,
-        where=f"without a container, by {name}",
-        prefix=common.PREFIX,
-        inherits=True,
-        settings={_VARIABLES[found.kind]: found.prefix} if found and entered else {},
+    summary = (
+        "the nodes' own Python, with the site's modules, or the virtual environment that is active"
     )
+    has_user_site = True
 
+    def discover(self, discovery: Discovery) -> RuntimeFacts:
+        """Find the Python on PATH, and what it can import."""
+        from toolkit.runtimes.discover.environments import host
 
-def warnings(asked: Asked) -> tuple[str, ...]:
-    """Frameworks that are not there, and data that has another path than in a container."""
-    found = asked.environment
-    return (*(common.unheld(asked, found.name) if found else ()), *data(asked))
-
-
-def data(asked: Asked) -> tuple[str, ...]:
-    """Where the site's data is, which the job's arguments may look for as ``/data/NAME``."""
-    known = asked.site.datasets
-    return tuple(
-        f"/data/{name} is there in containers only; here the data is {known[name]}"
-        for name in asked.job.datasets
-        if name in known
-    )
-
-
-def _path(asked: Asked) -> list[ToolkitError]:
-    found = asked.environment
-    return common.on_path(found.prefix, "--runtime") if found and found.kind in _VARIABLES else []
-
-
-def _torchrun(asked: Asked) -> list[ToolkitError]:
-    return no_torchrun(asked.environment) if asked.job.launcher == "torchrun" else []
-
-
-def no_torchrun(found: Environment | None) -> list[ToolkitError]:
-    """A finding where there is no program torchrun: before torch 1.10, and where torch is missing."""
-    if found is None or found.torchrun:
-        return []
-    return [
-        LauncherMismatchError(
-            f"there is no program torchrun in {found.name}",
-            place="--launcher",
-            next_step="--launcher srun does without it",
+        if discovery.client is None:
+            raise findings.unreachable_python(self.name, discovery.site.name)
+        environment, manifest = host(discovery.site, discovery.job.modules)
+        return RuntimeFacts(
+            manifest=manifest, environment=environment, shared=("--runtime", environment.prefix)
         )
-    ]
+
+    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+        """Require a path that PATH can name, for an environment that is entered by it."""
+        environment = _entered(request.environment)
+        return [
+            *super().check(request),
+            *(findings.path_findings(environment.prefix, "--runtime") if environment else ()),
+        ]
+
+    def container(self, request: RuntimeRequest) -> Container:
+        """Enter an active environment by its path.
+
+        The job may be submitted from a shell that knows nothing of the environment.
+        """
+        environment = _entered(request.environment)
+        name = request.environment.name if request.environment else "the nodes' Python"
+        return Container(
+            runtime=self.name,
+            image=environment.prefix if environment else "",
+            name=name,
+            where=f"without a container, by {name}",
+            prefix=PREFIX,
+            inherits=True,
+            settings={_VARIABLES[environment.kind]: environment.prefix} if environment else {},
+        )
+
+    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+        """Warn of missing frameworks, and of data that has another path than in a container."""
+        name = request.environment.name if request.environment else ""
+        return (
+            *(findings.missing_frameworks(request, name) if name else ()),
+            *findings.dataset_paths(request),
+        )
+
+
+def _entered(environment: Environment | None) -> Environment | None:
+    """Return an environment that must be entered; the host's own Python needs that not."""
+    return environment if environment and environment.kind in _VARIABLES else None
+
+
+RUNTIME = NoContainer()

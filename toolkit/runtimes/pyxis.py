@@ -2,47 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from toolkit.errors import ToolkitError
+from toolkit.errors import ImageMissingError, LauncherMismatchError
 from toolkit.model.plan import Container
-from toolkit.runtimes import Asked, common
+from toolkit.runtimes.shared.base import (
+    PREFIX,
+    Discovery,
+    Runtime,
+    RuntimeFacts,
+    RuntimeRequest,
+)
+from toolkit.runtimes.shared.findings import home
 
 
-def check(asked: Asked) -> Sequence[ToolkitError]:
-    """That srun has the plugin's options, and what the image is, was looked up."""
-    return [*common.no_environment(asked, "pyxis"), *common.unsigned(asked, "pyxis")]
+class Pyxis(Runtime):
+    """Containers of enroot that srun starts."""
+
+    summary = "Slurm's own plugin Pyxis, with an image of a registry or a squashfs file of enroot"
+    image = "enroot"
+    offers = frozenset(("nodes", "pmi", "terminal"))
+
+    def discover(self, discovery: Discovery) -> RuntimeFacts:
+        """Require the plugin, whose options are in `srun --help` and nowhere else, and the image.
+
+        Returns:
+            The image as the nodes find it: its reference, or the absolute path of its file.
+        """
+        image = super().discover(discovery).image
+        if discovery.client is None:
+            return RuntimeFacts(image=image)
+        if "--container-image" not in discovery.client.srun_help():
+            raise LauncherMismatchError(
+                "srun here knows no --container-image: Slurm has no plugin Pyxis",
+                place="--runtime pyxis",
+                next_step="--runtime apptainer; or ask the administrator for Pyxis "
+                "(https://github.com/NVIDIA/pyxis)",
+            )
+        if discovery.is_recipe or image.endswith(".sif"):
+            raise ImageMissingError(
+                f"{image} is a SIF, and Pyxis starts images of registries and squashfs files "
+                "of enroot",
+                place="--image",
+                next_step="--runtime apptainer, or --image REGISTRY/NAME:TAG",
+            )
+        if not image.startswith(("/", "./", "../", "~/")):
+            return RuntimeFacts(image=image)
+        path = _file(image)
+        return RuntimeFacts(image=path, shared=("--image", path))
+
+    def container(self, request: RuntimeRequest) -> Container:
+        """Return the image by its address, in the spelling of enroot."""
+        return Container(
+            runtime=self.name,
+            image=enroot(request.image),
+            name=request.image,
+            where=f"in {request.image} by pyxis",
+            prefix=PREFIX,
+            inherits=True,
+            binds=request.binds,
+            gpus=bool(request.job.most_gpus),
+            **home(request.image, request.site.scratch),
+        )
 
 
-def container(asked: Asked) -> Container:
-    """The image by its address, in the spelling of enroot."""
-    image = enroot(asked.image)
-    return Container(
-        runtime="pyxis",
-        image=image,
-        name=asked.image,
-        where=f"in {asked.image} by pyxis",
-        prefix=common.PREFIX,
-        inherits=True,
-        binds=asked.binds,
-        gpus=bool(asked.job.most_gpus),
-        **common.home(asked.image, asked.site.scratch),
+def _file(image: str) -> str:
+    from pathlib import Path
+
+    path = Path(image).expanduser().absolute()
+    if path.is_file():
+        return str(path)
+    raise ImageMissingError(
+        f"there is no file {path}",
+        place="--image",
+        next_step="enroot import docker://REGISTRY#NAME:TAG makes one",
     )
 
 
-def warnings(asked: Asked) -> tuple[str, ...]:
-    """Of an image in a registry nothing is known."""
-    del asked
-    return ()
-
-
 def enroot(image: str) -> str:
-    """``nvcr.io/nvidia/pytorch:25.06-py3`` as ``nvcr.io#nvidia/pytorch:25.06-py3``: enroot takes everything for Docker Hub else.
+    """Return ``nvcr.io/nvidia/pytorch:25.06-py3`` as ``nvcr.io#nvidia/pytorch:25.06-py3``.
 
-    Paths of files, and what is written so already, stay as they are.
+    enroot looks for any other spelling on Docker Hub. Paths of files, and what is spelled so
+    already, stay as they are.
     """
     image = image.removeprefix("docker://")
     first, slash, rest = image.partition("/")
     if image.startswith(("/", ".", "~")) or "#" in image or not slash:
         return image
     return f"{first}#{rest}" if "." in first or ":" in first or first == "localhost" else image
+
+
+RUNTIME = Pyxis()

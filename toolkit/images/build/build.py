@@ -23,7 +23,6 @@ from toolkit.images.build.apptainer.cache import WHEELS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError
 from toolkit.images.build.collect import read_contents
 from toolkit.images.build.docker import docker
-from toolkit.images.build.docker.engine import VERSIONS
 from toolkit.images.build.fetched import ResolvedBase, resolve_base
 from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.provenance import add_provenance, describe_base
@@ -51,6 +50,7 @@ from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress
+from toolkit.runtimes.discover.docker_engine import VERSIONS
 
 
 class BuildResult(Model, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from toolkit.errors import ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.build.docker import docker
-from toolkit.images.build.docker import engine as docker_engine
 from toolkit.images.build.privilege import build_command
 from toolkit.progress import Progress
+from toolkit.runtimes.discover import docker_engine
 
 
 def choose_engine(

@@ -164,10 +164,10 @@ def _pinned(origin: str, digest: str) -> str:
 
 def _mpi(sif: Path) -> tuple[str, ...]:
     """Return what the image's MPI can be started by, from how its mpirun introduces itself."""
-    from toolkit.runtimes.discover.environments import spoken
+    from toolkit.runtimes.discover.environments import pmi_types
 
     try:
         said = run_in_image(sif, ["/bin/sh", "-c", _MPIRUN], timeout=120)
     except ToolkitError:
         return ()
-    return spoken(said.stdout)
+    return pmi_types(said.stdout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.images.verify.case import Answer, Case, failed, passed, unchecked
-from toolkit.launchers.pmi import common
+from toolkit.launchers.shared.pmi import common
 
 
 def verify(case: Case) -> Answer:

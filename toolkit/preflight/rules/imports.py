@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from toolkit import runtimes
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python
@@ -110,7 +111,7 @@ def _next(case: Case, packages: Sequence[str], python: Python) -> str | None:
         words = [word for package in packages for word in ("--pip", package)]
         made = shell_words(["toolkit", "image", "new", new, "--from", case.manifest.name, *words])
         return f"{made}; toolkit image build {new}.toml; then --image {new}"
-    if case.job.runtime in ("conda", "none"):
+    if runtimes.noun(case.job.runtime) == "environment":
         return shell_words([python.path, "-m", "pip", "install", *packages])
     return f"an image with {_listed(packages)}"
 
@@ -126,12 +127,12 @@ def _possible(case: Case, missing: Sequence[Import]) -> list[Finding]:
 
 
 def _is_sif(case: Case) -> bool:
-    return (case.job.runtime or "apptainer") == "apptainer"
+    return runtimes.get(case.job.runtime).image == "sif"
 
 
 def _noun(case: Case) -> str:
     """Return how messages name what the ranks run in."""
-    kind = "environment" if case.job.runtime in ("conda", "none") else "image"
+    kind = runtimes.noun(case.job.runtime)
     return f"{kind} {case.manifest.name}" if case.manifest else kind
 
 

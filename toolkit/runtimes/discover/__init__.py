@@ -1,1 +1,1 @@
-"""Find out what ranks will run in: an image, an environment of Python, an engine."""
+"""Runtime discovery: the Pythons and the container engine of this machine, and what they hold."""

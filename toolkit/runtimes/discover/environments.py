@@ -1,5 +1,8 @@
-"""The Pythons of this machine: the one on PATH once the site's modules are loaded, and the environments of conda. Their packages are looked
-for, not imported. Nodes are taken to see what this machine sees, as they do with every path."""
+"""The Pythons of this machine: the one on PATH with the site's modules, and the environments of conda.
+
+Their packages are searched for, not imported. Nodes are assumed to see what this machine sees, as
+with every path.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from toolkit.model.environment import Environment
 from toolkit.model.image import Manifest, Python
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
-from toolkit.runtimes.common import FRAMEWORKS
+from toolkit.runtimes.shared.findings import FRAMEWORKS
 
-_ANSWER = 120.0  # seconds; a Python on a busy parallel file system starts slowly
-# As the script does it; the words after the command are the modules.
+PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly
+# As the job script loads them; the words after the command are the modules.
 _WITH_MODULES = """
 type module &>/dev/null || for part in /etc/profile.d/*mod*.sh; do source "$part"; done
 module purge && module load "${@:3}" || exit 99
@@ -27,8 +30,8 @@ _RUN = 'exec python3 -c "$1" $2'
 _ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", "mamba")
 
 
-class Said(NamedTuple):
-    """What a Python told of itself."""
+class Probe(NamedTuple):
+    """The answer of a Python to the program ``probe.py``."""
 
     version: str
     python: str
@@ -41,80 +44,104 @@ class Said(NamedTuple):
 
 
 def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
-    """The Python that a job finds on PATH: of the host, of a module, or of the virtual environment that is active here.
+    """Return the Python that a job has on PATH.
+
+    It is that of the host, of a module, or of the virtual environment that is active.
 
     Raises:
         EnvironmentMissingError: there is none.
         NeedsInstallError: the site's modules cannot be loaded.
     """
-    said = ask((*site.modules, *modules), _clean(os.environ))
-    kind, name = _kind(said)
-    found = Environment(
+    answer = probe((*site.modules, *modules), _clean(os.environ))
+    kind, name = _kind(answer)
+    environment = Environment(
         name=name,
         kind=kind,
-        prefix=said.prefix,
-        python=said.python,
-        version=said.version,
-        torchrun=said.torchrun,
-        mpirun=said.mpirun or None,
+        prefix=answer.prefix,
+        python=answer.python,
+        version=answer.version,
+        torchrun=answer.torchrun,
+        mpirun=answer.mpirun or None,
     )
-    return found, contents(name, said)
+    return environment, manifest_of(name, answer)
 
 
-def _kind(said: Said) -> tuple[Literal["conda", "venv", "host"], str]:
-    """What makes a Python, and how people call it."""
-    place = Path(said.prefix)
-    if said.venv:
-        return "venv", f"the virtual environment {place.name}"
-    if (place / "conda-meta").is_dir():
-        return "conda", f"the conda environment {place.name}"
-    return "host", said.python
+def _kind(answer: Probe) -> tuple[Literal["conda", "venv", "host"], str]:
+    """Return what a Python belongs to, and its name for people."""
+    prefix = Path(answer.prefix)
+    if answer.venv:
+        return "venv", f"the virtual environment {prefix.name}"
+    if (prefix / "conda-meta").is_dir():
+        return "conda", f"the conda environment {prefix.name}"
+    return "host", answer.python
 
 
 def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
-    """The environment of conda that is called so, or lies there.
+    """Return the environment of conda that has this name or path.
 
     Raises:
-        EnvironmentMissingError: there is none, with the nearest name; or it holds no Python.
+        EnvironmentMissingError: there is none, or it holds no Python; the error names the nearest one.
         NeedsInstallError: the site's modules cannot be loaded.
     """
-    prefix = where(name, os.environ, Path.home())
+    prefix = find_environment(name, os.environ, Path.home())
     if not os.access(prefix / "bin/python3", os.X_OK):
         raise EnvironmentMissingError(
             f"the environment {prefix} holds no Python",
             place="--env",
             next_step=f"conda install --prefix {prefix} python",
         )
-    environment = {**_clean(os.environ), "PYTHONNOUSERSITE": "1"}
-    said = ask((*site.modules, *modules), environment, first=prefix / "bin")
-    found = Environment(
+    variables = {**_clean(os.environ), "PYTHONNOUSERSITE": "1"}
+    answer = probe((*site.modules, *modules), variables, first=prefix / "bin")
+    environment = Environment(
         name=prefix.name,
         kind="conda",
         prefix=str(prefix),
-        python=said.python,
-        version=said.version,
-        torchrun=said.torchrun,
-        mpirun=said.mpirun or None,
+        python=answer.python,
+        version=answer.version,
+        torchrun=answer.torchrun,
+        mpirun=answer.mpirun or None,
         variables=_variables(prefix),
     )
-    return found, contents(prefix.name, said)
+    return environment, manifest_of(prefix.name, answer)
 
 
-def ask(
+def program() -> str:
+    """Return the text of the program that a Python runs to describe itself."""
+    directory = package_directory("runtimes/discover")
+    return "\n".join((directory / name).read_text() for name in ("probe.py", "importable.py"))
+
+
+def parse(text: str) -> Probe | None:
+    """Parse the answer of ``program``; None if there is none."""
+    answer, modules = _line(text, "found: "), _line(text, "toolkit-modules: ")
+    if answer is None:
+        return None
+    names = json.loads(modules).get("modules", ()) if modules else ()
+    return Probe(**json.loads(answer), modules=tuple(names))
+
+
+def probe(
     modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None
-) -> Said:
-    """What the Python on PATH says of itself, after the modules are loaded and ``first`` is put before all else."""
+) -> Probe:
+    """Ask the Python on PATH what it is and what it can import.
+
+    Args:
+        modules: are loaded before.
+        environment: of the process.
+        first: a directory that comes before all others on PATH.
+
+    Raises:
+        EnvironmentMissingError: there is no Python 3 that works.
+        NeedsInstallError: the modules cannot be loaded.
+    """
     script = (
         (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
     )
-    directory = package_directory("runtimes/discover")
-    program = "\n".join((directory / name).read_text() for name in ("find.py", "importable.py"))
-    argv = ["bash", "-c", script, "bash", program, " ".join(FRAMEWORKS), *modules]
     done = shell.run(
-        argv,
+        ["bash", "-c", script, "bash", program(), " ".join(FRAMEWORKS), *modules],
         env={**environment, "TOOLKIT_FIRST": str(first or "")},
         cwd="/",
-        timeout=_ANSWER,
+        timeout=PROBE_SECONDS,
         check=False,
     )
     if done.returncode == 99 and modules:
@@ -122,18 +149,18 @@ def ask(
             f"the modules cannot be loaded here: {' '.join(modules)}",
             place="modules",
             details=done.tail(3),
-            next_step="module avail shows what there is; modules are named by the site's file and by --module",
+            next_step="module avail shows what there is; "
+            "modules are named by the site's file and by --module",
         )
-    told = _line(done.stdout, "found: ")
-    if told is None:
+    answer = parse(done.stdout)
+    if answer is None:
         raise EnvironmentMissingError(
             "there is no Python 3 that works" + (f" in {first}" if first else " on PATH"),
             place="--env" if first else "--runtime",
             details=done.tail(3),
             next_step="load a module that brings one (--module), or activate a virtual environment",
         )
-    modules = json.loads(_line(done.stdout, "toolkit-modules: ") or "{}").get("modules", ())
-    return Said(**json.loads(told), modules=tuple(modules))
+    return answer
 
 
 def _line(text: str, start: str) -> str | None:
@@ -143,31 +170,28 @@ def _line(text: str, start: str) -> str | None:
     )
 
 
-def contents(name: str, said: Said) -> Manifest:
-    """What is in an environment, in the form that launchers know of images."""
+def manifest_of(name: str, answer: Probe) -> Manifest:
+    """Return the contents of an environment in the form that launchers know of images."""
     return Manifest(
         name=name,
         sif_id="",
         size=0,
         recipe_hash="",
         built="",
-        frameworks=said.frameworks,
-        mpi=spoken(said.mpirun),
-        pythons=(Python(path=said.python, version=said.version, modules=said.modules),),
+        frameworks=answer.frameworks,
+        mpi=pmi_types(answer.mpirun),
+        pythons=(Python(path=answer.python, version=answer.version, modules=answer.modules),),
     )
 
 
-def spoken(mpirun: str) -> tuple[str, ...]:
-    """What the MPI of a host can be started by, from how its mpirun introduces itself."""
+def pmi_types(mpirun: str) -> tuple[str, ...]:
+    """Return the PMI types that an MPI supports, from the first line of ``mpirun --version``."""
     if not mpirun:
         return ()
     if "Open MPI" in mpirun or "OpenRTE" in mpirun:
         return ("pmix",)
-    return (
-        ("pmi2",)
-        if any(name in mpirun for name in ("HYDRA", "MPICH", "Intel", "MVAPICH"))
-        else ("pmix", "pmi2")
-    )
+    is_mpich = any(name in mpirun for name in ("HYDRA", "MPICH", "Intel", "MVAPICH"))
+    return ("pmi2",) if is_mpich else ("pmix", "pmi2")
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -178,11 +202,13 @@ def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def where(name: str, environment: Mapping[str, str], home: Path) -> Path:
-    """The directory of an environment, found without conda, which may be a module's and takes a second to answer.
+def find_environment(name: str, environment: Mapping[str, str], home: Path) -> Path:
+    """Return the directory of an environment.
+
+    conda is not asked: it may be a module's, and takes a second to answer.
 
     Raises:
-        EnvironmentMissingError: with the nearest name.
+        EnvironmentMissingError: there is none; the error names the nearest one.
     """
     if "/" in name:
         path = Path(name).expanduser()
@@ -196,34 +222,37 @@ def where(name: str, environment: Mapping[str, str], home: Path) -> Path:
         raise EnvironmentMissingError(
             f"{path} is no environment of conda", place="--env", next_step=step
         )
-    known: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for path in environments(environment, home):
-        known.setdefault("base" if (path / "condabin").is_dir() else path.name, path)
-    if name in known:
-        return known[name]
-    there = (
-        f"there are: {', '.join(sorted(known))}"
-        if known
+        by_name.setdefault("base" if (path / "condabin").is_dir() else path.name, path)
+    if name in by_name:
+        return by_name[name]
+    others = (
+        f"there are: {', '.join(sorted(by_name))}"
+        if by_name
         else "none is known to ~/.conda/environments.txt, nor where they usually are"
     )
     raise EnvironmentMissingError(
-        f"there is no conda environment {name!r}; {there}",
+        f"there is no conda environment {name!r}; {others}",
         place="--env",
-        choices=known,
+        choices=by_name,
         value=name,
         next_step=f"conda create --name {name} python, or --env with the path of one",
     )
 
 
 def names() -> list[str]:
-    """The names of all environments of conda, for people who type one."""
+    """Return the names of all environments of conda, sorted."""
     return sorted({path.name for path in environments(os.environ, Path.home())})
 
 
 def environments(environment: Mapping[str, str], home: Path) -> Iterator[Path]:
-    """All environments of conda and its relatives: those that it has noted down, and those in its usual directories."""
-    noted = _lines(home / ".conda/environments.txt")
-    yield from (Path(line) for line in noted if (Path(line) / "conda-meta").is_dir())
+    """Yield the environments of conda and its relatives.
+
+    They are those that conda has recorded, and those in its usual directories.
+    """
+    recorded = _lines(home / ".conda/environments.txt")
+    yield from (Path(line) for line in recorded if (Path(line) / "conda-meta").is_dir())
     for directory in dict.fromkeys(_directories(environment, home)):
         if directory.is_dir():
             yield from (
@@ -248,13 +277,13 @@ def _directories(environment: Mapping[str, str], home: Path) -> Iterator[Path]:
 
 
 def _configured(lines: Sequence[str]) -> Iterator[Path]:
-    """The list ``envs_dirs`` of a .condarc, as people write it: each directory on a line of its own."""
-    within = False
+    """Yield the list ``envs_dirs`` of a .condarc that has each directory on a line of its own."""
+    in_list = False
     for line in lines:
-        if within and line.startswith("- "):
+        if in_list and line.startswith("- "):
             yield Path(line[2:].strip().strip("'\"")).expanduser()
         else:
-            within = line.startswith("envs_dirs:")
+            in_list = line.startswith("envs_dirs:")
 
 
 def _lines(path: Path) -> list[str]:
@@ -267,7 +296,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _variables(prefix: Path) -> dict[str, str]:
-    """What `conda env config vars set` has written down."""
+    """Return what `conda env config vars set` has recorded."""
     try:
         state = json.loads((prefix / "conda-meta/state").read_text())
         return {

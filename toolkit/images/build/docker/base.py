@@ -18,7 +18,6 @@ from toolkit.errors import (
 )
 from toolkit.images.build import host_config as host
 from toolkit.images.build.docker.archive import as_docker_archive, write_docker_archive
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.fetched import ResolvedBase
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
@@ -26,6 +25,7 @@ from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.source import Source
 from toolkit.quoting import shell_words
+from toolkit.runtimes.discover.docker_engine import Engine
 
 # As Apptainer calls debootstrap: the same packages by either engine.
 _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")

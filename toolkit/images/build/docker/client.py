@@ -10,8 +10,8 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.build.docker import lend as docker_lend
 from toolkit.images.build.docker.clients import BuildRequest, proxies
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.log import Reader
+from toolkit.runtimes.discover.docker_engine import Engine
 
 _KEPT = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from toolkit.images.build import host_config as host
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.lend import MountedSecrets
+from toolkit.runtimes.discover.docker_engine import Engine
 
 
 @dataclass(frozen=True)

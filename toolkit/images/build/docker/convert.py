@@ -8,7 +8,6 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.build.apptainer import apptainer
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.layout import write_layout
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
@@ -17,6 +16,7 @@ from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.expansion import exports
 from toolkit.images.recipe.library import staged
 from toolkit.images.recipe.resolve import Resolved
+from toolkit.runtimes.discover.docker_engine import Engine
 
 _LAYOUT = "image"  # named in the SIF, so it is no path of this machine
 

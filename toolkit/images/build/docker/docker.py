@@ -35,7 +35,6 @@ from toolkit.images.build.docker import podman_client
 from toolkit.images.build.docker import stages as docker_stages
 from toolkit.images.build.docker.clients import BuildRequest, Client, Log
 from toolkit.images.build.docker.convert import convert
-from toolkit.images.build.docker.engine import Engine, find_engine
 from toolkit.images.build.docker.lend import WHEELS, mount_host_config
 from toolkit.images.build.fetched import ResolvedBase
 from toolkit.images.build.follow import Follower
@@ -44,6 +43,7 @@ from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.progress import Progress
+from toolkit.runtimes.discover.docker_engine import Engine, find_engine
 from toolkit.units import human_size
 
 _MEGABYTE = 10**6

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.build.docker.clients import BuildRequest, proxies
-from toolkit.images.build.docker.engine import Engine
 from toolkit.images.build.docker.lend import SECRETS, VARIABLES, MountForm, add_mounts, secret_mount
 from toolkit.images.build.docker.podman_log import Reader
 from toolkit.images.build.host_mounts import ROOT
+from toolkit.runtimes.discover.docker_engine import Engine
 
 _KEPT = (
     "HOME",

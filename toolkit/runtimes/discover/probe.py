@@ -1,7 +1,7 @@
-"""Says what a Python is and what it could import, as one line of JSON. It imports none of that: it would take long, and may need a GPU.
+"""Print what a Python is and what it could import, as one line of JSON.
 
-A program for other Pythons, from 3.6 on: it is given to them as text, and knows nothing of our
-package.
+Nothing is imported: that would take long, and may need a GPU. This is a program for other Pythons,
+from 3.6 on: they are given its text, and it uses nothing of our package.
 """
 
 import json
@@ -12,7 +12,10 @@ from importlib.util import find_spec
 
 
 def version(name: str) -> str:
-    """Of the package that brings a module, empty where its name is not that of the module, or Python is too old to tell."""
+    """Return the version of the package that brings a module.
+
+    It is empty if the package has another name, or Python is too old to know.
+    """
     try:
         from importlib import metadata
     except ImportError:
@@ -25,8 +28,8 @@ def version(name: str) -> str:
     return ""
 
 
-def there(name: str) -> bool:
-    """Whether a module would be found."""
+def is_importable(name: str) -> bool:
+    """Return whether a module would be found."""
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError, AttributeError):
@@ -34,38 +37,39 @@ def there(name: str) -> bool:
 
 
 def on_path(program: str) -> str:
-    """Where a program is; empty: nowhere."""
+    """Return the path of a program; empty if it is not on PATH."""
     places = [place + "/" + program for place in os.environ.get("PATH", "").split(os.pathsep)]
     return next((place for place in places if os.access(place, os.X_OK)), "")
 
 
-def introduced(program: str) -> str:
-    """How a program introduces itself; empty where it does not."""
+def first_line(program: str) -> str:
+    """Return the first line of a program's ``--version``; empty if there is none."""
     if not program:
         return ""
     try:
-        said = subprocess.check_output(
+        output = subprocess.check_output(
             [program, "--version"], stderr=subprocess.DEVNULL, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
         return ""
     return next(
-        (line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()), ""
+        (line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()),
+        "",
     )
 
 
 def main(names: "list[str]") -> None:
-    """Print it all; ``names`` are the modules that are looked for."""
-    found = {
+    """Print the answer; ``names`` are the modules to search for."""
+    answer = {
         "version": "{}.{}.{}".format(*sys.version_info[:3]),
         "python": sys.executable,
         "prefix": sys.prefix,
         "venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
-        "frameworks": {name: version(name) for name in names if there(name)},
+        "frameworks": {name: version(name) for name in names if is_importable(name)},
         "torchrun": bool(on_path("torchrun")),
-        "mpirun": introduced(on_path("mpirun")),
+        "mpirun": first_line(on_path("mpirun")),
     }
-    print("found: " + json.dumps(found))
+    print("found: " + json.dumps(answer))
 
 
 if __name__ == "__main__":

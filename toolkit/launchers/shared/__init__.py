@@ -1,0 +1,1 @@
+"""What launchers share. A module here is no launcher."""

@@ -1,0 +1,257 @@
+"""The base class of launchers, and what a launcher decides from.
+
+A launcher is pure, but for ``discover``: it recognizes the scripts that it is for, decides
+(``launch``), refuses (``check``), and reads its own failures out of logs (``failures``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.launchers.shared.step_log import batch_lines, failures_of_step
+from toolkit.model.base import Model
+from toolkit.model.environment import Environment
+from toolkit.model.image import Manifest
+from toolkit.model.job import Job
+from toolkit.model.plan import Launch
+from toolkit.model.run import Failure
+from toolkit.model.site import Facts, Site
+from toolkit.model.source import Source
+
+if TYPE_CHECKING:
+    from toolkit.model.report import Report
+    from toolkit.slurm.client import Client
+
+# What a launcher may need of a runtime:
+#   command    a command enters the container, so that programs other than srun can start ranks in it
+#   nodes      ranks on several nodes
+#   pmi        ranks reach the PMI server of Slurm
+#   terminal   a rank can have a terminal
+Capability = Literal["command", "nodes", "pmi", "terminal"]
+
+
+class Request(Model, frozen=True, kw_only=True):
+    """What a launcher decides from.
+
+    Attributes:
+        nodes: the most nodes; ``job.node_range`` also has the least.
+        ranks_per_node: on the largest node, where nodes differ.
+        cpus_per_rank: CPUs of one rank.
+        script: the script, or the program of the image, as the rank is given it.
+        arguments: the user's arguments of the script.
+        site: what is written of the cluster.
+        facts: what the cluster answered.
+        manifest: what is in the image; None if it is not known.
+        reason: why this launcher was chosen.
+        job: all settings, for options that only this launcher knows.
+        source: what was read of the script.
+        run_directory: directory for files that ranks share.
+        program: ``script`` is a program of the image, not a file of the user.
+        noun: what messages call the thing that ranks run in: ``image`` or ``environment``.
+        environment: the Python that ranks run in, for a runtime without an image.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    cpus_per_rank: int
+    script: str
+    arguments: tuple[str, ...]
+    site: Site
+    facts: Facts
+    manifest: Manifest | None
+    reason: str
+    job: Job = Job()
+    source: Source = Source()
+    run_directory: str = ""
+    program: bool = False
+    noun: str = "image"
+    environment: Environment | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command of one rank, without the user's arguments.
+
+        The image's Python runs ``train.py``. Anything else is a program of its own: one of the
+        image, or a file, which is not looked for on PATH.
+        """
+        if self.program:
+            return (self.script,)
+        if self.job.python_module:
+            return ("python3", "-m", self.job.python_module)
+        if self.script.endswith(".py"):
+            return ("python3", self.script)
+        return (self.script if "/" in self.script else f"./{self.script}",)
+
+    @property
+    def interface(self) -> dict[str, str]:
+        """Variables that bind Gloo and NCCL to the site's network between nodes, if it is known."""
+        name = self.site.interface
+        return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
+
+    @property
+    def nccl_interface(self) -> dict[str, str]:
+        """The variable that binds NCCL to the site's network between nodes, if it is known."""
+        name = self.site.interface
+        return {"NCCL_SOCKET_IFNAME": name} if name else {}
+
+
+class Script(NamedTuple):
+    """What a launcher recognizes a script by. The script was read, not run.
+
+    Attributes:
+        name: file name.
+        source: what was read of it.
+        frameworks: what the image holds; None if it is not known.
+        job: how many nodes and ranks are asked for.
+        noun: what messages call the thing that ranks run in: ``image`` or ``environment``.
+    """
+
+    name: str
+    source: Source
+    frameworks: Collection[str] | None = None
+    job: Job = Job()
+    noun: str = "image"
+
+
+class Recognition(NamedTuple):
+    """A launcher's claim to a script.
+
+    Attributes:
+        priority: the smallest number of all launchers wins. What tells more has the smaller number: a script for
+            ``horovod.torch`` also imports torch, one that forks also imports ``torch.distributed``.
+        reason: the rest of a sentence that begins with the script's name: ``imports horovod``.
+    """
+
+    priority: int
+    reason: str
+
+
+class Launcher:
+    """A way to start ranks: the base class, which starts one task of Slurm for each rank.
+
+    Attributes:
+        summary: what the launcher is for, for ``--help`` and the documentation.
+        needs: what a runtime must offer so that the launcher can start ranks in it.
+        substitute: the launcher that does the same in runtimes without that; empty if there is none.
+        framework: how ranks learn of each other: the module that a script imports for it; empty if the script need not.
+        is_elastic: can start with a number of nodes that may change (``--nodes 1:4``).
+        is_unequal: can start as many ranks on each node as that has GPUs (``--gpus 8,4``).
+        is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
+        takes_node: a rank takes all GPUs of its node, so that there is one on each node by default.
+        has_pty: its ranks can have a terminal.
+        is_internal: only another command starts it, such as `toolkit shell`; it is not offered for a job.
+        options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
+        takes_programs: what it starts may be a program of the image instead of a file of the user.
+        starts_python: what it starts is Python, whatever the program is called.
+        writes_reports: failing ranks of Python may write down why they fail.
+        task_noun: what messages call a task: ``rank`` or ``task``.
+        rank_variables: variables that tell a process its rank, in order of preference.
+        starters: programs that start its ranks: their own errors are about the ranks.
+        waits_for_failed: a rank that an exception ends waits for the others before it exits.
+    """
+
+    summary: str = ""
+    needs: frozenset[Capability] = frozenset()
+    substitute: str = ""
+    framework: str = ""
+    is_elastic: bool = False
+    is_unequal: bool = False
+    is_per_node: bool = False
+    takes_node: bool = False
+    has_pty: bool = True
+    is_internal: bool = False
+    options: tuple[str, ...] = ()
+    takes_programs: bool = False
+    starts_python: bool = False
+    writes_reports: bool = True
+    task_noun: str = "rank"
+    rank_variables: tuple[str, ...] = (
+        "HOROVOD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PMIX_RANK",
+        "SLURM_PROCID",
+    )
+    starters: tuple[str, ...] = ()
+    waits_for_failed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The launcher's name, which is that of its module."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
+    def recognize(self, script: Script) -> Recognition | None:
+        """Return the claim of ``--launcher auto`` to a script; None if the script is for others."""
+        del script
+        return None
+
+    def is_used_by(self, source: Source) -> bool:
+        """Return whether a script uses the launcher's framework."""
+        return bool(self.framework) and source.imports_any(self.framework)
+
+    def discover(self, facts: Facts, client: Client) -> Facts:
+        """Return the facts of a cluster, with those that only this launcher needs."""
+        del client
+        return facts
+
+    def check(self, request: Request) -> Sequence[ToolkitError]:
+        """Return why the launcher cannot work with this image and site; empty if it can."""
+        del request
+        return ()
+
+    def launch(self, request: Request) -> Launch:
+        """Return the decisions that the launcher's template writes out."""
+        share = request.cpus_per_rank
+        return Launch(
+            launcher=self.name,
+            reason=request.reason,
+            ntasks_per_node=1 if self.is_per_node else request.ranks_per_node,
+            cpus_per_task=share * request.ranks_per_node if self.is_per_node else share,
+            environment={"OMP_NUM_THREADS": str(share)},
+            program=(*request.command, *request.arguments),
+        )
+
+    def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+        """Return the ranks that failed, the first one first.
+
+        Args:
+            logs: the lines of each log with its host, which is "" for the log of the batch shell.
+        """
+        return failures_of_step(batch_lines(logs), task=self.task_noun)
+
+    def rank_of(self, report: Report) -> int | None:
+        """Return the global rank of a process that wrote a report; None if it is not known."""
+        numbers = (number_of(report.env.get(name)) for name in self.rank_variables)
+        return next((number for number in numbers if number is not None), None)
+
+    def of_last_start(
+        self, reports: Sequence[Report], reported: Sequence[Failure]
+    ) -> Sequence[Report]:
+        """Return the reports since ranks were last started; the run survived failures before that.
+
+        Args:
+            reports: of the whole run, in order of time.
+            reported: what ``failures`` returned.
+        """
+        del reported
+        return reports
+
+    def require(self, framework: str, request: Request) -> list[ToolkitError]:
+        """Return an error if an image lacks a framework; a foreign image is not refused."""
+        if request.manifest is None or framework in request.manifest.frameworks:
+            return []
+        held = ", ".join(sorted(request.manifest.frameworks)) or "none"
+        return [
+            LauncherMismatchError(
+                f"the launcher {self.name} needs {framework}, "
+                f"which this {request.noun} does not hold (it holds: {held})",
+                place="--launcher",
+                next_step=f"choose another {request.noun} or launcher",
+            )
+        ]
+
+
+def number_of(text: str | None) -> int | None:
+    """Return a rank from a variable's value; None if the value is not a number."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -1,0 +1,99 @@
+"""How ranks of MPI find each other under srun: by a PMI of Slurm that the image's MPI supports.
+
+Without a common PMI every rank would believe that it is alone, and the only sign would be a wrong
+result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from toolkit.errors import LauncherMismatchError
+from toolkit.launchers.shared.base import Launcher, Request
+
+# Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
+_DEFAULT = ("pmix", "pmi2")
+# Slurm's PMIx server and the image's PMIx library must agree on how to authenticate and where data
+# lies; the host's munge and shared-memory store are not in the container.
+EXPORTS = {"PMIX_MCA_psec": "^munge", "PMIX_MCA_gds": "hash"}
+
+
+def check(request: Request) -> Sequence[LauncherMismatchError]:
+    """Return an error if Slurm and the image's MPI share no PMI; what is not known is not refused."""
+    offered = request.facts.mpi
+    if offered is None or _common(request) is not None:
+        return []
+    return [
+        LauncherMismatchError(
+            f"Slurm here offers {', '.join(offered) or 'no PMI'}, "
+            f"the {request.noun}'s MPI speaks {', '.join(_spoken(request))}",
+            place="--launcher",
+            next_step="ask the administrator for Slurm's pmix plugin, "
+            "or use a launcher without MPI (horovod-gloo, torchrun)",
+        )
+    ]
+
+
+def chosen(request: Request) -> str:
+    """Return the value of ``srun --mpi``."""
+    return _common(request) or _DEFAULT[0]
+
+
+def require_mpi(launcher: Launcher, request: Request) -> Sequence[LauncherMismatchError]:
+    """Return an error if an image is known to hold no MPI that could be started."""
+    if request.manifest is None or request.manifest.mpi:
+        return []
+    recipe = ', or add block = "openmpi" to its recipe' if request.noun == "image" else ""
+    return [
+        LauncherMismatchError(
+            f"the launcher {launcher.name} needs an MPI, which this {request.noun} does not hold",
+            place="--launcher",
+            next_step=f"choose another {request.noun}{recipe}",
+        )
+    ]
+
+
+def parameters(interface: str | None) -> dict[str, str]:
+    """Return Open MPI's settings for messages over plain TCP, on the site's interface if known.
+
+    No InfiniBand verbs and no hcoll: the host's versions do not fit the image's, and Horovod's own
+    advice is to leave the heavy traffic to NCCL.
+    """
+    return {
+        "pml": "ob1",
+        "btl": "^openib",
+        "coll": "^hcoll",
+        **({"btl_tcp_if_include": interface} if interface else {}),
+    }
+
+
+def environment(interface: str | None) -> dict[str, str]:
+    """Return Open MPI's settings as variables of the ranks."""
+    return {f"OMPI_MCA_{name}": value for name, value in parameters(interface).items()}
+
+
+def _spoken(request: Request) -> tuple[str, ...]:
+    return (request.manifest.mpi if request.manifest else ()) or _DEFAULT
+
+
+def _common(request: Request) -> str | None:
+    return common(_spoken(request), request.facts.mpi or ())
+
+
+def common(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
+    """Return the first PMI that both have; None if there is none.
+
+    It is the plain name if Slurm has it, else the newest version of the plugin (``pmix_v4``).
+
+    Args:
+        spoken: what the image's MPI supports, best first.
+        offered: what ``srun --mpi=list`` prints.
+    """
+    for name in spoken:
+        if name in offered:
+            return name
+        versions = [kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)]
+        if versions:
+            return max(versions, key=lambda kind: int(kind.rpartition("_v")[2]))
+    return None

@@ -1,0 +1,1 @@
+"""What runtimes share. A module here is no runtime."""
