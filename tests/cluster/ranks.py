@@ -53,6 +53,16 @@ def none_left(directory: Path, *, seconds: float = 15) -> None:
     )
 
 
+def logs_of(directory: Path, run: str) -> str:
+    """Return what all ranks and the batch script of a run below a directory have printed so far.
+
+    Read from the files: to start `toolkit logs` five times a second would take the processor from
+    the ranks that a test waits for.
+    """
+    files = sorted((directory / "runs" / run / "logs").rglob("*.log"))
+    return "".join(file.read_text(errors="replace") for file in files)
+
+
 def wait_for(
     condition: Callable[[], object],
     what: str,

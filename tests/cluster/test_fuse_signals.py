@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.ordinary_user import User
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import logs_of, wait_for
 
 # Saving reads modules from the image that nothing has read before.
 SAVING = """\
@@ -50,7 +50,14 @@ def place(user: User, pytorch_image: Path) -> Iterator[Path]:
     assert down.returncode == 0, down.stderr
 
 
-@pytest.mark.parametrize("launcher", ["none", "srun", "torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "srun",
+        "torchrun",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("none", "mpirun")),
+    ],
+)
 def test_a_rank_reads_from_its_image_after_the_signal_to_save(
     user: User, place: Path, launcher: str
 ) -> None:
@@ -58,15 +65,8 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(
     (place / f"{name}.py").write_text(SAVING)
     (place / "saved").unlink(missing_ok=True)
     shape = (
-        "--nodes",
-        "1",
-        "--ntasks-per-node",
-        "1",
-        "--requeue",
-        "--max-requeues",
-        "1",
-        "--signal",
-        "B:USR1@60",
+        *"--nodes 1 --ntasks-per-node 1 --requeue --max-requeues 1".split(),
+        *("--signal", "B:USR1@60"),
     )
     started = user.toolkit(
         "run", "--detach", "--image", "pytorch_cpu", "--launcher", launcher, *shape, f"{name}.py"
@@ -74,10 +74,7 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(
     assert started.returncode == 0, started.stderr
     run = f"{name}-0001"
 
-    def logs() -> str:
-        return user.toolkit("logs", run).stdout
-
-    wait_for(lambda: "ready" in logs(), "the script to run", seconds=120)
+    wait_for(lambda: "ready" in logs_of(place, run), "the script to run", seconds=120)
     assert "fuse" in user.run("ps", "-u", user.name, "-o", "comm").stdout, (
         "the image is read through a FUSE server"
     )
@@ -90,6 +87,6 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(
         == 0
     )
     followed = user.toolkit("logs", "-f", run, timeout=180)
-    assert followed.returncode == 0, (followed.stderr, logs())
-    assert (place / "saved").exists(), logs()
-    assert "goes on" in logs()
+    assert followed.returncode == 0, (followed.stderr, logs_of(place, run))
+    assert (place / "saved").exists(), logs_of(place, run)
+    assert "goes on" in logs_of(place, run)

@@ -226,6 +226,7 @@ def test_a_job_may_demand_a_signed_image(
     shutil.copytree(signed.images, images, ignore=shutil.ignore_patterns(".*"))
     environment["TOOLKIT_IMAGES"] = str(images)
     done = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
+    assert done.returncode == 0, done.stderr
     assert "signed" not in done.stderr, done.stderr
     key(signed.place, "ed")
     shutil.copy(signed.place / "ed.pub", folder / "team.pub")

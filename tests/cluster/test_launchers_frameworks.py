@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import none_left, processes_of, wait_for
+from tests.cluster.ranks import logs_of, none_left, processes_of, wait_for
 
 # Their images are 1.1 GB and six minutes of building; in `make test` the golden scripts and
 # test_launchers_frameworks.py of tests/unit hold what the launchers write.
@@ -51,14 +51,6 @@ time.sleep(600)
 def outcome(directory: Path, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
     return found
-
-
-def said(directory: Path, name: str) -> str:
-    """All logs of a run."""
-    return "".join(
-        log.read_text(errors="replace")
-        for log in sorted((directory / "runs" / name / "logs").glob("*.log"))
-    )
 
 
 def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> None:
@@ -200,7 +192,7 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
 
     done = toolkit("run", *options, "use.py", "fail", cwd=shared_dir, timeout=400)
     assert done.returncode == 7, done.stdout + done.stderr
-    assert waits in said(shared_dir, "use-0002")
+    assert waits in logs_of(shared_dir, "use-0002")
     failure = outcome(shared_dir, "use-0002")["failure"]
     assert (failure["rank"], failure["host"]) == (0, "nid001")
     wait_for(
@@ -216,12 +208,14 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
 def until_said(directory: Path, name: str, text: str) -> None:
     """Until a run that goes on has said something."""
     wait_for(
-        lambda: text in said(directory, name) or "Exited with exit code" in said(directory, name),
+        lambda: (
+            text in logs_of(directory, name) or "Exited with exit code" in logs_of(directory, name)
+        ),
         text,
         seconds=300,
-        says=lambda: said(directory, name),
+        says=lambda: logs_of(directory, name),
     )
-    assert text in said(directory, name), said(directory, name)
+    assert text in logs_of(directory, name), logs_of(directory, name)
 
 
 def servers(directory: Path) -> dict[int, str]:
@@ -276,7 +270,7 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
     os.kill(raylet if name == "raylet" else parent_of(raylet), signal.SIGKILL)
     followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
     assert followed.returncode == code, followed.stdout + followed.stderr
-    assert why in said(shared_dir, "use-0001")
+    assert why in logs_of(shared_dir, "use-0001")
     none_left(shared_dir, seconds=60)
 
 
@@ -300,7 +294,8 @@ def test_replicas_of_one_process_train_one_network(
     assert (results["world_size"], results["parameters_equal"]) == (3, True)
     assert results["accuracy"] > 0.9
     assert {
-        f"device:CPU:{index}" in said(shared_dir, "tensorflow-mirrored-0001") for index in range(3)
+        f"device:CPU:{index}" in logs_of(shared_dir, "tensorflow-mirrored-0001")
+        for index in range(3)
     } == {True}
 
 
@@ -325,5 +320,5 @@ def test_ray_tune_finds_good_settings_and_stops_bad_trials(
     assert results["stopped_early"] > 0
     assert len(results["hosts"]) == 2
     assert results["accuracy"] > 0.9
-    assert "Trial status: 8 TERMINATED" in said(shared_dir, "ray-tune-0001")
+    assert "Trial status: 8 TERMINATED" in logs_of(shared_dir, "ray-tune-0001")
     none_left(shared_dir)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import none_left, processes_of, wait_for
+from tests.cluster.ranks import logs_of, none_left, processes_of, wait_for
 from tests.hostile import HOSTILE, MULTILINE
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -73,14 +73,6 @@ if hvd.rank() == 0:
 def outcome(directory: Path, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
     return found
-
-
-def said(directory: Path, name: str) -> str:
-    """All logs of a run."""
-    return "".join(
-        log.read_text(errors="replace")
-        for log in sorted((directory / "runs" / name / "logs").glob("*.log"))
-    )
 
 
 @pytest.fixture(scope="session")
@@ -145,11 +137,11 @@ def test_a_script_of_mpirun_runs_without_us(
     submitted = toolkit("cluster", "exec", "--", "sbatch", "job.sbatch", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
     wait_for(
-        lambda: '"sum": 6' in said(shared_dir, "hello-0001"),
+        lambda: '"sum": 6' in logs_of(shared_dir, "hello-0001"),
         "the sum",
-        says=lambda: said(shared_dir, "hello-0001"),
+        says=lambda: logs_of(shared_dir, "hello-0001"),
     )
-    assert re.findall(r"rank \d of 4  host nid00\d", said(shared_dir, "hello-0001")) == [
+    assert re.findall(r"rank \d of 4  host nid00\d", logs_of(shared_dir, "hello-0001")) == [
         f"rank {rank} of 4  host nid00{rank // 2 + 1}" for rank in range(4)
     ]
 
@@ -192,9 +184,9 @@ def test_nothing_is_left_of_a_cancelled_job(
         == 0
     )
     wait_for(
-        lambda: said(shared_dir, "wait-0001").count("here") == 2,
+        lambda: logs_of(shared_dir, "wait-0001").count("here") == 2,
         "two ranks",
-        says=lambda: said(shared_dir, "wait-0001"),
+        says=lambda: logs_of(shared_dir, "wait-0001"),
     )
     assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
     none_left(shared_dir)
@@ -270,7 +262,7 @@ def test_the_port_of_the_meeting_place_may_be_taken(
         ).returncode
         == 0
     )
-    wait_for(lambda: "listens" in said(shared_dir, "squat-0001"), "the squatter")
+    wait_for(lambda: "listens" in logs_of(shared_dir, "squat-0001"), "the squatter")
     try:
         done = toolkit("run", *image, "--launcher", "horovod-gloo", "tell.py", cwd=shared_dir)
     finally:
@@ -364,13 +356,13 @@ def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_nod
     )
 
     def counts() -> list[str]:
-        return re.findall(r"count \d+ with (\d)", said(shared_dir, "count-0001"))
+        return re.findall(r"count \d+ with (\d)", logs_of(shared_dir, "count-0001"))
 
     def until(worlds: list[str]) -> None:
         wait_for(
             lambda: [*dict.fromkeys(counts())] and _runs(counts()) == worlds,
             f"{worlds}",
-            says=lambda: said(shared_dir, "count-0001"),
+            says=lambda: logs_of(shared_dir, "count-0001"),
         )
 
     until(["2"])
@@ -387,7 +379,7 @@ def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_nod
     worlds = [str(world) for world in came_out["results"]["worlds"]]
     assert len(worlds) == 70, "no count is lost, and none is made twice"
     assert _runs(worlds) == ["2", "1", "2", "1"]
-    assert "rank 1 on nid002: killed by signal 9" in said(shared_dir, "count-0001")
+    assert "rank 1 on nid002: killed by signal 9" in logs_of(shared_dir, "count-0001")
     none_left(shared_dir, seconds=60)
 
 

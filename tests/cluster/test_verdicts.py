@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import logs_of
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -105,10 +106,7 @@ def test_a_node_that_fails_is_the_cause_and_not_the_rank_that_hears_of_it_first(
         == 0
     )
     job = json.loads((shared_dir / "runs/peers-0001/run.json").read_text())["job_id"]
-    wait_for(
-        lambda: toolkit("logs", "peers-0001", cwd=shared_dir).stdout.count("met") == 2,
-        "the ranks to meet",
-    )
+    wait_for(lambda: logs_of(shared_dir, "peers-0001").count("met") == 2, "the ranks to meet")
     assert toolkit("cluster", "cut", "nid002").returncode == 0
     try:
         wait_for(lambda: state(toolkit, job) == "NODE_FAIL", "Slurm to notice", seconds=120)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import none_left, wait_for
+from tests.cluster.ranks import logs_of, none_left, wait_for
 from tests.cluster.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("cluster", "no_jobs_left")
@@ -71,11 +71,6 @@ def row(toolkit: Any, directory: Path, run: str) -> dict[str, Any]:
     return next(row for row in rows if row["run"] == run)
 
 
-def logs(toolkit: Any, directory: Path, run: str) -> str:
-    text: str = toolkit("logs", run, cwd=directory).stdout
-    return text
-
-
 def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
     """What Slurm does a while before the time limit."""
     job = row(toolkit, directory, run)["job_id"]
@@ -105,7 +100,7 @@ def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(
         "run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir
     )
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: "epoch  2" in logs(toolkit, shared_dir, run), "two epochs", seconds=180)
+    wait_for(lambda: "epoch  2" in logs_of(shared_dir, run), "two epochs", seconds=180)
     tell_to_stop(toolkit, shared_dir, run)
     followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=300)
     assert followed.returncode == 0, followed.stderr
@@ -137,10 +132,10 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
-    wait_for(lambda: "count 10" in logs(toolkit, shared_dir, run), "the first attempt")
+    wait_for(lambda: "count 10" in logs_of(shared_dir, run), "the first attempt")
     tell_to_stop(toolkit, shared_dir, run)
     wait_for(
-        lambda: logs(toolkit, shared_dir, run).count("starts at") == 2,
+        lambda: logs_of(shared_dir, run).count("starts at") == 2,
         "the second attempt",
         seconds=120,
     )
@@ -177,14 +172,14 @@ def test_a_task_of_an_array_goes_back_alone(
     )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
-    wait_for(lambda: logs(toolkit, shared_dir, run).count("count 10\n") == 3, "all tasks to count")
+    wait_for(lambda: logs_of(shared_dir, run).count("count 10\n") == 3, "all tasks to count")
     job = row(toolkit, shared_dir, run)["job_id"]
     done = toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", f"{job}_2")
     assert done.returncode == 0, done.stderr
     followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=200)
     assert followed.returncode == 0, followed.stderr
     assert [path.name for path in shared_dir.glob("saved-*")] == ["saved-2"]
-    assert logs(toolkit, shared_dir, run).count("starts at 0") == 3
+    assert logs_of(shared_dir, run).count("starts at 0") == 3
     assert int((shared_dir / "saved-2").read_text()) >= 10
 
 
@@ -201,7 +196,7 @@ def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
     )
     options = ("--runtime", "none", "--launcher", "none", "--requeue", "--signal", "B:USR1@60")
     assert toolkit("run", "--detach", *options, "saving.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: "ready" in logs(toolkit, shared_dir, "saving-0001"), "the script to run")
+    wait_for(lambda: "ready" in logs_of(shared_dir, "saving-0001"), "the script to run")
     tell_to_stop(toolkit, shared_dir, "saving-0001")
     followed = toolkit("logs", "-f", "saving-0001", cwd=shared_dir, timeout=120)
     assert followed.returncode == 0, followed.stderr
@@ -485,7 +480,7 @@ def test_top_shows_what_ranks_use_on_their_nodes(
         "2",
     )
     assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: logs(toolkit, shared_dir, "busy-0001").count("here") == 2, "both ranks")
+    wait_for(lambda: logs_of(shared_dir, "busy-0001").count("here") == 2, "both ranks")
     seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]
     ranks = {
         one["rank"]: one

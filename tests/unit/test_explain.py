@@ -227,16 +227,19 @@ def test_names_of_secrets() -> None:
     )
 
 
-def test_secrets_do_not_come_out_of_an_explanation() -> None:
-    found = explain(
-        Evidence(
-            pasted("0| OSError: No space left on device: '/x'\n0| error at https://me:secret@host"),
-            "FAILED",
-            1,
-        ),
-        RULES,
-    )
+@pytest.mark.parametrize(
+    ("log", "rule"),
+    [
+        ("0| OSError: No space left on device: 'https://me:secret@host/x'", "disk-full"),
+        ("0| the flux capacitor of https://me:secret@host failed", None),
+    ],
+)
+def test_secrets_do_not_come_out_of_an_explanation(log: str, rule: str | None) -> None:
+    """Neither out of the line that a rule matches nor out of one that is only shown."""
+    found = explain(Evidence(pasted(log), "FAILED", 1), RULES)
+    assert (found.match.rule if found.match else None) == rule
     assert "secret" not in str(found)
+    assert "https://****@host" in str(found)
 
 
 def test_each_set_of_logs_holds_its_bar() -> None:
