@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from toolkit.bench.coverage import Coverage, Guide, Measured, Row, judged, table
+from toolkit.bench.coverage import Coverage, Guide, Measured, Measures, Row, judged, table
 from toolkit.cli import main as cli
+from toolkit.cli.bench import coverage as command
 from toolkit.cli.bench.coverage import read
+from toolkit.model.base import from_json
 from toolkit.resources import shipped
 
 ROW = Row(step="s", by_hand="h", command="run x", expect=r'"accuracy": (?P<best_accuracy>0\.9\d*)')
@@ -38,9 +42,10 @@ def test_the_table_says_what_was_not_measured() -> None:
         table(coverage, {})
         == "| `toolkit run x` | s | h | not yet |  |\n| `toolkit shell` | t | i | its test |  |\n"
     )
-    known = {"run x": Measured(seconds=12.3, result={"accuracy": "0.97", "ranks": "4"})}
+    result = {"accuracy": "0.97", "ranks": "4"}
+    known = {"run x": Measured(seconds=12.3, result=result, when="2026-11-21")}
     assert table(coverage, known).startswith(
-        "| `toolkit run x` | s | h | 12 s | accuracy 0.97, ranks 4 |\n"
+        "| `toolkit run x` | s | h | 12 s, 2026-11-21 | accuracy 0.97, ranks 4 |\n"
     )
 
 
@@ -68,5 +73,18 @@ def test_every_command_is_one(line: str) -> None:
 def test_what_is_expected_are_regular_expressions_of_rows_that_are_run() -> None:
     coverage, measured = read()
     for row in coverage.commands.values():
-        re.compile(row.expect)
+        assert re.search(row.expect, "") is None, f"{row.command} passes with no output"
     assert set(measured) <= set(coverage.commands)
+
+
+def test_a_command_that_fails_loses_its_old_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Measured(seconds=1, when="2026-01-01")
+    coverage = Coverage(guides=(Guide(title="g", rows=(ROW,)),))
+    monkeypatch.setattr(command, "read", lambda: (coverage, {"run x": old}))
+    monkeypatch.setattr(command, "_call", lambda words: (int("cluster" not in words), "", 1.0))
+    monkeypatch.setattr("toolkit.resources.shipped", lambda name: tmp_path)
+    done = CliRunner().invoke(command.command, ["--write"])
+    assert done.exit_code == 1
+    assert from_json((tmp_path / "measured.json").read_text(), Measures).commands == {}

@@ -100,7 +100,13 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
     for guide in coverage.guides:
         for row in guide.rows:
             known = measured.get(row.command)
-            time = f"{known.seconds:.0f} s" if known else "its test" if row.own_test else "not yet"
+            time = (
+                f"{known.seconds:.0f} s, {known.when}"
+                if known
+                else "its test"
+                if row.own_test
+                else "not yet"
+            )
             said = (
                 ", ".join(
                     f"{name} {value}" if name != "said" else value

@@ -59,14 +59,16 @@ def command(
     try:
         for name, row in rows.items():
             measured, complaint = _run(row)
+            # A success of the past is no result of a command that fails now.
+            known.pop(name, None)
             if complaint:
                 wrong[name] = complaint
             else:
-                known = {**known, name: measured}
-                _keep(
-                    {name: one for name, one in known.items() if name in coverage.commands},
-                    write=write,
-                )
+                known[name] = measured
+            _keep(
+                {name: one for name, one in known.items() if name in coverage.commands},
+                write=write,
+            )
     finally:
         _call(_DOWN)
     _show({name: known[name] for name in rows if name not in wrong}, wrong, as_json)
