@@ -11,7 +11,9 @@ PARALLEL := -n 2 --dist loadgroup
 # What of tests/cluster is run; nothing: all of it.
 CHOSEN  := not long
 SUITE   := trixie
-TESTS   := tests/cluster
+# Beside them, of the fault tests: runs at the same time, and a run that is killed in between.
+FAULTS  := tests/faults/test_submission_faults.py
+TESTS   := tests/cluster $(FAULTS)::test_together $(FAULTS)::test_sbatch_outlives_the_toolkit
 FRESH   := /var/tmp/fresh-debian
 SHELLS   = $(shell find .ci/run tests toolkit tools -name '*.sh' -o -path .ci/run)
 
@@ -39,7 +41,7 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
 test-all: ## every test, also the costly variations of others (about an hour and a half)
-	@$(MAKE) --no-print-directory test CHOSEN=
+	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) tests/unit

@@ -12,6 +12,7 @@ import pytest
 
 pytest_plugins = [
     "tests.cluster.image_fixtures",
+    "tests.cluster.cluster_fixtures",
     "tests.cluster.engine_fixtures",
     "tests.cluster.docked_fixtures",
     "tests.cluster.podman_fixtures",

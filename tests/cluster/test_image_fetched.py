@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Toolkit
+from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Toolkit
+from tests.cluster.cluster_fixtures import Toolkit
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ON_HOST = ("run", "--runtime", "none", "--launcher", "none")

@@ -1,91 +1,101 @@
-"""An installed wheel in an empty folder behaves as a checkout does: recipes, definitions, jobs, sites, templates are in it."""
+"""An installed wheel in an empty directory does what a checkout does: all data is in it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 CHECKOUT = Path(__file__).parent.parent.parent
+# Standard output of `toolkit ARGUMENTS`, run by the installed wheel in the test's directory.
+Say = Callable[..., str]
+PLAIN = """Traceback (most recent call last):
+  File "train.py", line 2, in step
+KeyError: 'weights'
+"""
+TINY = """summary = "tiny"
+[base]
+kind = "localimage"
+path = "{base}"
+[[steps]]
+block = "run"
+name = "act"
+commands = ["true"]
+"""
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module")
 def installed(toolkit_env: dict[str, str]) -> Path:
-    """The command of a virtual environment that has the wheel alone. It lies where the nodes see it."""
+    """Install the wheel alone into a virtual environment that the nodes see; return its programs."""
     place = Path(toolkit_env["TOOLKIT_CLUSTER_DIR"]) / "wheel"
     place.mkdir()
-    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", place, CHECKOUT], check=True)
+    pip = "-m pip --quiet --disable-pip-version-check".split()
+    build = ("wheel", "--no-deps", "--wheel-dir", str(place), str(CHECKOUT))
+    subprocess.run([sys.executable, *pip, *build], check=True)
     subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True)
     (wheel,) = place.glob("*.whl")
-    python = place / "venv/bin/python"
-    subprocess.run(
-        [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", wheel],
-        check=True,
-    )
-    return place / "venv/bin/toolkit"
+    python = str(place / "venv/bin/python")
+    subprocess.run([python, *pip, "install", f"{wheel}[submit]"], check=True)
+    return place / "venv/bin"
 
 
-def test_the_wheel_works_in_an_empty_folder(
-    installed: Path, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
-    def say(*arguments: str) -> str:
+@pytest.fixture
+def say(installed: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> Say:
+    def call(*arguments: str, program: str = "toolkit", **env: str) -> str:
         done = subprocess.run(
-            [installed, *arguments],
-            env=toolkit_env,
+            [installed / program, *arguments],
+            env={**toolkit_env, **env},
             cwd=shared_dir,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=240,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert (
-        say("image", "render", "pytorch_cpu")
-        == (CHECKOUT / "containers/pytorch_cpu.def").read_text()
-    )
+    return call
+
+
+def test_recipes_jobs_sites_and_templates_are_in_it(say: Say, pytorch_image: Path) -> None:
+    rendered = (CHECKOUT / "containers/pytorch_cpu.def").read_text()
+    assert say("image", "render", "pytorch_cpu") == rendered
     assert "pytorch_cpu" in say("image", "list")
-    assert "#SBATCH --nodes=2" in say(
-        "run", "--dry-run", "--image", str(pytorch_image), "jobs/digits-ddp"
-    )
-    assert "--mpi=" in say("run", "--dry-run", "--image", str(pytorch_image), "jobs/digits-horovod")
-    result = json.loads(
-        say(
-            "run",
-            "--json",
-            "--image",
-            str(pytorch_image),
-            "--nodes",
-            "1",
-            "jobs/digits-ddp",
-            "--epochs",
-            "2",
-        )
-    )
-    assert result["exit_code"] == 0
-    assert result["results"]["epochs"] == 2
+    dry = ("run", "--dry-run", "--image", str(pytorch_image))
+    assert "#SBATCH --nodes=2" in say(*dry, "jobs/digits-ddp")
+    assert "--mpi=" in say(*dry, "jobs/digits-horovod")
+    assert "cas_v100_4" in say("site", "show", "neuron")
 
 
-def test_the_wheel_brings_a_cluster_up(
-    installed: Path, shared_dir: Path, toolkit_env: dict[str, str]
+def test_it_builds_explains_examines_and_submits(
+    say: Say, pytorch_image: Path, shared_dir: Path, tiny_base: str
 ) -> None:
-    for arguments in (
-        ("up", "--name", "whl", "--nodes", "1"),
-        ("exec", "--name", "whl", "--", "srun", "hostname"),
-        ("down", "--name", "whl"),
-    ):
-        done = subprocess.run(
-            [installed, "cluster", *arguments],
-            env=toolkit_env,
-            cwd=shared_dir,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
+    (shared_dir / "tiny.toml").write_text(TINY.format(base=tiny_base))
+    built = say("image", "build", "tiny.toml", TOOLKIT_IMAGES=str(shared_dir / "images"))
+    assert Path(built.strip()) == shared_dir / "images/tiny.sif"
+    (shared_dir / "train.log").write_text(PLAIN)
+    match = json.loads(say("explain", "--json", "train.log"))["match"]
+    assert match["cause"].startswith("KeyError: 'weights'")
+    assert json.loads(say("doctor", "--json"))["findings"]
+    (shared_dir / "call.py").write_text(
+        f"import toolkit\nprint(toolkit.submit(len, 'abc', image={str(pytorch_image)!r}).result())"
+    )
+    assert say("call.py", program="python").splitlines()[-1] == "3"
+
+
+def test_the_demo_trains_on_a_cluster_of_its_own(
+    say: Say, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+) -> None:
+    assert pytorch_image.is_file()
+    shown = say("demo")
+    outcome = json.loads((shared_dir / "runs/digits-ddp-0001/outcome.json").read_text())
+    assert outcome["results"]["accuracy"] >= 0.93
+    assert outcome["ranks"] == {"nid001": [0, 1], "nid002": [2, 3]}
+    assert f"accuracy   {outcome['results']['accuracy']} on the test images" in shown
+    assert not Path(toolkit_env["TOOLKIT_CLUSTER_DIR"], "demo/run/slurmctld.pid").exists()

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: those of tests/cluster, and the table of faults, which is printed at the end."""
+"""The table of faults, which is printed at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import base, cluster, shared_dir, toolkit, toolkit_env, user  # noqa: F401
 from tests.faults.tally import TABLE, Row, Tally
 
 _TALLY = pytest.StashKey[Tally]()

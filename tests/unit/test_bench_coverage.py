@@ -84,7 +84,7 @@ def test_a_command_that_fails_loses_its_old_success(
     coverage = Coverage(guides=(Guide(title="g", rows=(ROW,)),))
     monkeypatch.setattr(command, "read", lambda: (coverage, {"run x": old}))
     monkeypatch.setattr(command, "_call", lambda words: (int("cluster" not in words), "", 1.0))
-    monkeypatch.setattr("toolkit.resources.shipped", lambda name: tmp_path)
+    monkeypatch.setattr("toolkit.resources.shipped", {"jobs": tmp_path}.__getitem__)
     done = CliRunner().invoke(command.command, ["--write"])
     assert done.exit_code == 1
     assert from_json((tmp_path / "measured.json").read_text(), Measures).commands == {}

@@ -1,0 +1,127 @@
+"""A real Slurm for tests, brought up once per worker, and an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.image_fixtures import IMAGES
+from tests.cluster.ordinary_user import User, ordinary_user
+
+Toolkit = Callable[..., "subprocess.CompletedProcess[str]"]
+_BASE = Path.home() / ".cache"
+_PREFIX = "tk-"
+
+
+@pytest.fixture(scope="session")
+def base() -> Iterator[Path]:
+    """A short directory that all nodes see, gone at the end; below it are the clusters and what tests write."""
+    _take_down_forgotten()
+    directory = _BASE / f"{_PREFIX}{os.getpid()}"
+    directory.mkdir(parents=True)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _take_down_forgotten() -> None:
+    """Clusters of test runs that were killed."""
+    for directory in _BASE.glob(f"{_PREFIX}[0-9]*"):
+        if not Path("/proc", directory.name.removeprefix(_PREFIX)).exists():
+            env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(directory / "c")}
+            for cluster in (directory / "c").glob("*"):
+                subprocess.run(
+                    (sys.executable, "-m", "toolkit", "cluster", "down", "--name", cluster.name),
+                    env=env,
+                    check=False,
+                    timeout=60,
+                )
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def toolkit_env(base: Path) -> dict[str, str]:
+    """The environment of every command: clusters in a directory of the tests, of which `test` is meant where none is named."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TOOLKIT_", "SLURM", "SBATCH_"))
+    }
+    return {
+        **inherited,
+        "TOOLKIT_CLUSTER_DIR": str(base / "c"),
+        "TOOLKIT_CLUSTER": "test",
+        "TOOLKIT_IMAGES": str(IMAGES),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def toolkit(toolkit_env: dict[str, str]) -> Toolkit:
+    """``toolkit("cluster", "status", cwd=..., env=..., timeout=...)`` runs the command as a user types it."""
+
+    def call(
+        *arguments: str,
+        cwd: Path | str | None = None,
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = (sys.executable, "-m", "toolkit", *map(str, arguments))
+        return subprocess.run(
+            words,
+            cwd=cwd,
+            env=dict(env or toolkit_env),
+            timeout=timeout,
+            text=True,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def cluster(toolkit: Toolkit) -> Iterator[str]:
+    """The name of a cluster of three nodes with 8 CPUs, 16 GB and 2 GPUs each; who cuts or kills a node restores it."""
+    shape = (
+        "--nodes",
+        "3",
+        "--cpus-per-node",
+        "8",
+        "--mem-per-node",
+        "16G",
+        "--gpus-per-node",
+        "2",
+    )
+    done = toolkit("cluster", "up", *shape)
+    assert done.returncode == 0, done.stderr
+    yield "test"
+    done = toolkit("cluster", "down")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def shared_dir(base: Path, request: pytest.FixtureRequest) -> Path:
+    """A fresh directory that all nodes see."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:40]
+    directory = base / "w" / name
+    number = 1
+    while directory.exists():
+        number += 1
+        directory = base / "w" / f"{name}-{number}"
+    directory.mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def user() -> Iterator[User]:
+    """An ordinary user of this machine: a new one if we are root, else ourselves."""
+    with ordinary_user() as found:
+        yield found
