@@ -11,12 +11,9 @@ import tempfile
 import pytest
 
 pytest_plugins = [
-    "tests.cluster.image_fixtures",
-    "tests.cluster.cluster_fixtures",
-    "tests.cluster.engine_fixtures",
-    "tests.cluster.docked_fixtures",
-    "tests.cluster.podman_fixtures",
-    "tests.cluster.runtime_fixtures",
+    *"tests.cluster.image_fixtures tests.cluster.cluster_fixtures".split(),
+    *"tests.cluster.engine_fixtures tests.cluster.docked_fixtures".split(),
+    *"tests.cluster.podman_fixtures tests.cluster.runtime_fixtures".split(),
     "tests.cluster.standins",
 ]
 pytest.register_assert_rewrite(

@@ -28,9 +28,7 @@ HOSTILE: tuple[str, ...] = (
     "packjob PackJob",
     "한글 日本語 émoji 🚀",
     "'\"'\"\\'",
-    "=",
-    ":",
-    ",",
+    *"= : ,".split(),
 )
 # What a shell word can hold and an #SBATCH line cannot.
 MULTILINE: tuple[str, ...] = ("two\nlines", "\n", "#SBATCH --nodes=9\nreboot")

@@ -24,22 +24,11 @@ NAME = "a | b\n<x> %s 'q' é"
 PLACE = Path("/var/tmp/slurm-answers")
 SHAPE = (
     *(
-        "--nodes",
-        "3",
-        "--cpus-per-node",
-        "8",
-        "--mem-per-node",
-        "8G",
-        "--gpus-per-node",
-        "4",
-        "--gpu-type",
+        *"--nodes 3 --cpus-per-node 8 --mem-per-node 8G --gpus-per-node 4 --gpu-type".split(),
         "v100",
     ),
     *(
-        "--partition",
-        "debug:max-nodes=1,max-time=30:00",
-        "--partition",
-        "main:default",
+        *"--partition debug:max-nodes=1,max-time=30:00 --partition main:default".split(),
         "--accounting",
     ),
 )
@@ -75,14 +64,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     "mpi": ("srun", "--mpi=list"),
     "partitions": ("scontrol", "--oneliner", "show", "partition"),
     "nodes": ("scontrol", "--oneliner", "--details", "show", "node"),
-    "qos": (
-        "sacctmgr",
-        "--noheader",
-        "--parsable2",
-        "show",
-        "qos",
-        f"format={overview.QOS_FORMAT}",
-    ),
+    "qos": (*"sacctmgr --noheader --parsable2 show qos".split(), f"format={overview.QOS_FORMAT}"),
     "starts": ("sbatch", "--test-only", "--nodes=2", "--wrap=true"),
     "refused": ("sbatch", "--test-only", "--nodes=9", "--wrap=true"),
 }

@@ -359,10 +359,7 @@ class Attack:
             if not mount(kind, target, kind, 0, "memory" if kind == "cgroup" else ""):
                 continue
             for name in (
-                "sys/kernel/core_pattern",
-                "sysrq-trigger",
-                "kernel/uevent_helper",
-                "power/state",
+                *"sys/kernel/core_pattern sysrq-trigger kernel/uevent_helper power/state".split(),
                 "release_agent",
             ):
                 if opens(f"{target}/{name}", os.O_WRONLY):

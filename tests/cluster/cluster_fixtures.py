@@ -90,16 +90,7 @@ def toolkit(toolkit_env: dict[str, str]) -> Toolkit:
 @pytest.fixture(scope="session")
 def cluster(toolkit: Toolkit) -> Iterator[str]:
     """The name of a cluster of three nodes with 8 CPUs, 16 GB and 2 GPUs each; who cuts or kills a node restores it."""
-    shape = (
-        "--nodes",
-        "3",
-        "--cpus-per-node",
-        "8",
-        "--mem-per-node",
-        "16G",
-        "--gpus-per-node",
-        "2",
-    )
+    shape = tuple("--nodes 3 --cpus-per-node 8 --mem-per-node 16G --gpus-per-node 2".split())
     done = toolkit("cluster", "up", *shape)
     assert done.returncode == 0, done.stderr
     yield "test"

@@ -55,19 +55,12 @@ def hostile_strings_arrive(
     (directory / "tell.py").write_text(TELL)
     words, variables = hostile()
     options = (
-        "--launcher",
-        "none",
-        "--ntasks-per-node",
-        "2",
-        "--bind",
+        *"--launcher none --ntasks-per-node 2 --bind".split(),
         "/usr/share:/in side:ro",
         *options_of(variables),
     )
     done = toolkit(
-        "run",
-        "--runtime",
-        "docker",
-        "--image",
+        *"run --runtime docker --image".split(),
         image,
         *options,
         "tell.py",

@@ -22,22 +22,7 @@ from tests.cluster.ordinary_user import becoming, change_accounts
 # The tests' own store, never the user's. It stays, so that the second run need not build.
 IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
-_PROGRAMS = (
-    "sh",
-    "cat",
-    "grep",
-    "id",
-    "mkdir",
-    "sleep",
-    "env",
-    "find",
-    "rm",
-    "ls",
-    "chown",
-    "printf",
-    "test",
-    "true",
-)
+_PROGRAMS = tuple("sh cat grep id mkdir sleep env find rm ls chown printf test true".split())
 # Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells
 # what it was given to install.
 _FAKES = {
@@ -86,18 +71,7 @@ def tiny_base() -> Iterator[str]:
         base = Path(name)
         base.chmod(0o755)
         for directory in (
-            "bin",
-            "etc/dpkg/dpkg.cfg.d",
-            "etc/apt",
-            "proc",
-            "sys",
-            "dev",
-            "tmp",
-            "root",
-            "home",
-            "mnt",
-            "opt",
-            "var/tmp",
+            *"bin etc/dpkg/dpkg.cfg.d etc/apt proc sys dev tmp root home mnt opt var/tmp".split(),
             "var/log",
         ):
             (base / directory).mkdir(parents=True)
@@ -183,10 +157,7 @@ class Tiny:
         """What a program in the image says."""
         command = [
             *self.become,
-            "apptainer",
-            "--silent",
-            "exec",
-            "--containall",
+            *"apptainer --silent exec --containall".split(),
             str(self.images / "tiny.sif"),
             *argv,
         ]

@@ -78,10 +78,7 @@ def start_podman(directory: Path, registry: TestRegistry | None = None) -> TestP
     options += [
         "--storage-driver",
         "overlay" if overlays(directory) else "vfs",
-        "--cgroup-manager",
-        "cgroupfs",
-        "--events-backend",
-        "file",
+        *"--cgroup-manager cgroupfs --events-backend file".split(),
     ]
     options += ["--log-level", "info"]  # as systemd starts it: requests are logged
     command = ["podman", *options, "system", "service", "--time", "0", f"unix://{sock}"]

@@ -15,17 +15,8 @@ import pytest
 from tests.cluster.engine_fixtures import TestEngine
 
 _NOT_NEEDED = shutil.ignore_patterns(
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "__pycache__",
-    "config-*",
-    "idlelib",
-    "tkinter",
-    "ensurepip",
-    "lib2to3",
-    "*.a",
+    *"site-packages dist-packages test tests __pycache__ config-* idlelib".split(),
+    *"tkinter ensurepip lib2to3 *.a".split(),
 )
 
 
@@ -106,9 +97,7 @@ def torch_environment(base: Path) -> Path:
     _as_conda_makes_it(prefix)
     pip = (
         sys.executable,
-        "-m",
-        "pip",
-        "--python",
+        *"-m pip --python".split(),
         str(prefix / "bin/python3"),
         "install",
         "--quiet",

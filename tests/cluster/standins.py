@@ -27,49 +27,14 @@ from tests.cluster.standin import wheel
 _HERE = Path(wheel.__file__).parent
 _PROGRAMS = (
     *(
-        "cat",
-        "chmod",
-        "cp",
-        "cut",
-        "dirname",
-        "env",
-        "find",
-        "grep",
-        "gzip",
-        "head",
-        "id",
-        "ldconfig",
-        "ls",
-        "mkdir",
-        "nproc",
-        "rm",
+        *"cat chmod cp cut dirname env find grep gzip head id ldconfig ls mkdir".split(),
+        *"nproc rm".split(),
     ),
-    *(
-        "sed",
-        "sh",
-        "sha256sum",
-        "sort",
-        "stat",
-        "tar",
-        "timeout",
-        "touch",
-        "tr",
-        "true",
-        "uname",
-        "wc",
-    ),
+    *"sed sh sha256sum sort stat tar timeout touch tr true uname wc".split(),
 )
 _NOT_NEEDED = (
-    "site-packages",
-    "test",
-    "tests",
-    "config-*",
-    "idlelib",
-    "tkinter",
-    "lib2to3",
-    "turtledemo",
-    "ensurepip",
-    "pydoc_data",
+    *"site-packages test tests config-* idlelib tkinter lib2to3 turtledemo".split(),
+    *"ensurepip pydoc_data".split(),
 )
 _DOCKERFILE = """\
 FROM stand-in/python
@@ -115,18 +80,7 @@ def _python(root: Path) -> None:
     than one of python.org.
     """
     directories = (
-        "bin",
-        "dev",
-        "etc",
-        "mnt",
-        "opt/nvidia",
-        "proc",
-        "root",
-        "sys",
-        "tmp",
-        "usr/bin",
-        "usr/local/bin",
-        "var/log",
+        *"bin dev etc mnt opt/nvidia proc root sys tmp usr/bin usr/local/bin var/log".split(),
         "var/tmp",
     )
     for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):

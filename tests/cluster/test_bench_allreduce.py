@@ -36,15 +36,9 @@ def test_every_library_adds_up_rightly(toolkit: Any, pytorch_image: Path, shared
     backends = ("gloo", "horovod", "mpi")
     chosen = [word for name in backends for word in ("--backend", name)]
     words = (
-        "bench",
-        "allreduce",
-        "--image",
+        *"bench allreduce --image".split(),
         str(pytorch_image),
-        "--nodes",
-        "2",
-        "--max-size",
-        "64K",
-        "--json",
+        *"--nodes 2 --max-size 64K --json".split(),
         *chosen,
     )
     done = toolkit(*words, cwd=shared_dir, timeout=300)
@@ -65,9 +59,7 @@ def test_each_devices_buffer_is_shown_rank_by_rank(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     done = toolkit(
-        "bench",
-        "allreduce",
-        "--image",
+        *"bench allreduce --image".split(),
         str(pytorch_image),
         "--show-buffers",
         cwd=shared_dir,
@@ -92,11 +84,7 @@ def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
         "run",
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "train.py",
-        "--max-size",
-        "1024",
+        *"--launcher none train.py --max-size 1024".split(),
     )
     done = toolkit(*words, cwd=shared_dir)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -114,10 +102,7 @@ def test_two_trainings_are_put_side_by_side(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     words = (
-        "bench",
-        "compare",
-        "--json",
-        "--image",
+        *"bench compare --json --image".split(),
         str(pytorch_image),
         "--arguments",
         "--epochs 1",

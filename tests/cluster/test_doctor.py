@@ -15,15 +15,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("cluster")
 
 OF_THIS_MACHINE = ("slurm", "node-states", "container", "directories", "space")
-OF_NODES = (
-    "allocation",
-    "image-on-nodes",
-    "names",
-    "connections",
-    "rendezvous",
-    "clocks",
-    "interface",
-)
+OF_NODES = tuple("allocation image-on-nodes names connections rendezvous clocks interface".split())
 
 
 def doctor(
@@ -119,18 +111,12 @@ def test_a_full_directory_no_slurm_and_no_image(
     full.mkdir()
     line = 'mount -t tmpfs -o size=64k none "$1" && cd "$1" && shift && exec "$@"'
     words = (
-        "unshare",
-        "--mount",
-        "bash",
-        "-c",
+        *"unshare --mount bash -c".split(),
         line,
         "bash",
         str(full),
         sys.executable,
-        "-m",
-        "toolkit",
-        "doctor",
-        "--json",
+        *"-m toolkit doctor --json".split(),
     )
     done = subprocess.run(
         words, env=toolkit_env, capture_output=True, text=True, check=False, timeout=100
@@ -143,10 +129,7 @@ def test_a_full_directory_no_slurm_and_no_image(
     code, found = doctor(
         toolkit,
         shared_dir,
-        "--nodes",
-        "1",
-        "--image",
-        "nothing",
+        *"--nodes 1 --image nothing".split(),
         env={**toolkit_env, "TOOLKIT_CLUSTER": "nowhere"},
     )
     assert code == 92

@@ -240,11 +240,7 @@ def test_a_healthy_run_has_nothing_to_explain(
         "run",
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "srun",
-        "--ntasks-per-node",
-        "2",
-        "well.py",
+        *"--launcher srun --ntasks-per-node 2 well.py".split(),
         cwd=shared_dir,
     )
     assert done.returncode == 0, done.stderr

@@ -74,11 +74,7 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
     told = directory / "told.json"
     (directory / "stranger.py").write_text(STRANGER)
     words = (
-        "cluster",
-        "exec",
-        "--node",
-        "nid003",
-        "--",
+        *"cluster exec --node nid003 --".split(),
         sys.executable,
         "stranger.py",
         "nid001",
@@ -86,9 +82,7 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
         str(told),
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "toolkit", *words],
-        cwd=directory,
-        env=toolkit_env,
+        [sys.executable, "-m", "toolkit", *words], cwd=directory, env=toolkit_env
     )
     try:
         yield told
@@ -98,32 +92,18 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
 
 
 def run(
-    toolkit: Any,
-    env: dict[str, str],
-    directory: Path,
-    *words: str,
+    toolkit: Any, env: dict[str, str], directory: Path, *words: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a job printed that ran while the stranger knocked, and what that one was told."""
     # The job waits for a node until the stranger is there: nodes meet for a moment only.
     holding = (
-        "--parsable",
-        "--nodelist=nid001",
-        "--exclusive",
-        "--output=/dev/null",
+        *"--parsable --nodelist=nid001 --exclusive --output=/dev/null".split(),
         "--wrap=sleep 600",
     )
     blocker = toolkit("cluster", "exec", "--", "sbatch", *holding)
     assert blocker.returncode == 0, blocker.stderr
     done = toolkit(
-        "run",
-        "--detach",
-        "--nodes",
-        "2",
-        "--nodelist",
-        "nid[001-002]",
-        *words,
-        "train.py",
-        cwd=directory,
+        *"run --detach --nodes 2 --nodelist nid[001-002]".split(), *words, "train.py", cwd=directory
     )
     assert done.returncode == 0, done.stderr
     place = directory / "runs" / "train-0001"
@@ -139,27 +119,18 @@ def run(
         if file.is_file() and "TOOLKIT_TOKEN=" in file.read_text(errors="replace"):
             assert file.name == "job.sbatch", "it says how the secret is made"
             assert re.findall(r"TOOLKIT_TOKEN=(.*)", file.read_text()) == [
-                r"$(od -An -N32 -v -tx1 /dev/urandom | tr -d ' \n')",
+                r"$(od -An -N32 -v -tx1 /dev/urandom | tr -d ' \n')"
             ]
     return outcome["results"], answers
 
 
 @pytest.mark.long
 def test_rays_nodes_meet(
-    toolkit: Any,
-    toolkit_env: dict[str, str],
-    ray_image: Path,
-    shared_dir: Path,
+    toolkit: Any, toolkit_env: dict[str, str], ray_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "train.py").write_text(TELLING)
     results, answers = run(
-        toolkit,
-        toolkit_env,
-        shared_dir,
-        "--image",
-        str(ray_image),
-        "--launcher",
-        "ray",
+        toolkit, toolkit_env, shared_dir, "--image", str(ray_image), "--launcher", "ray"
     )
     assert results == {"nodes": ["nid001", "nid002"], "token": False}
     assert answers["met"] >= 1, (
@@ -171,16 +142,11 @@ def test_rays_nodes_meet(
 
 
 def test_agents_of_elastic_horovod_find_their_driver(
-    toolkit: Any,
-    toolkit_env: dict[str, str],
-    pytorch_image: Path,
-    shared_dir: Path,
+    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "train.py").write_text(COUNTING)
     options = (
-        "--launcher",
-        "horovod-elastic",
-        "--image",
+        *"--launcher horovod-elastic --image".split(),
         str(pytorch_image),
         "--env",
         "HOROVOD_GLOO_TIMEOUT_SECONDS=30",

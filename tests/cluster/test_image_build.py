@@ -444,11 +444,7 @@ def unpacked(image: Path, name: str) -> str:
 
 def within(image: Path, script: str) -> str:
     argv = [
-        "apptainer",
-        "--silent",
-        "run",
-        "--cleanenv",
-        "--containall",
+        *"apptainer --silent run --cleanenv --containall".split(),
         str(image),
         "sh",
         "-c",

@@ -22,14 +22,7 @@ from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
 _NOT_NEEDED = (
-    "site-packages",
-    "test",
-    "tests",
-    "__pycache__",
-    "config-*",
-    "idlelib",
-    "tkinter",
-    "ensurepip",
+    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip".split(),
     "lib2to3",
 )
 
@@ -126,19 +119,7 @@ def test_a_malicious_package_cannot_leave_the_step(
 
 # Every place of the image that a build makes, mounts upon, reads or deletes from outside, and what
 # is there else.
-FURNISHED = (
-    "etc/hosts",
-    "etc/resolv.conf",
-    "mnt",
-    "tmp",
-    "proc",
-    "sys",
-    "dev",
-    "opt",
-    "var/log",
-    "root",
-    "var/tmp",
-)
+FURNISHED = tuple("etc/hosts etc/resolv.conf mnt tmp proc sys dev opt var/log root var/tmp".split())
 
 
 def _linked_base(tiny_base: str, target: Path, links: tuple[str, ...], start: str) -> Path:

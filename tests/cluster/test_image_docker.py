@@ -54,9 +54,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
     assert str(known["builder"]).startswith("docker ")
     assert known["checks"] == [{"name": "greeting", "passed": True, "detail": "hello"}]
     digest = docker_engine.client(
-        "image",
-        "inspect",
-        "--format",
+        *"image inspect --format".split(),
         "{{index .RepoDigests 0}}",
         f"{registry.name}/stand-in/tiny:22.03-py3",
     )
@@ -67,10 +65,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
     assert said["toolkit.recipe"] == "tiny"
     assert said["org.opencontainers.image.description"].startswith("stand-in")
     run = [
-        "apptainer",
-        "--silent",
-        "run",
-        "--containall",
+        *"apptainer --silent run --containall".split(),
         str(docked.images / "tiny.sif"),
         "printf",
         "%s|",
@@ -279,10 +274,7 @@ def test_a_reader_builds_the_definition_by_docker_alone(
     )
     assert docker_engine.client(
         "run", "--rm", "--network=none", image, "sh", "/opt/toolkit/checks/run"
-    ).splitlines() == [
-        "two  words",
-        "toolkit-check: greeting passed: two  words",
-    ]
+    ).splitlines() == ["two  words", "toolkit-check: greeting passed: two  words"]
 
 
 def test_another_engine_than_apptainer_where_it_may_not_build(

@@ -102,11 +102,7 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
         "run",
         "--image",
         place,
-        "--launcher",
-        "none",
-        "--",
-        "cat",
-        "/etc/group",
+        *"--launcher none -- cat /etc/group".split(),
         cwd=shared_dir,
         env=environment,
     )

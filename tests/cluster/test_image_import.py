@@ -18,21 +18,8 @@ from tests.cluster.trees import docker_tree, environment_of, programs_environmen
 from toolkit.images.build import host_config as host
 
 _PROGRAMS = (
-    "tar",
-    "gzip",
-    "base64",
-    "mktemp",
-    "dirname",
-    "mv",
-    "setpriv",
-    "getent",
-    "cut",
-    "bash",
-    "sort",
-    "chmod",
-    "ln",
-    "pwd",
-    "touch",
+    *"tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln".split(),
+    *"pwd touch".split(),
 )
 BASE = "registry.example.org/stand-in/importing:1"
 

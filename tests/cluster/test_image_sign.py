@@ -80,9 +80,7 @@ def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(
     assert refused.returncode == 88
     assert "signed already" in refused.stderr
     done = signed.run(
-        "sign",
-        "tiny",
-        "--key",
+        *"sign tiny --key".split(),
         private,
         "--passphrase-file",
         signed.place / "passphrase",
@@ -100,9 +98,7 @@ def test_a_passphrase_is_in_no_argument_and_no_output(signed: Tiny) -> None:
     (signed.place / "passphrase").write_text(PASSPHRASE)
     signed.extra["TOOLKIT_VERBOSE"] = "1"  # shows every command with its arguments
     done = signed.run(
-        "sign",
-        "tiny",
-        "--key",
+        *"sign tiny --key".split(),
         private,
         "--passphrase-file",
         signed.place / "passphrase",
@@ -140,18 +136,7 @@ def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
         ["mksquashfs", planted, layer, "-noappend", "-quiet"], check=True, capture_output=True
     )
     # Apptainer mounts such a partition over the file system, and runs the image without a word.
-    overlay = [
-        "--datatype",
-        "4",
-        "--partfs",
-        "1",
-        "--parttype",
-        "4",
-        "--partarch",
-        "2",
-        "--groupid",
-        "1",
-    ]
+    overlay = "--datatype 4 --partfs 1 --parttype 4 --partarch 2 --groupid 1".split()
     subprocess.run(
         ["apptainer", "sif", "add", *overlay, copy, layer], check=True, capture_output=True
     )
@@ -181,18 +166,11 @@ def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(tiny: Tin
     assert tiny.run("build", tiny.recipe("true")).returncode == 0
     environment = {**tiny.environment()}
     made = [
-        "apptainer",
-        "key",
-        "newpair",
-        "--name",
+        *"apptainer key newpair --name".split(),
         "A Tester",
-        "--email",
-        "tester@example.org",
-        "--password",
+        *"--email tester@example.org --password".split(),
         "",
-        "--push=false",
-        "-b",
-        "2048",
+        *"--push=false -b 2048".split(),
     ]
     subprocess.run(made, env=environment, stdin=subprocess.DEVNULL, check=True, capture_output=True)
     done = tiny.run("sign", "tiny", "--pgp", "0", "--json")

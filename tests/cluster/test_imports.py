@@ -70,11 +70,7 @@ def test_a_job_whose_imports_fail_does_not_queue(
         "run",
         "--image",
         str(pytorch_image),
-        "--nodes",
-        "2",
-        "--launcher",
-        "none",
-        "train.py",
+        *"--nodes 2 --launcher none train.py".split(),
         cwd=work,
     )
     assert done.returncode == 97, done.stderr
@@ -90,9 +86,7 @@ def test_the_ranks_would_have_failed(toolkit: Any, shared_dir: Path, pytorch_ima
     options = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--force",
+        *"--launcher none --force".split(),
         "see whether it is true",
     )
     done = toolkit("run", *options, "train.py", cwd=work, timeout=300)

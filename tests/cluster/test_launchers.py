@@ -83,14 +83,7 @@ def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(
 ) -> None:
     (shared_dir / "tell.py").write_text(TELL)
     options = (
-        "--launcher",
-        "srun",
-        "--nodes",
-        "2",
-        "--ntasks-per-node",
-        "2",
-        "--env",
-        "LOCAL_WORLD_SIZE=mine",
+        *"--launcher srun --nodes 2 --ntasks-per-node 2 --env LOCAL_WORLD_SIZE=mine".split(),
     )
     done = toolkit("run", "--image", str(pytorch_image), *options, "tell.py", cwd=shared_dir)
     assert done.returncode == 0, done.stderr
@@ -118,13 +111,9 @@ def test_ranks_of_srun_meet_in_three_ways(
             "run",
             "--image",
             str(pytorch_image),
-            "--launcher",
-            "srun",
-            "--init",
+            *"--launcher srun --init".split(),
             init,
-            "--nodes",
-            "2",
-            "meet.py",
+            *"--nodes 2 meet.py".split(),
         ),
         cwd=shared_dir,
         timeout=120,
@@ -146,11 +135,7 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
             "run",
             "--image",
             str(pytorch_image),
-            "--nodes",
-            "2",
-            "--ntasks-per-node",
-            "2",
-            "forking.py",
+            *"--nodes 2 --ntasks-per-node 2 forking.py".split(),
         ),
         cwd=shared_dir,
         timeout=150,
@@ -171,18 +156,11 @@ def test_an_array_is_followed_as_one_run(
         "run",
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--array",
-        "1-3",
-        "--job-name",
-        "many",
+        *"--launcher none --array 1-3 --job-name many".split(),
     )
     done = toolkit(
         *words,
-        "--",
-        "sh",
-        "-c",
+        *"-- sh -c".split(),
         'echo "element $SLURM_ARRAY_TASK_ID"; test "$SLURM_ARRAY_TASK_ID" -ne 2 || exit 5',
         cwd=shared_dir,
     )
@@ -201,11 +179,7 @@ def test_each_node_starts_as_many_ranks_as_it_has_gpus(
         "run",
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "torchrun",
-        "--gpus",
-        "2,1",
-        "tell.py",
+        *"--launcher torchrun --gpus 2,1 tell.py".split(),
         cwd=shared_dir,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -225,13 +199,9 @@ def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_pass
     ):
         (shared_dir / name).write_text(text)
     words = (
-        "run",
-        "--detach",
-        "--image",
+        *"run --detach --image".split(),
         str(pytorch_image),
-        "--nodelist",
-        "nid001",
-        "--ntasks-per-node",
+        *"--nodelist nid001 --ntasks-per-node".split(),
     )
     assert toolkit(*words, "1", "--launcher", "none", "squatter.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: "listens" in logs_of(shared_dir, "squatter-0001"), "the squatter")
@@ -297,11 +267,7 @@ def test_a_killed_rank_starts_again_from_the_snapshot(
         == 0
     )
     name = "digits-ddp-elastic-0001"
-    wait_for(
-        lambda: "epoch  3" in logs_of(shared_dir, name),
-        "the third epoch",
-        seconds=120,
-    )
+    wait_for(lambda: "epoch  3" in logs_of(shared_dir, name), "the third epoch", seconds=120)
     subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 1))], check=True)
     done = toolkit("logs", "-f", name, cwd=shared_dir, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -378,23 +344,14 @@ def test_a_controller_that_restarts_in_the_middle_costs_nothing(
     assert up.returncode == 0, up.stderr
     try:
         words = (
-            "run",
-            "--detach",
-            "--image",
+            *"run --detach --image".split(),
             str(pytorch_image),
-            "--launcher",
-            "none",
-            "--nodes",
-            "2",
-            "--job-name",
-            "long",
+            *"--launcher none --nodes 2 --job-name long".split(),
         )
         assert (
             toolkit(
                 *words,
-                "--",
-                "sh",
-                "-c",
+                *"-- sh -c".split(),
                 "echo begun; sleep 12; echo ended",
                 env=env,
                 cwd=shared_dir,

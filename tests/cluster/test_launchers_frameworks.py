@@ -78,9 +78,7 @@ def test_workers_of_tensorflow_train_one_network_on_two_nodes(
         shared_dir,
         "--image",
         tensorflow_image,
-        "jobs/tensorflow-multiworker",
-        "--epochs",
-        "2",
+        *"jobs/tensorflow-multiworker --epochs 2".split(),
     )
     came_out = outcome(shared_dir, "tensorflow-multiworker-0001")
     assert (came_out["results"]["world_size"], came_out["results"]["parameters_equal"]) == (2, True)
@@ -94,13 +92,9 @@ def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(
 ) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     shape = (
-        "--launcher",
-        "tensorflow",
-        "--nodes",
+        *"--launcher tensorflow --nodes".split(),
         2,
-        "--nodelist",
-        "nid[001-002]",
-        "--gpus",
+        *"--nodelist nid[001-002] --gpus".split(),
         2,
         "--ntasks-per-node",
         2,
@@ -175,14 +169,7 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
     options = (
         "--image",
         str(ray_image),
-        "--launcher",
-        "ray",
-        "--nodes",
-        "2",
-        "--nodelist",
-        "nid[001-002]",
-        "--cpus-per-task",
-        "2",
+        *"--launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split(),
     )
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     waits = "tasks on ['nid001', 'nid002']"
@@ -250,14 +237,7 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
     options = (
         "--image",
         str(ray_image),
-        "--launcher",
-        "ray",
-        "--nodes",
-        "2",
-        "--nodelist",
-        "nid[001-002]",
-        "--cpus-per-task",
-        "2",
+        *"--launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split(),
     )
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     until_said(shared_dir, "use-0001", "tasks on")

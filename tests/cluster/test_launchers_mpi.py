@@ -233,9 +233,7 @@ def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir:
         "run",
         "--image",
         str(pytorch_image),
-        "jobs/digits-horovod-gloo",
-        "--epochs",
-        "2",
+        *"jobs/digits-horovod-gloo --epochs 2".split(),
         cwd=shared_dir,
         timeout=200,
     )
@@ -278,24 +276,11 @@ def test_resnet_is_taken_up_where_it_was_left(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     options = ("--image", str(pytorch_image), "--time", "10")
-    words = (
-        "--synthetic",
-        "16",
-        "--image-size",
-        "32",
-        "--width",
-        "4",
-        "--classes",
-        "4",
-        "--batch-size",
-        "8",
-    )
+    words = tuple("--synthetic 16 --image-size 32 --width 4 --classes 4 --batch-size 8".split())
     first = toolkit(
         "run",
         *options,
-        "--nodes",
-        "1",
-        "jobs/imagenet-resnet50",
+        *"--nodes 1 jobs/imagenet-resnet50".split(),
         *words,
         "--epochs",
         "1",
@@ -306,9 +291,7 @@ def test_resnet_is_taken_up_where_it_was_left(
     again = toolkit(
         "run",
         *options,
-        "--nodes",
-        "2",
-        "jobs/imagenet-resnet50",
+        *"--nodes 2 jobs/imagenet-resnet50".split(),
         *words,
         "--epochs",
         "2",
@@ -326,11 +309,7 @@ def test_resnet_is_taken_up_where_it_was_left(
 
 
 ELASTIC = (
-    "--launcher",
-    "horovod-elastic",
-    "--env",
-    "HOROVOD_GLOO_TIMEOUT_SECONDS=5",
-    "--env",
+    *"--launcher horovod-elastic --env HOROVOD_GLOO_TIMEOUT_SECONDS=5 --env".split(),
     "HOROVOD_ELASTIC_COOLDOWN=1,3",
 )
 
@@ -399,9 +378,7 @@ def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(
         "--nodes",
         "2",
         *ELASTIC,
-        "count.py",
-        "9",
-        "fail",
+        *"count.py 9 fail".split(),
         cwd=shared_dir,
     )
     assert done.returncode == 3, done.stdout + done.stderr

@@ -199,9 +199,7 @@ def test_unequal_gpus_partitions_and_a_second_cluster(
 ) -> None:
     del cluster
     partitions = (
-        "--partition",
-        "wide:default",
-        "--partition",
+        *"--partition wide:default --partition".split(),
         "one:nodes=nid002,max-nodes=1,max-time=10:00",
     )
     up = scratch("cluster", "up", "--gpus-per-node", "4,2", "--gpu-type", "v100", *partitions)
@@ -218,14 +216,7 @@ def test_unequal_gpus_partitions_and_a_second_cluster(
     ]
 
     shown = scratch(
-        "cluster",
-        "exec",
-        "--",
-        "srun",
-        "-N1",
-        "--gres=gpu:v100:3",
-        "bash",
-        "-c",
+        *"cluster exec -- srun -N1 --gres=gpu:v100:3 bash -c".split(),
         "echo $(hostname) $CUDA_VISIBLE_DEVICES",
     )
     assert shown.stdout.split() == ["nid001", "0,1,2"]
@@ -276,16 +267,7 @@ def test_shared_directories_below_tmp(scratch: Any, tmp_path: Path) -> None:
     assert up.returncode == 0, up.stderr
     ask = 'for d in here "asked for" neither; do [ -e "$0/$d/file" ] && echo "$d"; done'
     seen = scratch(
-        "cluster",
-        "exec",
-        "--",
-        "srun",
-        "-N2",
-        "bash",
-        "-c",
-        ask,
-        str(tmp_path),
-        cwd=tmp_path / "here",
+        *"cluster exec -- srun -N2 bash -c".split(), ask, str(tmp_path), cwd=tmp_path / "here"
     )
     assert sorted(seen.stdout.splitlines()) == ["asked for", "asked for", "here", "here"], (
         seen.stderr
@@ -299,11 +281,7 @@ def test_shared_directories_below_tmp(scratch: Any, tmp_path: Path) -> None:
 def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> None:
     del cluster
     done = toolkit(
-        "cluster",
-        "exec",
-        "--",
-        "bash",
-        "-c",
+        *"cluster exec -- bash -c".split(),
         'pwd; echo "$1"; exit 37',
         "-",
         "it's $HOME",

@@ -49,13 +49,7 @@ def shared_store(group: str, tiny_base: str) -> Iterator[tuple[Tiny, Tiny]]:
         place = Path(name)
         place.chmod(0o711)
         first, second = (
-            Tiny(
-                place,
-                tiny_base,
-                becoming(user),
-                {"HOME": f"/var/tmp/{user}"},
-            )
-            for user in USERS
+            Tiny(place, tiny_base, becoming(user), {"HOME": f"/var/tmp/{user}"}) for user in USERS
         )
         for _ in tidied(first):
             shutil.chown(first.images, USERS[0], group)
@@ -126,24 +120,15 @@ def as_user(name: str, *words: str, cwd: Path | str = "/") -> subprocess.Complet
         name,
         "--regid",
         name,
-        "--init-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
+        *"--init-groups --inh-caps=-all --bounding-set=-all".split(),
     )
     return subprocess.run(
-        [*become, *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        [*become, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=60
     )
 
 
 def test_a_project_file_of_another_user_is_not_obeyed(
-    public: Path,
-    toolkit: Any,
-    toolkit_env: dict[str, str],
+    public: Path, toolkit: Any, toolkit_env: dict[str, str]
 ) -> None:
     trap = public / "scratch"
     trap.mkdir()
@@ -184,9 +169,7 @@ def test_a_project_file_of_another_user_is_not_obeyed(
     assert (writable.returncode, f"group {GROUP}" in writable.stderr) == (94, True), writable.stderr
     assert f"chmod g-w {trap}/mine" in writable.stderr
     trusting = toolkit(
-        *run,
-        cwd=trap / "mine",
-        env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")},
+        *run, cwd=trap / "mine", env={**toolkit_env, "TOOLKIT_TRUST": str(trap / "mine")}
     )
     assert trusting.returncode != 94, trusting.stderr
 
@@ -220,10 +203,7 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
 
 
 def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
-    public: Path,
-    user: User,
-    toolkit: Any,
-    cluster: str,
+    public: Path, user: User, toolkit: Any, cluster: str
 ) -> None:
     del toolkit, cluster
     exercise = public / "exercise"
@@ -243,9 +223,7 @@ def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
 
 
 def test_a_cluster_does_not_start_where_others_can_write(
-    public: Path,
-    toolkit: Any,
-    toolkit_env: dict[str, str],
+    public: Path, toolkit: Any, toolkit_env: dict[str, str]
 ) -> None:
     def prepared(name: str, *, owner: str, mode: int) -> Path:
         directory = public / name
@@ -282,11 +260,7 @@ Up = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_nobody_else_reaches_the_database_of_a_cluster(
-    who: str,
-    public: Path,
-    user: User,
-    toolkit: Any,
-    toolkit_env: dict[str, str],
+    who: str, public: Path, user: User, toolkit: Any, toolkit_env: dict[str, str]
 ) -> None:
     clusters = public / "c"
     clusters.mkdir()
@@ -326,11 +300,7 @@ def test_nobody_else_reaches_the_database_of_a_cluster(
 
         def sql(text: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [*mine, text],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
+                [*mine, text], capture_output=True, text=True, check=False, timeout=60
             )
 
         assert sql("select current_user()").stdout.strip() == f"{name}@localhost"

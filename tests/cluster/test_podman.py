@@ -131,9 +131,7 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
         follower.end()
         kept.append(run.kept)
         inside = podman.client(
-            "run",
-            "--rm",
-            "--network=none",
+            *"run --rm --network=none".split(),
             image,
             "/bin/sh",
             "-c",

@@ -84,12 +84,7 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     assert done.returncode == 0, done.stderr
     assert "cas_v100_4 2 of 11" in done.stderr
     said = toolkit(
-        "cluster",
-        "exec",
-        "--",
-        "sinfo",
-        "--noheader",
-        "--exact",
+        *"cluster exec -- sinfo --noheader --exact".split(),
         f"--format={parse.SINFO_FORMAT}",
         env=env,
     )
@@ -187,16 +182,9 @@ def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:
         time.sleep(0.5)  # slurmctld tells its plugin of new jobs a second later
     assert "one user may have 2 jobs in amd_h100_2" in said
     options = (
-        "--partition",
-        "amd_h100_2",
-        "--gpus",
-        "1",
-        "--comment",
+        *"--partition amd_h100_2 --gpus 1 --comment".split(),
         RIGHT["comment"],
-        "--image",
-        "none.sif",
-        "--launcher",
-        "none",
+        *"--image none.sif --launcher none".split(),
     )
     dry = toolkit("run", "--dry-run", *options, "hostname", cwd=place.directory, env=place.env)
     assert (
@@ -217,9 +205,7 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
     common = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--comment",
+        *"--launcher none --comment".split(),
         RIGHT["comment"],
         "--partition",
         "gh200_1",
@@ -227,21 +213,13 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
     refused = toolkit(
         "run",
         *common,
-        "--mem",
-        "1G",
-        "--gpus",
-        "2",
-        "--time",
-        "3-0",
-        "hostname",
+        *"--mem 1G --gpus 2 --time 3-0 hostname".split(),
         cwd=place.directory,
         env=place.env,
     )
     assert refused.returncode != 0
     for words_of_rule in (
-        "--mem",
-        "--gpus",
-        "--time",
+        *"--mem --gpus --time".split(),
         "the nodes of gh200_1 are aarch64",
         "(KISTI's Neuron guide, 2026-08)",
         "(sinfo)",
@@ -269,32 +247,16 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
 
 def test_where_a_job_would_start_soonest(toolkit: Any, place: Place) -> None:
     shown = toolkit(
-        "cluster",
-        "show",
-        "--nodes",
-        "2",
-        "--gpus",
-        "4",
-        "--time",
-        "1:00:00",
-        "--json",
+        *"cluster show --nodes 2 --gpus 4 --time 1:00:00 --json".split(),
         env=place.env,
         cwd=place.directory,
     )
     found = {one["queue"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
     assert found["cas_v100_4"]["start"]["at"]
     on_path = (
-        "cluster",
-        "exec",
-        "--",
+        *"cluster exec --".split(),
         sys.executable,
-        "-m",
-        "toolkit",
-        "cluster",
-        "show",
-        "--site",
-        "generic",
-        "--json",
+        *"-m toolkit cluster show --site generic --json".split(),
     )
     seen = json.loads(toolkit(*on_path, env=place.env, cwd=place.directory).stdout)["partitions"]
     assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [
@@ -309,11 +271,7 @@ def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(
     toolkit: Any, place: Place
 ) -> None:
     done = toolkit(
-        "site",
-        "init",
-        "made",
-        "--probe",
-        "--comment",
+        *"site init made --probe --comment".split(),
         RIGHT["comment"],
         cwd=place.directory,
         env=place.env,
@@ -342,11 +300,9 @@ def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(
     wrong = json.loads(
         toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout
     )["found"]
-    assert [one["key"] for one in wrong] == [
-        "partitions.cas_v100_4.max_minutes",
-        "partitions.gh200_2",
-        "partitions.gh200_1",
-    ]
+    assert [
+        one["key"] for one in wrong
+    ] == "partitions.cas_v100_4.max_minutes partitions.gh200_2 partitions.gh200_1".split()
 
 
 def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
@@ -354,15 +310,7 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
 ) -> None:
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}
     up = toolkit(
-        "cluster",
-        "up",
-        "--like",
-        "neuron",
-        "--nodes",
-        "1",
-        "--partition",
-        "amd_h100_2",
-        "--accounting",
+        *"cluster up --like neuron --nodes 1 --partition amd_h100_2 --accounting".split(),
         env=env,
         timeout=300,
     )
@@ -378,11 +326,7 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
             ]
         )
         said = toolkit(
-            "cluster",
-            "exec",
-            "--",
-            "bash",
-            "-c",
+            *"cluster exec -- bash -c".split(),
             f"{submit}; {submit}; {submit}",
             cwd=shared_dir,
             env=env,
@@ -398,27 +342,14 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
         }
         assert shown["use"]["submitted"] == 2
         options = (
-            "--site",
-            "generic",
-            "--gpus",
-            "2",
-            "--image",
-            "none.sif",
-            "--launcher",
-            "none",
-            "--comment",
+            *"--site generic --gpus 2 --image none.sif --launcher none --comment".split(),
             RIGHT["comment"],
             "hostname",
         )
         inside = (
-            "cluster",
-            "exec",
-            "--",
+            *"cluster exec --".split(),
             sys.executable,
-            "-m",
-            "toolkit",
-            "run",
-            "--dry-run",
+            *"-m toolkit run --dry-run".split(),
             *options,
         )
         told = toolkit(*inside, cwd=shared_dir, env=env).stderr

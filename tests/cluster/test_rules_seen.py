@@ -154,12 +154,7 @@ def test_ranks_meet_where_the_site_lets_them(toolkit: Any, place: Place) -> None
     options = (
         "--image",
         str(place.image),
-        "--launcher",
-        "srun",
-        "--nodes",
-        "2",
-        "--ntasks-per-node",
-        "1",
+        *"--launcher srun --nodes 2 --ntasks-per-node 1".split(),
     )
     done = toolkit("run", *options, "train.py", cwd=place.directory, env=place.env)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -102,11 +102,7 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
             str(pytorch_image),
             "--launcher",
             launcher,
-            "--nodes",
-            "2",
-            "--ntasks-per-node",
-            "2",
-            "failing.py",
+            *"--nodes 2 --ntasks-per-node 2 failing.py".split(),
             how,
         ),
         cwd=shared_dir,
@@ -172,9 +168,7 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
         "run",
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "horovod",
-        "tell.py",
+        *"--launcher horovod tell.py".split(),
         env={**toolkit_env, **leaks},
         cwd=shared_dir,
     )
@@ -259,10 +253,7 @@ def test_an_image_that_is_not_built_says_how_to_build_it(
 ) -> None:
     (shared_dir / "train.py").touch()
     done = toolkit(
-        "run",
-        "--image",
-        "pytorch_cpu",
-        "train.py",
+        *"run --image pytorch_cpu train.py".split(),
         env={**toolkit_env, "TOOLKIT_IMAGES": str(shared_dir / "empty")},
         cwd=shared_dir,
     )
@@ -324,14 +315,9 @@ def test_ctrl_c_detaches_and_twice_cancels(
     process = subprocess.Popen(
         [
             sys.executable,
-            "-m",
-            "toolkit",
-            "run",
-            "--image",
+            *"-m toolkit run --image".split(),
             str(pytorch_image),
-            "--launcher",
-            "horovod",
-            "wait.py",
+            *"--launcher horovod wait.py".split(),
         ],
         env=toolkit_env,
         cwd=shared_dir,
@@ -392,10 +378,7 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
     try:
         for job in ("digits-ddp", "digits-horovod"):
             done = user.toolkit(
-                "run",
-                "--json",
-                "--image",
-                "pytorch_cpu",
+                *"run --json --image pytorch_cpu".split(),
                 f"jobs/{job}",
                 "--epochs",
                 "2",
@@ -416,16 +399,9 @@ def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir
         "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
     )
     words = (
-        "run",
-        "--site",
-        "generic",
-        "--image",
+        *"run --site generic --image".split(),
         str(pytorch_image),
-        "--launcher",
-        "horovod",
-        "--nodes",
-        "2",
-        "hello.py",
+        *"--launcher horovod --nodes 2 hello.py".split(),
     )
     done = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", *words, cwd=shared_dir)
     assert done.returncode == 0, done.stderr

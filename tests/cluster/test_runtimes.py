@@ -97,14 +97,7 @@ def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
     assert done.returncode == 91
     assert "close: digits" in done.stderr
     done = toolkit(
-        *start,
-        "--env",
-        "digits",
-        "--launcher",
-        "torchrun",
-        "tell.py",
-        cwd=shared_dir,
-        env=environment,
+        *start, *"--env digits --launcher torchrun tell.py".split(), cwd=shared_dir, env=environment
     )
     assert done.returncode == 86
     assert "torch, which this environment does not hold" in done.stderr
@@ -213,11 +206,7 @@ def test_files_of_ranks_in_docker_are_the_users(
         socket.chmod(0o666)
         environment = {**engine_env, "HOME": str(user.home), "SCRATCH": str(user.home)}
         words = (
-            "cluster",
-            "exec",
-            "--",
-            "sbatch",
-            "--parsable",
+            *"cluster exec -- sbatch --parsable".split(),
             f"--uid={user.name}",
             f"--gid={user.name}",
             str(script),
@@ -301,11 +290,7 @@ def test_slurms_own_parser_takes_the_options_of_pyxis(
     (directory / 'a "b" $(c).sqsh').touch()
     words, variables = hostile()
     options = (
-        "--nodes",
-        "2",
-        "--launcher",
-        "srun",
-        "--bind",
+        *"--nodes 2 --launcher srun --bind".split(),
         "/usr/share:/in side;x:ro",
         *options_of(variables),
     )
@@ -337,13 +322,7 @@ def test_slurms_own_parser_takes_the_options_of_pyxis(
 def test_without_the_plugin_pyxis_is_refused(toolkit: Any, shared_dir: Path) -> None:
     (shared_dir / "x.py").touch()
     done = toolkit(
-        "run",
-        "--runtime",
-        "pyxis",
-        "--image",
-        "nvcr.io/nvidia/pytorch:25.06-py3",
-        "x.py",
-        cwd=shared_dir,
+        *"run --runtime pyxis --image nvcr.io/nvidia/pytorch:25.06-py3 x.py".split(), cwd=shared_dir
     )
     assert done.returncode == 86
     assert "srun here knows no --container-image" in done.stderr

@@ -87,14 +87,7 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
     words = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--nodes",
-        "2",
-        "--secret",
-        "HF_TOKEN",
-        "--explain",
-        "search.py",
+        *"--launcher none --nodes 2 --secret HF_TOKEN --explain search.py".split(),
     )
     dry = toolkit("run", "--dry-run", "--json", *words, cwd=shared_dir, env=env)
     done = toolkit("-v", "run", *words, cwd=shared_dir, env=env)
@@ -149,9 +142,7 @@ def test_traps_of_another_user_are_not_walked_into(
     trap = Path(tempfile.mkdtemp(prefix="toolkit-test-trap-", dir="/var/tmp"))
     trap.chmod(0o1777)
     run = (
-        "run",
-        "--detach",
-        "--image",
+        *"run --detach --image".split(),
         str(pytorch_image),
         "--launcher",
         "none",
@@ -193,16 +184,11 @@ def test_nothing_listens_beyond_what_ranks_need(
     )
     before = {node: listening(toolkit, node) for node in ("nid001", "nid002")}
     words = (
-        "--detach",
-        "--json",
-        "--image",
+        *"--detach --json --image".split(),
         str(pytorch_image),
         "--launcher",
         launcher,
-        "--nodes",
-        "2",
-        "--nodelist",
-        "nid[001-002]",
+        *"--nodes 2 --nodelist nid[001-002]".split(),
     )
     submitted = toolkit("run", *words, "wait.py", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr

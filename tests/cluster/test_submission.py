@@ -68,10 +68,7 @@ class Lossy:
 
     def jobs(self) -> list[int]:
         asked = (
-            "squeue",
-            "--noheader",
-            "--states=all",
-            "--Format=ArrayJobID:0|,State:0|,Command:0",
+            *"squeue --noheader --states=all --Format=ArrayJobID:0|,State:0|,Command:0".split(),
         )
         answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
         assert answer.returncode == 0, answer.stderr

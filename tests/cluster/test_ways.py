@@ -85,15 +85,7 @@ def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(
     options = (
         "--image",
         str(pytorch_image),
-        "--nodes",
-        "1",
-        "--ntasks-per-node",
-        "1",
-        "--time",
-        "10",
-        "--requeue",
-        "--signal",
-        "B:USR1@4",
+        *"--nodes 1 --ntasks-per-node 1 --time 10 --requeue --signal B:USR1@4".split(),
     )
     arguments = ("--epochs", "6", "--pause", "0.7")
     started = toolkit(
@@ -122,22 +114,14 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     options = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--requeue",
-        "--max-requeues",
-        "1",
-        "--signal",
-        "B:USR1@60",
+        *"--launcher none --requeue --max-requeues 1 --signal B:USR1@60".split(),
     )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
     wait_for(lambda: "count 10" in logs_of(shared_dir, run), "the first attempt")
     tell_to_stop(toolkit, shared_dir, run)
     wait_for(
-        lambda: logs_of(shared_dir, run).count("starts at") == 2,
-        "the second attempt",
-        seconds=120,
+        lambda: logs_of(shared_dir, run).count("starts at") == 2, "the second attempt", seconds=120
     )
     assert int((shared_dir / "saved").read_text()) >= 10
     tell_to_stop(toolkit, shared_dir, run)
@@ -162,13 +146,7 @@ def test_a_task_of_an_array_goes_back_alone(
     options = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--array",
-        "0-2",
-        "--requeue",
-        "--signal",
-        "B:USR1@60",
+        *"--launcher none --array 0-2 --requeue --signal B:USR1@60".split(),
     )
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
@@ -249,15 +227,9 @@ def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code
 ) -> None:
     argv = (
         sys.executable,
-        "-m",
-        "toolkit",
-        "shell",
-        "--image",
+        *"-m toolkit shell --image".split(),
         str(pytorch_image),
-        "--nodes",
-        "2",
-        "--gpus",
-        "1",
+        *"--nodes 2 --gpus 1".split(),
     )
     terminal = Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
     terminal.until("> ")
@@ -291,10 +263,7 @@ def test_a_shell_needs_a_terminal_and_a_node(
     assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
     argv = (
         sys.executable,
-        "-m",
-        "toolkit",
-        "shell",
-        "--image",
+        *"-m toolkit shell --image".split(),
         str(pytorch_image),
         "--constraint",
         "nowhere",
@@ -375,9 +344,7 @@ def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
 ) -> None:
     (shared_dir / "terminal.py").write_text(TERMINAL)
     done = toolkit(
-        "run",
-        "--pty",
-        "--image",
+        *"run --pty --image".split(),
         str(pytorch_image),
         "--launcher",
         launcher,
@@ -397,11 +364,7 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
     options = (
         "--image",
         str(pytorch_image),
-        "--launcher",
-        "none",
-        "--sweep",
-        "lr=0.5,0.25",
-        "--sweep",
+        *"--launcher none --sweep lr=0.5,0.25 --sweep".split(),
         "tag=a,it's b",
     )
     done = toolkit("run", *options, "objective.py", "--scale", "2", cwd=shared_dir)
@@ -470,14 +433,9 @@ def test_top_shows_what_ranks_use_on_their_nodes(
         "data = bytearray(100_000_000)\nprint('here', flush=True)\nwhile True: pass\n"
     )
     options = (
-        "run",
-        "--detach",
-        "--image",
+        *"run --detach --image".split(),
         str(pytorch_image),
-        "--launcher",
-        "srun",
-        "--nodes",
-        "2",
+        *"--launcher srun --nodes 2".split(),
     )
     assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: logs_of(shared_dir, "busy-0001").count("here") == 2, "both ranks")

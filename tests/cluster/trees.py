@@ -23,11 +23,7 @@ _OF_ENGINES = re.compile(
 )
 _USUAL = (
     "",
-    "/.singularity.d/libs",
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
+    *"/.singularity.d/libs /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin".split(),
     "/sbin",
 )
 Entry = tuple[str, int, int, int, str]
@@ -99,16 +95,7 @@ def sif_tree(sif: Path) -> dict[str, Entry]:
 
 def environment_of(sif: Path) -> dict[str, str]:
     """The environment that Apptainer gives the image's programs."""
-    words = [
-        "apptainer",
-        "--silent",
-        "exec",
-        "--cleanenv",
-        "--containall",
-        "--no-home",
-        str(sif),
-        "env",
-    ]
+    words = [*"apptainer --silent exec --cleanenv --containall --no-home".split(), str(sif), "env"]
     return programs_environment(
         subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout
     )

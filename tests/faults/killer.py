@@ -16,13 +16,7 @@ from typing import Any
 _EVENTS = frozenset(
     (
         *(
-            "os.rename",
-            "os.remove",
-            "os.link",
-            "os.symlink",
-            "os.mkdir",
-            "os.rmdir",
-            "os.chmod",
+            *"os.rename os.remove os.link os.symlink os.mkdir os.rmdir os.chmod".split(),
             "os.truncate",
         ),
         *("shutil.rmtree", "subprocess.Popen"),

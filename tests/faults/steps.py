@@ -22,18 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CALLS = (
-    "fsync",
-    "replace",
-    "rename",
-    "link",
-    "symlink",
-    "unlink",
-    "rmdir",
-    "truncate",
-    "ftruncate",
-    "utime",
-)
+CALLS = tuple("fsync replace rename link symlink unlink rmdir truncate ftruncate utime".split())
 _MOST = 500  # runs; code with more steps than this does not end
 
 # It runs `python -c HARNESS calls action`, imports what the action does, and then runs the action

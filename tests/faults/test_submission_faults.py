@@ -67,9 +67,7 @@ class Place:
             str(log),
             after,
             str(number),
-            "--",
-            "run",
-            "--detach",
+            *"-- run --detach".split(),
             *JOB,
             "work.py",
         )
@@ -95,10 +93,7 @@ class Place:
     def jobs(self) -> dict[int, str]:
         """All jobs that Slurm has of this directory, with their states."""
         asked = (
-            "squeue",
-            "--noheader",
-            "--states=all",
-            "--Format=ArrayJobID:0|,State:0|,Command:0",
+            *"squeue --noheader --states=all --Format=ArrayJobID:0|,State:0|,Command:0".split(),
         )
         answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
         assert answer.returncode == 0, answer.stderr
@@ -206,9 +201,7 @@ def test_late_and_followed(tally: Row, place: Place) -> None:
     later = '( sleep 12; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
     place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
     whole = (
-        "--nodelist",
-        "nid001",
-        "--exclusive",
+        *"--nodelist nid001 --exclusive".split(),
     )  # so that the late job waits; one that starts ends at once by itself
     done = place.toolkit("run", *JOB, *whole, "work.py", cwd=place.directory, env=place.env)
     assert done.returncode == 0, done.stderr

@@ -45,11 +45,7 @@ def test_runs_that_have_ended_are_put_side_by_side(tmp_path: Path) -> None:
     )
     assert [
         (one.job, one.samples_per_second, one.accuracy, one.parameters_equal) for one in rows
-    ] == [
-        ("a-0001", 100.0, 0.9, None),
-        ("b-0001", 250.0, 0.91, True),
-        ("c-0001", None, None, None),
-    ]
+    ] == [("a-0001", 100.0, 0.9, None), ("b-0001", 250.0, 0.91, True), ("c-0001", None, None, None)]
     assert {(one.host_mb, one.gpu_mb) for one in rows} == {(400.5, 12.0)}, "ranks, not agents"
     header, cells = compare.table(rows)
     assert [row[header.index("speed")] for row in cells] == ["1.00", "2.50", "-"]

@@ -133,11 +133,7 @@ def test_interface_and_rendezvous() -> None:
             {**up, "carries": {"n0": {"speed": 800.0}}},
             site=site,
         )
-    ) == (
-        "PASS",
-        "ib0 carries 800 to 900 MB/s between nodes, by one connection",
-        "",
-    )
+    ) == ("PASS", "ib0 carries 800 to 900 MB/s between nodes, by one connection", "")
     assert (
         interface.check(case(up, {"addresses": {"eth0": "10.0.0.2"}}, site=site)).outcome == "FAIL"
     )
@@ -167,11 +163,7 @@ def test_nodes_that_take_no_jobs() -> None:
         state
         for state in ("draining", "idle*", "allocated", "unknown", "mixed+drain", "reserved")
         if node_states.usable(state)
-    ] == [
-        "allocated",
-        "unknown",
-        "reserved",
-    ]
+    ] == "allocated unknown reserved".split()
 
 
 def test_room() -> None:

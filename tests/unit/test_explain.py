@@ -339,8 +339,7 @@ def test_a_step_that_took_too_much_memory_blames_no_rank() -> None:
 
 
 def test_a_fix_names_a_run_as_the_current_directory_does(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job id is found from everywhere, but the run's bare name is not."""
     run = tmp_path / "project" / "runs" / "train-0001"

@@ -53,17 +53,14 @@ def leading(module: ModuleType) -> Iterator[tuple[int, queue.Queue[Any]]]:
     inside: queue.Queue[Any] = queue.Queue()
     with listening() as server:
         threading.Thread(
-            target=module.answer,
-            args=(server, "test", inside.put),
-            daemon=True,
+            target=module.answer, args=(server, "test", inside.put), daemon=True
         ).start()
         yield server.getsockname()[1], inside
         module.hang_up(server)
 
 
 def pair(
-    first: Callable[[socket.socket], Any],
-    second: Callable[[socket.socket], Any],
+    first: Callable[[socket.socket], Any], second: Callable[[socket.socket], Any]
 ) -> tuple[Any, Any]:
     """What comes of two ends of a connection: a link, or the error."""
     ends = socket.socketpair()
@@ -142,9 +139,7 @@ class Relay:
     """A hostile listener between two nodes, which writes everything down and may meddle."""
 
     def __init__(
-        self,
-        port: int,
-        meddle: Callable[[str, bytes], bytes] = lambda _, data: data,
+        self, port: int, meddle: Callable[[str, bytes], bytes] = lambda _, data: data
     ) -> None:
         self.target, self.meddle = port, meddle
         self.seen: dict[str, bytes] = {"from member": b"", "from leader": b""}
@@ -159,9 +154,7 @@ class Relay:
                 far = socket.create_connection(("127.0.0.1", self.target))
                 for name, source, sink in (("from member", near, far), ("from leader", far, near)):
                     threading.Thread(
-                        target=self._pass,
-                        args=(name, source, sink),
-                        daemon=True,
+                        target=self._pass, args=(name, source, sink), daemon=True
                     ).start()
 
     def _pass(self, name: str, source: socket.socket, sink: socket.socket) -> None:
@@ -327,17 +320,14 @@ def test_who_calls_early_or_finds_a_stranger_calls_again(node: ModuleType) -> No
         port = server.getsockname()[1]
     found: queue.Queue[Any] = queue.Queue()
     threading.Thread(
-        target=lambda: found.put(node.call("127.0.0.1", port, "test", 20)),
-        daemon=True,
+        target=lambda: found.put(node.call("127.0.0.1", port, "test", 20)), daemon=True
     ).start()
     time.sleep(0.7)
     stranger = program(token=secrets.token_hex(32))
     with socket.create_server(("127.0.0.1", port)) as server:
         refused: queue.Queue[Any] = queue.Queue()
         threading.Thread(
-            target=stranger.answer,
-            args=(server, "test", refused.put),
-            daemon=True,
+            target=stranger.answer, args=(server, "test", refused.put), daemon=True
         ).start()
         time.sleep(1.5)
         stranger.hang_up(server)

@@ -432,9 +432,7 @@ def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.P
         "-m",
         "toolkit.images.build.guard",
         *map(str, arguments),
-        "--",
-        "sh",
-        "-c",
+        *"-- sh -c".split(),
         script,
     ]
     return subprocess.Popen(

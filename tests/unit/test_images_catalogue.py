@@ -15,16 +15,10 @@ def test_a_release_as_it_is_written() -> None:
     assert found.name == "pytorch:24.05"
     assert found.reference == "nvcr.io/nvidia/pytorch:24.05-py3"
     assert (found.version, found.python, found.ubuntu, found.cuda) == (
-        "2.4.0a0+07cecf4168",
-        "3.10",
-        "22.04",
-        "12.4.1",
+        *"2.4.0a0+07cecf4168 3.10 22.04 12.4.1".split(),
     )
     assert (found.nccl, found.mpi, found.value("hpcx"), found.driver) == (
-        "2.21.5",
-        "4.1.4+",
-        "2.19",
-        "550.54",
+        *"2.21.5 4.1.4+ 2.19 550.54".split(),
     )
     assert found.facts["driver"].note.startswith("the driver shipped with that toolkit")
     assert not found.facts["cuda"].note

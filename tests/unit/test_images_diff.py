@@ -63,7 +63,7 @@ def test_contents_decide_where_sizes_are_the_same() -> None:
             name="/with space -> not a link",
             before="-rw-r--r-- root/root 5",
             after="other contents",
-        ),
+        )
     ]
     assert unknown == 1
 

@@ -92,12 +92,7 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
     with mount_host_config(
         loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm"
     ) as lends:
-        assert sorted(lends.files) == [
-            "apt.conf",
-            "ca-certificates.crt",
-            "pip.conf",
-            "sources.list",
-        ]
+        assert sorted(lends.files) == "apt.conf ca-certificates.crt pip.conf sources.list".split()
         assert (
             lends.files["sources.list"].read_text()
             == "deb http://mirror.site/debian bookworm main\n"
@@ -259,11 +254,10 @@ def test_a_saved_image_becomes_a_layout(tmp_path: Path) -> None:
     assert {layer["mediaType"] for layer in manifest["layers"]} == {
         "application/vnd.oci.image.layer.v1.tar"
     }
-    assert sorted(path.name for path in (tmp_path / "image").iterdir()) == [
-        "blobs",
-        "index.json",
-        "oci-layout",
-    ]
+    assert (
+        sorted(path.name for path in (tmp_path / "image").iterdir())
+        == "blobs index.json oci-layout".split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,7 @@ def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
     ],
 )
 def test_an_empty_variable_is_named_where_it_is_expanded(
-    word: str,
-    is_named: bool,
-    tmp_path: Path,
+    word: str, is_named: bool, tmp_path: Path
 ) -> None:
     done = taken(f"FROM debian:bookworm\nENV A={word}\n", tmp_path)
     assert done.exit_code == 0, done.exception

@@ -89,10 +89,7 @@ def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
     assert changed(
         chain(stages(final=("first", "take"))),
         chain(stages(final=("first", "take"), build=("compile-more",))),
-    ) == {
-        "compile-more",
-        "take",
-    }
+    ) == {"compile-more", "take"}
 
 
 @pytest.mark.parametrize(

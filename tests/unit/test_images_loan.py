@@ -118,9 +118,7 @@ def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
 def test_no_password_reaches_a_log() -> None:
     texts = [
         "a https://user:p%40ss@host/simple b",
-        "http://0123456789abcdef@host",
-        "https://git@host",
-        "https://host/x@y",
+        *"http://0123456789abcdef@host https://git@host https://host/x@y".split(),
     ]
     found = find_secrets(texts)
     assert set(found) == {"p%40ss", "p@ss", "0123456789abcdef"}

@@ -72,10 +72,8 @@ def files(*names: str) -> list[File]:
 
 def test_an_installed_package_came_from_the_wheel_with_just_its_tags() -> None:
     there = files(
-        "n-1-cp311-cp311-linux_x86_64.whl",
-        "n-1-cp312-cp312-linux_x86_64.whl",
-        "n-1.tar.gz",
-        "n-2-cp311-cp311-linux_x86_64.whl",
+        *"n-1-cp311-cp311-linux_x86_64.whl n-1-cp312-cp312-linux_x86_64.whl".split(),
+        *"n-1.tar.gz n-2-cp311-cp311-linux_x86_64.whl".split(),
     )
     assert origin("n", "1", ["cp312-cp312-linux_x86_64"], there) == there[1]
     assert origin("n", "1", ["cp39-cp39-linux_x86_64"], there) == there[2]  # compiled here

@@ -33,19 +33,8 @@ from toolkit.preflight.rules import imports as rule
 from toolkit.resources import package_directory, shipped
 
 HAS = (
-    "torch",
-    "numpy",
-    "os",
-    "sys",
-    "json",
-    "contextlib",
-    "importlib",
-    "typing",
-    "warnings",
-    "pathlib",
-    "site",
-    "platform",
-    "argparse",
+    *"torch numpy os sys json contextlib importlib typing warnings pathlib site".split(),
+    *"platform argparse".split(),
 )
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
 IMAGE = Manifest(
@@ -301,14 +290,7 @@ def test_the_shipped_jobs_import_only_what_is_known() -> None:
     """The exercises run in the images that they name, so that none may be refused."""
     modules = (
         *sys.stdlib_module_names,
-        "torch",
-        "numpy",
-        "sklearn",
-        "horovod",
-        "mpi4py",
-        "submitit",
-        "tensorflow",
-        "ray",
+        *"torch numpy sklearn horovod mpi4py submitit tensorflow ray".split(),
     )
     scripts = [
         path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"
@@ -721,9 +703,7 @@ def test_the_distribution_of_a_module_is_named(module: str, package: str) -> Non
     ],
 )
 def test_a_package_that_shares_its_first_name_is_named_by_the_rest(
-    line: str,
-    package: str,
-    tmp_path: Path,
+    line: str, package: str, tmp_path: Path
 ) -> None:
     """The package google of the index is another one."""
     [one] = read(write(tmp_path, {"train.py": line})).names
@@ -845,8 +825,7 @@ def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
 
 
 def test_a_module_is_run_as_one_by_the_launcher_of_programs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name would be taken for that of a program of the image."""
     root = write(tmp_path, {"pkg/train.py": ""})

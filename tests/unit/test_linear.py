@@ -17,25 +17,12 @@ from toolkit.redaction import redacted
 
 RULES = rules()
 PIECES = (
-    "token",
-    "secret",
-    "a",
-    "9",
-    "://",
-    "@",
-    ":",
-    "/",
-    "=",
-    "--",
-    "-",
+    *"token secret a 9 :// @ : / = -- -".split(),
     '"',
     "'",
     " ",
     "\t",
-    ".",
-    ",",
-    "[",
-    "sk-",
+    *". , [ sk-".split(),
     "Bearer ",
     "\r",
 )

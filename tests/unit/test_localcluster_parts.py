@@ -48,9 +48,7 @@ def test_directories_that_cannot_be(root: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("length", "text"), [(54, "a name of at most 5 characters"), (70, "")])
 def test_a_long_name_is_refused_with_the_length_that_fits(
-    length: int,
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
+    length: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", "/" + "x" * (length - 1))
     with pytest.raises(ClusterError) as caught:

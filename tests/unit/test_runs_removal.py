@@ -270,11 +270,9 @@ def test_prune_lists_first_and_removes_with_yes(slurm: Slurm) -> None:
     assert len(store.all_runs(Path("runs"))) == 4
     assert "--yes" in CliRunner().invoke(prune, ["--keep", "3"]).output
     assert code(prune, "--keep", "3", "--yes") == 0
-    assert [paths.name for paths in store.all_runs(Path("runs"))] == [
-        "train-0004",
-        "train-0003",
-        "train-0002",
-    ]
+    assert [
+        paths.name for paths in store.all_runs(Path("runs"))
+    ] == "train-0004 train-0003 train-0002".split()
     assert code(prune, "--keep", "0", "--yes", "--all-directories") == 0
     assert [paths.name for paths in store.all_runs(Path("runs"))] == ["train-0003"]
     assert isinstance(CliRunner().invoke(prune, []).exception, UsageError)

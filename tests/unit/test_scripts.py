@@ -30,12 +30,7 @@ IMAGENET = Source(
     options=tuple(
         Option(flag=flag, takes_value=flag != "--multiprocessing-distributed")
         for flag in (
-            "--epochs",
-            "--world-size",
-            "--rank",
-            "--dist-url",
-            "--dist-backend",
-            "--gpu",
+            *"--epochs --world-size --rank --dist-url --dist-backend --gpu".split(),
             "--multiprocessing-distributed",
         )
     ),

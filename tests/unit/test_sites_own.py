@@ -199,16 +199,10 @@ def test_shipped_sites_do_not_contradict_themselves(name: str) -> None:
 def test_what_commands_say() -> None:
     assert modules(
         "/apps/modules:\ncuda/12.4(default)\ngcc/13.2 <L>\nsingularity/4.3.4\ndir/\n\n"
-    ) == (
-        *("cuda/12.4", "gcc/13.2"),
-        "singularity/4.3.4",
-    )
+    ) == (*("cuda/12.4", "gcc/13.2"), "singularity/4.3.4")
     assert configuration(
         "ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n"
-    ) == {
-        "ClusterName": "r5",
-        "X": "a=b",
-    }
+    ) == {"ClusterName": "r5", "X": "a=b"}
     said = met(
         "host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
     )

@@ -163,12 +163,9 @@ ACCOUNTS = (
 def test_jobs_of_the_accounting() -> None:
     entries = sacct(*ACCOUNTS)
     states = queue.job_states(entries)
-    assert [states[number].state for number in (8, 9, 7, 12)] == [
-        "COMPLETED",
-        "FAILED",
-        "FAILED",
-        "RUNNING",
-    ]
+    assert [
+        states[number].state for number in (8, 9, 7, 12)
+    ] == "COMPLETED FAILED FAILED RUNNING".split()
     assert states[7].exit_code == 3
     assert [state.state for state in queue.task_states(entries, 7).values()] == [
         *("COMPLETED", "FAILED"),

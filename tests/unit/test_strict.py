@@ -33,13 +33,7 @@ def outcome(project: Path, where: str, text: str) -> shell.Result:
     )
     argv = [
         sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.strict",
-        "-p",
-        "no:cacheprovider",
-        "-q",
+        *"-m pytest -p tests.strict -p no:cacheprovider -q".split(),
         f"tests/{where}",
     ]
     return shell.run(argv, cwd=project, check=False)

@@ -167,20 +167,13 @@ def test_a_document_is_exact_for_programs_and_shown_to_people(
 
 # What runs inside an image, on a node or in a build prints for a program, not for a terminal.
 PRINTS: tuple[str, ...] = (
-    "cli/console.py",
-    "shell.py",
-    "bench/",
-    "images/checks/",
-    "images/verify/scripts/",
-    "scripts/",
-    "doctor/scripts/",
+    *"cli/console.py shell.py bench/ images/checks/ images/verify/scripts/".split(),
+    *"scripts/ doctor/scripts/".split(),
 )
 PRINTS += (
-    "runtimes/discover/probe.py",
-    "runtimes/discover/importable.py",
-    "images/build/apptainer/sandbox.py",
-    "images/build/apptainer/fence.py",
-    "localcluster/supervisor.py",
+    *"runtimes/discover/probe.py runtimes/discover/importable.py".split(),
+    *"images/build/apptainer/sandbox.py images/build/apptainer/fence.py".split(),
+    *"localcluster/supervisor.py".split(),
 )
 
 
@@ -257,9 +250,7 @@ def said(
 )
 @pytest.mark.usefixtures("run")
 def test_hostile_logs_are_shown(
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, output = said(monkeypatch, capsys, *words)
     assert code == 0
@@ -269,8 +260,7 @@ def test_hostile_logs_are_shown(
 
 @pytest.mark.usefixtures("run")
 def test_a_rank_that_has_printed_nothing_is_told_so(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, output = said(monkeypatch, capsys, "logs", "--rank", "7")
     assert code == 0
@@ -282,9 +272,7 @@ def test_a_rank_that_has_printed_nothing_is_told_so(
 )
 @pytest.mark.usefixtures("run")
 def test_json_of_hostile_logs_is_exact(
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, output = said(monkeypatch, capsys, *words)
     assert code == 0
@@ -355,9 +343,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("image")
 def test_a_hostile_manifest_is_shown(
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, output = said(monkeypatch, capsys, *words)
     assert code == 0

@@ -96,9 +96,7 @@ Give = Callable[[Path], None]
     ],
 )
 def test_who_could_have_written_it(
-    reader: Reader,
-    entries: list[Entry],
-    writers: str | None,
+    reader: Reader, entries: list[Entry], writers: str | None
 ) -> None:
     distrust = find_distrust(entries, reader)
     assert (distrust.writers if distrust else None) == writers
@@ -151,10 +149,7 @@ def test_files_are_read_through_links_and_parents(tmp_path: Path) -> None:
     (tmp_path / "absolute").symlink_to(tmp_path / "a" / "b" / "link")
     (tmp_path / "directory").symlink_to("a")
     for way in (
-        "a/file",
-        "a/b/link",
-        "absolute",
-        "directory/b/../file",
+        *"a/file a/b/link absolute directory/b/../file".split(),
         "a/../../" + tmp_path.name + "/a/file",
     ):
         assert read_text(tmp_path / way) == "text é"
@@ -174,7 +169,7 @@ def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> 
     give(
         {"file": target, "directory": target.parent, "link": link, "target": tmp_path / "project"}[
             which
-        ],
+        ]
     )
     with pytest.raises(UntrustedError, match="belongs to user") as caught:
         read_text(link)
@@ -188,8 +183,7 @@ def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: P
     file.write_text("nodes = 2\n")
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(
-        UntrustedError,
-        match="every user of this machine can write to the directory",
+        UntrustedError, match="every user of this machine can write to the directory"
     ) as caught:
         read_text(file)
     assert caught.value.next_step == f"chmod o-w {tmp_path / 'open'}"
@@ -201,9 +195,7 @@ def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: P
 
 
 def test_trust_is_given_by_a_variable(
-    tmp_path: Path,
-    give: Give,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "course").mkdir()
     (tmp_path / "course" / "toolkit.toml").write_text("nodes = 2\n")
@@ -253,10 +245,7 @@ def test_no_handle_stays_open(tmp_path: Path, give: Give) -> None:
 
 
 def test_a_project_file_of_another_user_stops_what_would_obey_it(
-    tmp_path: Path,
-    give: Give,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -289,9 +278,7 @@ def test_an_own_project_file_hides_that_of_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sites/ours.toml", "toolkit.toml", "explain/ours.toml"])
 def test_files_of_the_configuration_are_held_to_it(
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from toolkit.explain.rulebook import rules
 
@@ -332,9 +319,7 @@ def test_a_broken_file_is_still_an_error_of_the_file(tmp_path: Path) -> None:
 
 
 def test_the_key_of_a_signature_is_not_taken_from_another_user(
-    tmp_path: Path,
-    give: Give,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified: list[str] = []
     monkeypatch.setattr("toolkit.images.store.sign.verify", lambda _, key: verified.append(key))

@@ -104,11 +104,7 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
     assert [
         (stint.number, stint.nodes, stint.ended - stint.began if stint.ended else 0)
         for stint in found
-    ] == [
-        (1, "nid[001-002]", 100),
-        (2, "nid001", 0),
-        (3, "nid003", 20),
-    ]
+    ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
     assert [line.split("  ", 2)[2] for line in requeue.told(found)] == [
         "1:40  told to stop by USR1, goes back into the queue",
         "stopped by Slurm, which queued it again",
