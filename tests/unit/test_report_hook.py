@@ -225,7 +225,7 @@ def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
         import threading
 
         def fail():
-            raise ValueError("x" * 10_000_000)
+            raise ValueError("x" * 1_000_000)
 
         for _ in range(50):
             thread = threading.Thread(target=fail)
