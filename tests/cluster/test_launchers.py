@@ -278,6 +278,7 @@ def test_a_killed_rank_starts_again_from_the_snapshot(
     none_left(shared_dir)
 
 
+@pytest.mark.long  # beside it: a killed rank that starts again
 def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

@@ -228,6 +228,7 @@ def test_hostile_words_reach_the_rank_byte_for_byte(
     assert not list(shared_dir.rglob("pwned"))
 
 
+@pytest.mark.long  # beside it: Horovod over MPI, in test_run.py
 def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     done = toolkit(
         "run",
@@ -272,6 +273,7 @@ def test_the_port_of_the_meeting_place_may_be_taken(
     )
 
 
+@pytest.mark.long  # beside it: digits, in test_ways.py
 def test_resnet_is_taken_up_where_it_was_left(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -322,6 +324,7 @@ def rank_process(directory: Path, rank: int) -> int:
     raise LookupError(f"no process of rank {rank} below {directory}")
 
 
+@pytest.mark.long  # beside it: ranks that all fail
 def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_node(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
