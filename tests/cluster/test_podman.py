@@ -233,7 +233,9 @@ def steps_of(word: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
     podded: Docked, podman: TestPodman, number: signal.Signals
 ) -> None:
@@ -266,6 +268,7 @@ def podman_env(toolkit_env: dict[str, str], podman: TestPodman) -> dict[str, str
     return {**toolkit_env, **podman.environment}
 
 
+@pytest.mark.long  # beside it: the same in Docker's containers
 @pytest.mark.usefixtures("cluster")
 def test_hostile_strings_reach_ranks_in_podman(
     toolkit: Any,
@@ -277,6 +280,7 @@ def test_hostile_strings_reach_ranks_in_podman(
     hostile_strings_arrive(toolkit, podman_env, podman, podman_python, shared_dir)
 
 
+@pytest.mark.long  # beside it: the same of Docker's containers
 @pytest.mark.usefixtures("cluster")
 def test_containers_of_podman_end_with_their_job(
     toolkit: Any,
