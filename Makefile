@@ -8,8 +8,10 @@ PYTEST  := .venv/bin/python -m pytest
 STRICT  := $(if $(CI),-p tests.strict)
 # Tests of one group (tests/cluster/conftest.py) go to one of the two workers.
 PARALLEL := -n 2 --dist loadgroup
-# What of tests/cluster is run; nothing: all of it.
+# What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.
 CHOSEN  := not long
+BUILT   := pytorch_cpu
+STORE   := $(or $(TOOLKIT_TEST_IMAGES),$(HOME)/.cache/toolkit-tests/images)
 SUITE   := trixie
 # Beside them, of the fault tests: runs at the same time, and a run that is killed in between.
 FAULTS  := tests/faults/test_submission_faults.py
@@ -41,13 +43,14 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
 test-all: ## every test, also the costly variations of others (about an hour and a half)
-	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults'
+	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) tests/unit
 
 test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
 	@$(TOOLKIT) setup --with tests --with accounting
+	@for name in $(BUILT); do TOOLKIT_IMAGES=$(STORE) $(TOOLKIT) image build $$name || exit; done
 	$(PYTEST) $(STRICT) $(PARALLEL) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
 
 # The machine is kept, with its images and what is installed; NEW=1 makes it again.
