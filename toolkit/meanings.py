@@ -99,20 +99,14 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "convert": ("import",),
 }
 
-# Options of Slurm and others that have no counterpart, and what there is instead.
+# Options of other programs that have no counterpart, and what there is instead. Those of sbatch are
+# in ``model.slurm_options``.
 INSTEAD: dict[str, str] = {
-    "output": "the output of each rank is kept with the run: toolkit logs",
-    "error": "the output of each rank is kept with the run: toolkit logs",
-    "open-mode": "the output of each rank is kept with the run: toolkit logs",
-    "chdir": "ranks run in the current directory: change to it first",
     "workdir": "ranks run in the current directory: change to it first",
     "pwd": "ranks run in the current directory: change to it first",
-    "wrap": "a program of the image is run by: toolkit run --launcher none -- hostname",
     "rank": "of one rank only: toolkit logs --rank 0",
     "master-port": "ports are chosen by the job's number; nothing is to be set",
     "rdzv-endpoint": "ranks find each other by themselves; nothing is to be set",
-    "parsable": "--detach --json prints the job's number",
-    "wait": "toolkit run waits, unless --detach is given",
     "nv": "--gpus gives the container the GPUs of the node",
 }
 
@@ -124,7 +118,16 @@ def meant(word: str) -> tuple[str, ...]:
 
 def instead_of(word: str) -> str:
     """Return what there is instead of an option that has no counterpart; empty if nothing is known."""
-    return INSTEAD.get(plain(word), "")
+    from toolkit.model.slurm_options import OPTIONS, SHORT
+
+    name = SHORT.get(word.lstrip("-"), plain(word))
+    if name in INSTEAD or name in MEANINGS or name not in OPTIONS or OPTIONS[name].kind:
+        return INSTEAD.get(name, "")
+    option = OPTIONS[name]
+    if option.refusal:
+        return f"{option.refusal}: {option.instead}"
+    value = "" if option.takes == "flag" else "=VALUE"
+    return f"--slurm {name}{value} hands it to sbatch"
 
 
 def plain(word: str) -> str:

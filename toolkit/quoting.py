@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from toolkit.errors import UsageError
 
 _PLAIN_SBATCH = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+\Z")
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 _PACKJOB = re.compile("(pack)(job)", re.IGNORECASE)
 
 
@@ -74,6 +75,17 @@ def sbatch(value: object) -> str:
     # sbatch writes "hetjob" over "packjob" in the raw line; an escape in its middle hides the word
     # and is dropped afterwards.
     return '"' + _PACKJOB.sub(r"\1\\\2", escaped) + '"'
+
+
+def sbatch_option(name: str) -> str:
+    """Return the long name of an option of sbatch.
+
+    Raises:
+        UsageError: it is not a name that a program could give an option.
+    """
+    if not _OPTION.match(name):
+        raise UsageError(f"{name!r} cannot be an option of sbatch", place="--slurm")
+    return name
 
 
 def sbatch_path(path: object) -> str:

@@ -9,7 +9,7 @@ from toolkit.model.image import Manifest
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 
 MANIFEST = Manifest(
     name="pytorch_cpu",

@@ -8,7 +8,7 @@ from tests.unit.test_cli import said
 from toolkit.cli.main import VERBS
 from toolkit.cli.run import command
 from toolkit.errors import nearest
-from toolkit.meanings import INSTEAD, MEANINGS
+from toolkit.meanings import INSTEAD, MEANINGS, instead_of
 from toolkit.model.base import field_names
 from toolkit.model.job import Job
 
@@ -74,11 +74,13 @@ def test_every_meaning_is_a_name_that_exists() -> None:
     assert not set(INSTEAD) & run, "an option that exists now needs no substitute"
 
 
-@pytest.mark.parametrize("option", ["--output", "--chdir", "--wrap", "--nv"])
+@pytest.mark.parametrize(
+    "option", ["--output", "--chdir", "--wrap", "--nv", "--licenses", "-L", "--gpus-per-task"]
+)
 def test_what_has_no_counterpart_says_what_there_is(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, error = said(monkeypatch, capsys, "run", option, "x", "train.py")
     assert code == 64
-    assert INSTEAD[option[2:]] in error
+    assert instead_of(option) in error
     assert "close" not in error

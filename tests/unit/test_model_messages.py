@@ -26,7 +26,10 @@ def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
         ('nodes = "x"', """expected a whole number from 1 on, or a range such as "1:4", got 'x'"""),
         ("nodes = 0", "expected a whole number of at least 1, got 0"),
         ("nodes = 1.5", "expected a whole number or text in quotes, got a number"),
-        ('gpus = "a"', """expected a whole number, or one for each node such as "8,4", got 'a'"""),
+        (
+            'gpus = "a"',
+            """expected a whole number, one for each node such as "8,4", or a type and a number such as "a100:4", got 'a'""",
+        ),
         ("gpus = -1", "expected a whole number of at least 0, got -1"),
         ("time = true", "expected text in quotes or a whole number, got true or false"),
         ('bind = "x"', 'expected a list, such as ["a", "b"], got text'),

@@ -18,7 +18,8 @@ from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
 from toolkit.model.job import Job
 from toolkit.planning import gather as prepare
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import Target, resolve
 from toolkit.runs import snapshot, store, submit

@@ -22,7 +22,8 @@ from toolkit.model.environment import Engine, Environment
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind
 from toolkit.model.source import Source
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, merge
 from toolkit.resources import package_directory
 from toolkit.runtimes import pyxis

@@ -21,7 +21,8 @@ from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ForbiddenError, PlanError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted

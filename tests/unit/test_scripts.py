@@ -19,7 +19,8 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.resources import package_directory
 
 # As PyTorch's ImageNet example defines them.
@@ -106,6 +107,24 @@ def cases() -> dict[str, Inputs]:
             {"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
         ),
         "mpi": inputs({"launcher": "mpi"}, script="hello"),
+        "slurm-options": inputs(
+            {
+                "gpus": "v100:2",
+                "ntasks_per_node": None,
+                "slurm": {
+                    "licenses": "matlab:1,fluent:2",
+                    "mail-user": "me@site",
+                    "hold": True,
+                    "nice": 5,
+                    "gres": "nvme:100",
+                    "mcs-label": "",
+                },
+            },
+            facts=replace(
+                FACTS,
+                partitions=[replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS],
+            ),
+        ),
         "submitit": inputs(
             {"launcher": "submitit", "arguments": (), "job_name": "add", "time": "1:00:00"},
             manifest=None,
@@ -152,7 +171,7 @@ def test_every_launcher_has_a_golden_script() -> None:
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """Numbers, the version and names that the code itself chooses need none."""
     free = re.compile(
-        r"option|plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count)|launch\.(launcher|cpus_per_task)|name|variable"
+        r"plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count)|launch\.(launcher|cpus_per_task)|name|variable"
         r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
         r'|container\.(action|command|home_inside|prefix)|own|binds|"\$\{#?!?" ~ \w+ ~ .*'
         r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
@@ -163,7 +182,7 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
         f"{path.name}: {value}"
         for path in (package_directory("scripts") / "templates").rglob("*.j2")
         for value in re.findall(r"\{\{ (.*?) \}\}", path.read_text())
-        if not re.search(r"\| (shell|words|expanding|sbatch|path|comment)$", value)
+        if not re.search(r"\| (shell|words|expanding|sbatch|option|path|comment)$", value)
         and not free.fullmatch(value)
     ]
     assert unquoted == []

@@ -28,7 +28,7 @@ from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
 from toolkit.planning.gather import prepare
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.preflight.options import asked_minutes
 from toolkit.runs import submit as runs

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
 from toolkit.model.base import Model, convert
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 
 JOB = "nccl-allreduce"

@@ -21,7 +21,7 @@ from toolkit.files import read_json
 from toolkit.model.base import Model
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.runs.store import Paths
 

@@ -10,7 +10,7 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.gather import Prepared, prepare
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.runs import follow, logs
 from toolkit.runs.store import Paths

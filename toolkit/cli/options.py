@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +11,8 @@ import click
 
 from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
+from toolkit.model.job import SlurmValue
+from toolkit.model.slurm_options import OPTIONS, OWN, SlurmOption
 from toolkit.planning.settings import Layer
 from toolkit.runtimes import RUNTIMES
 
@@ -39,7 +41,18 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in new
 
 
 NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run,")
-GPUS = Pattern("number of GPUs", r"\d+(,\d+)*", "4, or 8,4 for two nodes that differ,")
+GPUS = Pattern(
+    "number of GPUs",
+    r"([\w.+-]+:)?\d+(,\d+)*",
+    "4, a100:4 for a type, or 8,4 for two nodes that differ,",
+)
+_TYPES: dict[str, Any] = {
+    "text": None,
+    "number": click.IntRange(1),
+    "nodes": NODES,
+    "gpus": GPUS,
+}
+_TAKEN = "d"  # toolkit run -d is --detach
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -71,6 +84,13 @@ def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _sbatch_options(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion of --slurm."""
+    del ctx, param
+    passed = (name for name, option in OPTIONS.items() if not option.refusal and not option.kind)
+    return sorted(name for name in passed if name.startswith(incomplete))
+
+
 def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
     from toolkit import sites
@@ -96,7 +116,7 @@ def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [how + colon + run for run in complete_runs(ctx, param, name)]
 
 
-JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--image",
         metavar="NAME|PATH|URI",
@@ -118,48 +138,10 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Load a module of the site after its own; repeatable.",
     ),
     click.option(
-        "--nodes",
-        "-N",
-        metavar="N|MIN:MAX",
-        type=NODES,
-        help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost.",
-    ),
-    click.option(
-        "--ntasks-per-node",
-        type=click.IntRange(1),
-        help="Ranks on each node (default: one per GPU, else 1).",
-    ),
-    click.option(
-        "--gpus-per-node",
-        metavar="N|N,N",
-        type=GPUS,
-        help="GPUs on each node (default 0); 8,4 for two nodes that differ.",
-    ),
-    click.option(
-        "--gpus",
-        metavar="N|N,N",
-        type=GPUS,
-        help="The same as --gpus-per-node; where a node has fewer, the GPUs of the job, as in Slurm.",
-    ),
-    click.option(
-        "--cpus-per-task",
-        "-c",
-        type=click.IntRange(1),
-        help="CPUs for each rank (default: the GPUs' share of the node).",
-    ),
-    click.option(
-        "--time",
-        "-t",
-        metavar="TIME",
-        help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's).",
-    ),
-    click.option("--partition", "-p", metavar="NAME", help="Partition (default: the cluster's)."),
-    click.option("--comment", metavar="TEXT", help="Slurm's comment; some sites require one."),
-    click.option(
-        "--job-name",
-        "-J",
+        "--launcher",
         metavar="NAME",
-        help="Name of the job and of its run's directory (default: the script's).",
+        shell_complete=_launchers,
+        help=f"How ranks are started (default auto, by what the script imports): {', '.join(LAUNCHERS)}.",
     ),
     click.option(
         "--bind",
@@ -167,12 +149,6 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="SRC:DST[:ro]",
         multiple=True,
         help="Show a directory of the host in the container; repeatable.",
-    ),
-    click.option(
-        "--secret",
-        metavar="NAME",
-        multiple=True,
-        help="Give every rank a variable of this shell, and show its value nowhere; repeatable.",
     ),
     click.option(
         "--env",
@@ -183,35 +159,11 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "With --runtime conda also: the environment, by name or path.",
     ),
     click.option(
-        "--launcher",
+        "--secret",
         metavar="NAME",
-        shell_complete=_launchers,
-        help=f"How ranks are started (default auto, by what the script imports): {', '.join(LAUNCHERS)}.",
+        multiple=True,
+        help="Give every rank a variable of this shell, and show its value nowhere; repeatable.",
     ),
-    click.option(
-        "--max-restarts",
-        type=click.IntRange(0),
-        help="How often failed ranks are started again (default 0; elastic: 3).",
-    ),
-    click.option(
-        "--init",
-        type=click.Choice(("env", "tcp", "file")),
-        help="How ranks of the launcher srun find each other (default env).",
-    ),
-    click.option(
-        "--mem", metavar="SIZE", help="Memory on each node, as 16G (default: the partition's)."
-    ),
-    click.option("--account", "-A", metavar="NAME", help="Account that is charged."),
-    click.option("--qos", "-q", metavar="NAME", help="Quality of service."),
-    click.option("--constraint", "-C", metavar="LIST", help="Features that the nodes must have."),
-    click.option(
-        "--nodelist", "-w", metavar="HOSTS", help="Nodes that must be among those of the job."
-    ),
-    click.option("--exclude", "-x", metavar="HOSTS", help="Nodes that must not."),
-    click.option(
-        "--exclusive", is_flag=True, default=None, help="Share the nodes with no other job."
-    ),
-    click.option("--reservation", metavar="NAME", help="Reservation that the job belongs to."),
     click.option(
         "--after",
         metavar="RUN",
@@ -219,30 +171,11 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=complete_after,
         help="Start when this run has ended well; afterany:RUN: in whatever way. Repeatable.",
     ),
-    click.option("--dependency", metavar="LIST", help="Start after other jobs: afterok:7."),
-    click.option(
-        "--signal",
-        metavar="SIGNAL",
-        help="Signal before the time limit: B:USR1@60 (to the batch shell, 60 s before).",
-    ),
-    click.option(
-        "--array",
-        "-a",
-        metavar="LIST",
-        help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2.",
-    ),
     click.option(
         "--sweep",
         metavar="NAME=V,V",
         multiple=True,
         help="A job array with an element for each value, given to the script as --NAME V; repeatable: each with each.",
-    ),
-    click.option(
-        "--requeue",
-        is_flag=True,
-        default=None,
-        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get USR1 120 s before the limit, or "
-        "what --signal says, perhaps twice. After it, exit code 0 means finished; any other (75 is usual), or none, means go on.",
     ),
     click.option(
         "--max-requeues",
@@ -262,6 +195,16 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Give each rank a terminal; with --interactive the first has yours.",
     ),
     click.option(
+        "--max-restarts",
+        type=click.IntRange(0),
+        help="How often failed ranks are started again (default 0; elastic: 3).",
+    ),
+    click.option(
+        "--init",
+        type=click.Choice(("env", "tcp", "file")),
+        help="How ranks of the launcher srun find each other (default env).",
+    ),
+    click.option(
         "--require-signed",
         is_flag=True,
         default=None,
@@ -278,7 +221,28 @@ JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=complete_sites,
         help="The cluster (default auto: the local one if it is up, else PATH's).",
     ),
+    click.option(
+        "--slurm",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        shell_complete=_sbatch_options,
+        help="Any other option of sbatch, by its long name: licenses=matlab:1, mail-user=me@site, hold. Repeatable.",
+    ),
 )
+
+
+def _slurm_option(option: SlurmOption) -> Callable[[Any], Any]:
+    """Return the option of a command line that an option of sbatch has."""
+    names = [f"--{option.name}"]
+    names += [f"-{option.short}"] if option.short and option.short not in _TAKEN else []
+    if option.kind == "switch":
+        return click.option(*names, is_flag=True, default=None, help=option.help)
+    return click.option(
+        *names, metavar=option.metavar or None, type=_TYPES[option.kind], help=option.help
+    )
+
+
+JOB_OPTIONS = (*map(_slurm_option, OWN), *_OWN_OPTIONS)
 
 
 def job_options(function: AnyFunction) -> AnyFunction:
@@ -303,9 +267,31 @@ def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
             raise _not_a_variable("")
         said |= {"env": variables} if variables else {}
         said |= {"pass_env": passed} if passed else {}
+    if "slurm" in said:
+        said["slurm"] = _slurm_values(said["slurm"])
     if arguments:
         said["arguments"] = arguments
     return Layer("flag", said)
+
+
+def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:
+    """Return the options of ``--slurm``: ``NAME=VALUE``, or ``NAME`` for one without a value.
+
+    Raises:
+        UsageError: an option is named twice with different values.
+    """
+    values: dict[str, SlurmValue] = {}
+    for text in texts:
+        name, equals, value = text.removeprefix("--").partition("=")
+        given: SlurmValue = value if equals else True
+        if values.get(name, given) != given:
+            raise UsageError(
+                f"{name} is given twice, with different values",
+                place=f"--slurm {name}",
+                next_step="leave one of them out",
+            )
+        values[name] = given
+    return values
 
 
 def _variable(text: str) -> tuple[str, str]:

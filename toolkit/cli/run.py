@@ -16,7 +16,9 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
 from toolkit.planning.gather import Prepared, prepare
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
+from toolkit.planning.settings import slurm_origin
 from toolkit.redaction import HIDDEN
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit, write
@@ -287,6 +289,12 @@ def summary(decided: Plan) -> str:
     return f"{decided.shape}, {decided.launch.launcher} ({decided.launch.reason}), {decided.container.shown}, site {decided.site}"
 
 
+def _gpus(decided: Plan) -> str:
+    """Return the GPUs of each node as they are given: ``a100:4``, or ``8,4``."""
+    counts = ",".join(map(str, decided.gpus_by_node)) or str(decided.gpus_per_node)
+    return f"{decided.gpu_type}:{counts}" if decided.gpu_type else counts
+
+
 def explanation(decided: Plan) -> str:
     """A table of the plan's values and what decided each."""
     values: dict[str, object] = {
@@ -297,7 +305,7 @@ def explanation(decided: Plan) -> str:
         "launcher": decided.launch.launcher,
         "nodes": dict(decided.directives)["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
-        "gpus_per_node": ",".join(map(str, decided.gpus_by_node)) or decided.gpus_per_node,
+        "gpus_per_node": _gpus(decided),
         "cpus_per_task": decided.cpus_per_rank,
         "job_name": decided.name,
         "partition": dict(decided.directives).get("partition", "-"),
@@ -305,6 +313,14 @@ def explanation(decided: Plan) -> str:
         "comment": dict(decided.directives).get("comment", "-"),
     }
     rows = [(name, value, decided.origins.get(name, "unset")) for name, value in values.items()]
+    rows += [
+        (
+            key := slurm_origin(name),
+            "-" if value is None else value,
+            decided.origins.get(key, "unset"),
+        )
+        for name, value in decided.slurm.items()
+    ]
     rows += [
         ("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds
     ]

@@ -1,61 +1,17 @@
-"""The options of sbatch and srun, from their own help (Slurm 22.05, 24.11): name -> ``value``, ``maybe`` (it is optional) or ``flag``."""
+"""The options of sbatch and srun that a script may have."""
 
 from __future__ import annotations
 
-_VALUES = """
-account array batch bb bbf begin bcast clusters cluster-constraint comment constraint container container-id core-spec cores-per-socket
-cpu-freq cpus-per-gpu cpus-per-task dependency deadline delay-boot chdir error exclude export export-file extra extra-node-info gid gpu-bind
-gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name licenses distribution mail-type mail-user
-mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
-ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos resv-ports reservation segment signal
-sockets-per-node switches tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey
-wrap workdir
-"""
-_MAYBE = "exclusive get-user-env nice propagate stepmgr tmp"
-_FLAGS = """
-contiguous hold ignore-pbs kill-on-invalid-dep no-kill no-requeue overcommit oversubscribe parsable quiet reboot requeue share spread-job
-test-only use-min-nodes verbose wait
-"""
+from toolkit.model import slurm_options
+
+# name -> ``value``, ``maybe`` (it is optional) or ``flag``; some are of versions before 22.05, or of srun.
 LONG: dict[str, str] = {
-    **dict.fromkeys(_VALUES.split(), "value"),
-    **dict.fromkeys(_MAYBE.split(), "maybe"),
-    **dict.fromkeys(_FLAGS.split(), "flag"),
-    "kill-on-invalid-dep": "value",
+    **{name: option.takes for name, option in slurm_options.OPTIONS.items()},
+    "bcast": "value",
+    "share": "flag",
+    "workdir": "value",
 }
-SHORT: dict[str, str] = {
-    "a": "array",
-    "A": "account",
-    "b": "begin",
-    "B": "extra-node-info",
-    "c": "cpus-per-task",
-    "C": "constraint",
-    "d": "dependency",
-    "D": "chdir",
-    "e": "error",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "i": "input",
-    "J": "job-name",
-    "k": "no-kill",
-    "L": "licenses",
-    "m": "distribution",
-    "M": "clusters",
-    "n": "ntasks",
-    "N": "nodes",
-    "o": "output",
-    "O": "overcommit",
-    "p": "partition",
-    "q": "qos",
-    "Q": "quiet",
-    "s": "oversubscribe",
-    "S": "core-spec",
-    "t": "time",
-    "v": "verbose",
-    "w": "nodelist",
-    "W": "wait",
-    "x": "exclude",
-}
+SHORT = slurm_options.SHORT
 # What srun knows beyond these.
 SRUN = frozenset(
     [

@@ -15,6 +15,7 @@ from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, UserLimits, check
 from toolkit.model.site import Site, SitePartition
+from toolkit.sites.gpu_types import short_name
 from toolkit.slurm import hostlist
 
 _MEMORY_PER_CPU = 4000  # MB, where a site does not say
@@ -104,7 +105,7 @@ def _nodes(
         cpus = one.cpus or _UNKNOWN_CPUS
         if own:
             memory = one.memory or cpus * _MEMORY_PER_CPU
-            kind = _kind(one.gpu) if one.gpus else None
+            kind = short_name(one.gpu) or None if one.gpus else None
             found.append(
                 Nodes(
                     names=",".join(own),
@@ -124,12 +125,6 @@ def _nameless(site: Site, most: int) -> tuple[Nodes, ...]:
     features = tuple(re.findall(r"--constraint=([\w.-]+)", rule.instead)) if rule else ()
     names = f"nid[001-{most:03d}]" if most > 1 else "nid001"
     return (Nodes(names=names, cpus=64, memory=64 * _MEMORY_PER_CPU, gpus=4, features=features),)
-
-
-def _kind(gpu: str | None) -> str | None:
-    """``v100`` of ``V100 NVLink``."""
-    word = re.sub(r"[^a-z0-9_.-]", "", (gpu or "").split(" ")[0].lower())
-    return word or None
 
 
 def _partition(

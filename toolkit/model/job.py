@@ -11,7 +11,9 @@ from toolkit.model.base import Model
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Range = Annotated[str, Meta(pattern=r"^[1-9][0-9]*([:-][1-9][0-9]*)?$")]
-PerNode = Annotated[str, Meta(pattern=r"^[0-9]+(,[0-9]+)*$")]
+# 8,4 for nodes that differ; a100:4 or 1g.10gb:2 for a type.
+Gpus = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$")]
+SlurmValue = str | int | bool
 Init = Literal["env", "tcp", "file"]
 
 
@@ -32,7 +34,7 @@ class Job(Model, frozen=True, kw_only=True):
         launcher: how ranks are started.
         nodes: how many nodes; ``1:4`` for an elastic run, that takes what there is.
         ntasks_per_node: ranks on each node.
-        gpus_per_node: GPUs on each node; ``8,4`` for nodes that differ.
+        gpus_per_node: GPUs on each node; ``8,4`` for nodes that differ; ``a100:4`` for GPUs of a type.
         gpus: the same; or the GPUs of the job, as Slurm's ``--gpus``, where a node has fewer (``toolkit.planning.gpus``).
         cpus_per_task: CPUs for each rank.
         time: limit, in Slurm's format (``MM``, ``HH:MM:SS``, ``D-HH:MM:SS``).
@@ -59,6 +61,7 @@ class Job(Model, frozen=True, kw_only=True):
         after: runs that must have ended well before this one starts; ``afterany:train-0007``: in whatever way.
         rerun_of: the run whose failed points these are.
         python_module: the script is run by this name, as by ``python -m``: ``pkg.train``.
+        slurm: further options of sbatch by their long names: ``licenses = "matlab:1"``; true for one without a value, false to leave it out.
         pty: each rank has a terminal, for programs that look for one; with ``interactive`` the first rank has the user's own.
     """
 
@@ -73,8 +76,8 @@ class Job(Model, frozen=True, kw_only=True):
     launcher: str | None = None
     nodes: Positive | Range | None = None
     ntasks_per_node: Positive | None = None
-    gpus_per_node: NotNegative | PerNode | None = None
-    gpus: NotNegative | PerNode | None = None
+    gpus_per_node: NotNegative | Gpus | None = None
+    gpus: NotNegative | Gpus | None = None
     cpus_per_task: Positive | None = None
     time: str | int | None = None
     partition: str | None = None
@@ -94,7 +97,7 @@ class Job(Model, frozen=True, kw_only=True):
     constraint: str | None = None
     nodelist: str | None = None
     exclude: str | None = None
-    exclusive: bool | None = None
+    exclusive: bool | str | None = None
     reservation: str | None = None
     signal: str | None = None
     dependency: str | None = None
@@ -110,6 +113,7 @@ class Job(Model, frozen=True, kw_only=True):
     signature_key: str | None = None
     snapshot: bool | None = None
     python_module: str | None = None
+    slurm: dict[str, SlurmValue] = {}
 
     @property
     def node_range(self) -> tuple[int, int]:
@@ -121,13 +125,19 @@ class Job(Model, frozen=True, kw_only=True):
     @property
     def gpus_by_node(self) -> tuple[int, ...]:
         """GPUs of each node where they differ (``8,4``); empty where all nodes have as many."""
-        counts = tuple(int(count) for count in str(self._gpus).split(","))
+        counts = self._gpu_counts
         return counts if len(counts) > 1 else ()
 
     @property
     def most_gpus(self) -> int:
         """GPUs on a node, on the largest one where nodes differ."""
-        return max(int(count) for count in str(self._gpus).split(","))
+        return max(self._gpu_counts)
+
+    @property
+    def gpu_type(self) -> str:
+        """The type of the GPUs as the user names it: ``a100``; empty if any will do."""
+        texts = (str(self.gpus_per_node or ""), str(self.gpus or ""))
+        return next((text.rpartition(":")[0] for text in texts if ":" in text), "")
 
     @property
     def gpu_option(self) -> str:
@@ -135,5 +145,6 @@ class Job(Model, frozen=True, kw_only=True):
         return "--gpus" if self.gpus is not None else "--gpus-per-node"
 
     @property
-    def _gpus(self) -> int | str:
-        return (self.gpus if self.gpus_per_node is None else self.gpus_per_node) or 0
+    def _gpu_counts(self) -> tuple[int, ...]:
+        text = str((self.gpus if self.gpus_per_node is None else self.gpus_per_node) or 0)
+        return tuple(int(count) for count in text.rpartition(":")[2].split(","))

@@ -21,7 +21,7 @@ _TYPES = {
 }
 _FORMS = {
     r"^[1-9][0-9]*([:-][1-9][0-9]*)?$": 'a whole number from 1 on, or a range such as "1:4"',
-    r"^[0-9]+(,[0-9]+)*$": 'a whole number, or one for each node such as "8,4"',
+    r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$": 'a whole number, one for each node such as "8,4", or a type and a number such as "a100:4"',
 }
 _SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 # What tomllib says -> what is to be done about it.

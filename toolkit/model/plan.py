@@ -167,6 +167,8 @@ class Plan(Model, frozen=True, kw_only=True):
         ports: the first and the last at which ranks may meet.
         reports: ranks that are programs of Python write down why they fail.
         script_file: the script as it is now; the job tells in its log if it has changed when it starts.
+        gpu_type: the type of its GPUs, as Slurm names it; empty: any.
+        slurm: further options of sbatch, which the user named; None for an option without a value.
     """
 
     toolkit: str
@@ -198,6 +200,13 @@ class Plan(Model, frozen=True, kw_only=True):
     ports: tuple[int, int] = PORTS
     reports: bool = False
     script_file: ScriptFile | None = None
+    gpu_type: str = ""
+    slurm: dict[str, str | None] = {}
+
+    @property
+    def sbatch_options(self) -> tuple[tuple[str, str | None], ...]:
+        """All options of sbatch in the order of the script; None for an option without a value."""
+        return (*((name, value or None) for name, value in self.directives), *self.slurm.items())
 
     @property
     def port_count(self) -> int:
@@ -214,8 +223,10 @@ class Plan(Model, frozen=True, kw_only=True):
         """``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and 4 GPUs``."""
         least = "" if self.least_nodes is None else f"{self.least_nodes}-"
         nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
+        kind = f"{self.gpu_type} " if self.gpu_type else ""
         if self.gpus_by_node:
-            return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} GPUs"
+            return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} {kind}GPUs"
         if self.gpus_per_node and self.gpus_per_node == self.ranks_per_node:
-            return f"{nodes} x {self.gpus_per_node} GPU{'s' if self.gpus_per_node != 1 else ''}"
+            plural = "s" if self.gpus_per_node != 1 else ""
+            return f"{nodes} x {self.gpus_per_node} {kind}GPU{plural}"
         return f"{nodes} x {self.ranks_per_node} rank{'s' if self.ranks_per_node != 1 else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.slurm_options import Takes
 
 PORTS = (
     61000,
@@ -119,6 +120,8 @@ class Site(Model, frozen=True, kw_only=True):
         environment: variables that every rank gets.
         allreduce: GB/s per rank that an all-reduce between two nodes should reach, by ``gloo``, ``mpi``, ``nccl``.
         defaults: options of `toolkit run`, by their names, which the site sets.
+        slurm: further options of sbatch, by their long names, which the site sets; true for one without a value.
+        gpu_types: type of GPU -> what Slurm calls it in ``--gres=gpu:TYPE:N``; empty: Slurm has no types here, the partition decides.
         notes: what else people should know, each with its source.
     """
 
@@ -150,6 +153,8 @@ class Site(Model, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     allreduce: dict[str, float] = {}
     defaults: dict[str, str | int | bool] = {}
+    slurm: dict[str, str | int | bool] = {}
+    gpu_types: dict[str, str] = {}
     notes: tuple[Note, ...] = ()
 
 
@@ -167,8 +172,8 @@ class Access(Model, frozen=True, kw_only=True):
 class Partition(Model, frozen=True, kw_only=True):
     """A partition as Slurm describes it. Memory in MB, time in minutes; None means unlimited.
 
-    ``cpus``, ``memory`` and ``gpus`` are of the largest node; ``nodes`` counts those that are not
-    switched off or down.
+    ``cpus``, ``memory`` and ``gpus`` are of the largest node, and so are the GPUs of each type;
+    ``nodes`` counts those that are not switched off or down.
     """
 
     name: str
@@ -178,6 +183,7 @@ class Partition(Model, frozen=True, kw_only=True):
     memory: int = 0
     gpus: int = 0
     gpu_type: str | None = None
+    gpus_by_type: dict[str, int] = {}
     max_nodes: int | None = None
     max_minutes: int | None = None
     available: bool = True
@@ -205,6 +211,7 @@ class Facts(Model, frozen=True, kw_only=True):
 
     Attributes:
         slurm: its version.
+        sbatch_options: option -> what it takes, of ``sbatch --help``; empty where nobody asked.
         mpi: types that ``srun --mpi`` knows; None: nobody asked.
         container: the command that starts a container.
         mpirun: how the mpirun on PATH introduces itself: ``mpirun (Open MPI) 4.1.4``; None: there is none, or nobody asked.
@@ -213,6 +220,7 @@ class Facts(Model, frozen=True, kw_only=True):
     """
 
     slurm: str = ""
+    sbatch_options: dict[str, Takes] = {}
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] | None = None
     container: str | None = None

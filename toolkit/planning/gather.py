@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
@@ -33,9 +34,10 @@ from toolkit.model.imports import Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.project import Project
 from toolkit.model.site import Access, Facts, Site
+from toolkit.model.slurm_options import Takes
 from toolkit.model.source import Source
 from toolkit.planning import offline
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.planning.script_source import read as read_source
 from toolkit.planning.script_source import script_file as read_script_file
 from toolkit.planning.settings import (
@@ -113,7 +115,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
         flags,
     ]
     place = find_place(_merged(layers).job.site or "auto", dry_run=dry_run)
-    site = Layer(f"site {place.site.name}", place.site.defaults)
+    site = Layer(f"site {place.site.name}", {**place.site.defaults, "slurm": place.site.slurm})
     example = [] if place.is_here else [offline.comment(place.site)]
     settings = _merged([layers[0], *example, site, *layers[1:], demands(site)])
     findings: list[ToolkitError] = []
@@ -524,9 +526,20 @@ def _facts(client: Client, place: Place, job: Job) -> Facts:
     mine = (
         usage.mine(client) if place.site.partitions or limits else {}
     )  # only where somebody set limits
-    facts = Facts(partitions=partitions, container=container, mine=mine, limits=limits)
+    facts = Facts(
+        partitions=partitions,
+        container=container,
+        mine=mine,
+        limits=limits,
+        sbatch_options=_sbatch_options(client) if job.slurm else {},
+    )
     launcher = LAUNCHERS.get(job.launcher or "")
     return facts if launcher is None else launcher.discover(facts, client)
+
+
+@cache
+def _sbatch_options(client: Client) -> dict[str, Takes]:
+    return client.sbatch_options()
 
 
 def _collect(findings: list[ToolkitError], look: Callable[[], _Found]) -> _Found | None:

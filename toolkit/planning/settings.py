@@ -1,50 +1,46 @@
 """Precedence, as code: default < site < user < project < job < environment < flag; and where each value came from.
 
-Pure: the layers are read elsewhere (``prepare``); here they are only put on top of each other.
+Pure: the layers are read elsewhere (``gather``); here they are only put on top of each other.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
+
+import msgspec
 
 from toolkit.errors import UsageError
 from toolkit.model.base import BadDataError, convert, field_names
-from toolkit.model.job import Job
+from toolkit.model.job import Job, SlurmValue
+from toolkit.model.slurm_options import OPTIONS
 
 VARIABLE = "TOOLKIT_"
-# Variables of ours that are no options of a job.
-_NOT_OPTIONS = frozenset(
+SLURM_VARIABLE = "TOOLKIT_SLURM_"  # TOOLKIT_SLURM_MAIL_USER is --slurm mail-user
+# Fields of a job that no variable sets.
+_NO_VARIABLE = frozenset(
     {
-        "SUMMARY",
-        "SCRIPT",
-        "ARGUMENTS",
-        "ENV",
-        "PASS_ENV",
-        "SECRET",
-        "BIND",
-        "SWEEP",
-        "RERUN_OF",
-        "AFTER",
-        "MODULES",
+        "summary",
+        "script",
+        "arguments",
+        "env",
+        "pass_env",
+        "secret",
+        "bind",
+        "sweep",
+        "rerun_of",
+        "after",
+        "modules",
+        "slurm",
     }
 )
-_NUMBERS = frozenset(
-    {
-        "nodes",
-        "ntasks_per_node",
-        "gpus",
-        "gpus_per_node",
-        "cpus_per_task",
-        "time",
-        "max_restarts",
-        "max_requeues",
-        "mem",
-        "array",
-    }
-)
+_JOINED = ("arguments", "pass_env", "secret", "bind", "modules")
+_GPUS = ("gpus", "gpus_per_node")
+# What a site may demand of every job.
+_DEMANDS = ("require_signed", "signature_key")
 _WHOLE = re.compile(r"-?\d+\Z")
+_TRUE = ("1", "true", "yes")
 
 DEFAULTS = Job(
     site="auto",
@@ -65,14 +61,14 @@ class Layer(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """All layers merged, and for each key the layer that had the last word."""
+    """All layers merged, and for each key the layer that decided it."""
 
     job: Job
     origins: dict[str, str]
 
 
 def layer(origin: str, job: Job) -> Layer:
-    """What ``job`` says, as a layer; what it leaves open is left out."""
+    """Return the settings of ``job`` as a layer, without those that it leaves open."""
     values = {name: getattr(job, name) for name in field_names(Job)}
     return Layer(
         origin, {name: value for name, value in values.items() if value not in (None, (), {})}
@@ -83,40 +79,79 @@ def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers on top of each other, the first at the bottom.
 
     A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are
-    joined, ``env`` is joined key by key. A layer with a number of GPUs for each node has said how
-    many ranks each starts, whatever an earlier one says of all nodes.
+    joined, ``env`` and ``slurm`` are joined key by key. A layer with a number of GPUs for each node
+    has said how many ranks each starts, whatever an earlier one says of all nodes.
 
     Raises:
         BadDataError: a layer's value does not fit.
+        UsageError: a layer gives an option of sbatch twice.
     """
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, values in layers:
-        named = [key for key in _GPUS if key in values]
-        if (
-            any("," in str(values[key]) for key in named)
-            and merged.pop("ntasks_per_node", None) is not None
-        ):
-            del origins["ntasks_per_node"]
-        for key in (
-            _GPUS if named else ()
-        ):  # two names of one value: the layer that says either has said both
-            merged.pop(key, None)
-            origins.pop(key, None)
+        values, slurm = _split_slurm(origin, values)
+        _drop_other_gpus(values, merged, origins)
         for key, value in values.items():
-            if key in ("arguments", "pass_env", "secret", "bind", "modules"):
+            if key in _JOINED:
                 merged[key] = (*merged.get(key, ()), *value)
             elif key == "env":
                 merged[key] = {**merged.get(key, {}), **value}
             else:
                 merged[key] = value
             origins[key] = f"--{key.replace('_', '-')}" if origin == "flag" else origin
+        options = {**merged.get("slurm", {}), **slurm}
+        merged["slurm"] = {name: value for name, value in options.items() if value is not False}
+        origins |= dict.fromkeys(
+            map(slurm_origin, slurm), "--slurm" if origin == "flag" else origin
+        )
     return Settings(convert(merged, Job), origins)
 
 
-_GPUS = ("gpus", "gpus_per_node")
-# What a site may demand of every job.
-_DEMANDS = ("require_signed", "signature_key")
+def slurm_origin(name: str) -> str:
+    """Return the key of an option of sbatch among the origins."""
+    return f"slurm {name}"
+
+
+def _split_slurm(
+    origin: str, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, SlurmValue]]:
+    """Return a layer's settings, and its further options of sbatch.
+
+    An option that is a setting of its own becomes that setting: ``--slurm partition=long`` is
+    ``--partition long``, so that all that is decided by the partition still is.
+
+    Raises:
+        UsageError: both are given, and they differ.
+    """
+    settings, slurm = dict(values), dict(values.get("slurm", {}))
+    settings.pop("slurm", None)
+    for name, value in list(slurm.items()):
+        option = OPTIONS.get(name)
+        if option is None or not option.kind or option.refusal:
+            continue
+        if value is True and option.takes == "value":
+            continue  # the plan refuses it
+        if settings.get(option.field, value) != value:
+            raise UsageError(
+                f"--slurm {name}={value} and {settings[option.field]!r} are two values of one option",
+                place=origin if origin != "flag" else f"--{name}",
+                next_step="leave one of them out",
+            )
+        settings[option.field] = slurm.pop(name)
+    return settings, slurm
+
+
+def _drop_other_gpus(
+    values: Mapping[str, Any], merged: dict[str, Any], origins: dict[str, str]
+) -> None:
+    """Drop earlier numbers of GPUs: ``gpus`` and ``gpus_per_node`` are two names of one value."""
+    named = [key for key in _GPUS if key in values]
+    dropped = list(_GPUS) if named else []
+    if any("," in str(values[key]) for key in named):
+        dropped.append("ntasks_per_node")
+    for key in dropped:
+        merged.pop(key, None)
+        origins.pop(key, None)
 
 
 def demands(site: Layer) -> Layer:
@@ -126,28 +161,51 @@ def demands(site: Layer) -> Layer:
 
 
 def from_environment(environment: Mapping[str, str]) -> Layer:
-    """The layer of ``TOOLKIT_NODES`` and its like.
+    """Return the layer of ``TOOLKIT_NODES``, ``TOOLKIT_SLURM_LICENSES`` and the like.
 
     Raises:
         UsageError: a value does not fit.
     """
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(Job)}
     values: dict[str, Any] = {}
-    for key in field_names(Job):
-        text = environment.get(VARIABLE + key.upper())
-        if text and key.upper() not in _NOT_OPTIONS:
-            values[key] = _value(key, text)
-            _check(VARIABLE + key.upper(), key, values[key])
+    for key, hint in types.items():
+        name = VARIABLE + key.upper()
+        text = environment.get(name)
+        if text and key not in _NO_VARIABLE:
+            values[key] = _value(text, hint)
+            _check(name, key, values[key])
+    slurm = {
+        name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): text
+        for name, text in environment.items()
+        if name.startswith(SLURM_VARIABLE)
+    }
+    if slurm:
+        values["slurm"] = {name: _slurm_value(name, text) for name, text in slurm.items()}
     return Layer("environment", values)
 
 
-def _value(key: str, text: str) -> Any:
-    if key in _NUMBERS and _WHOLE.match(text):
+def _value(text: str, hint: object) -> Any:
+    """Return the text of a variable as the number or the yes or no that its field takes."""
+    if _accepts(hint, int) and _WHOLE.match(text):
         return int(text)
-    return (
-        text.lower() in ("1", "true", "yes")
-        if key in ("exclusive", "require_signed", "requeue", "interactive", "pty", "snapshot")
-        else text
-    )
+    is_switch = _accepts(hint, bool)
+    return text.lower() in _TRUE if is_switch and not _is_word(hint, text) else text
+
+
+def _is_word(hint: object, text: str) -> bool:
+    """Return whether a field that may be true or a word, as ``exclusive=user``, is given a word."""
+    return _accepts(hint, str) and text.lower() not in (*_TRUE, "0", "false", "no")
+
+
+def _accepts(hint: object, kind: type) -> bool:
+    return hint is kind or any(_accepts(inner, kind) for inner in get_args(hint))
+
+
+def _slurm_value(name: str, text: str) -> SlurmValue:
+    option = OPTIONS.get(name)
+    if option is not None and option.takes == "flag":
+        return text.lower() in _TRUE
+    return text
 
 
 def _check(place: str, key: str, value: Any) -> None:

@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "partition": "the partition takes batch jobs and is up",
     "size": "as many nodes and CPUs as there are",
     "gpus": "as many GPUs as a node has",
+    "gpu_types": "GPUs of a type that a partition has",
     "anywhere": "a partition that fits, where none is named",
     "user_gpus": "GPUs that one user may have",
     "user_jobs": "jobs that one user may have",

@@ -8,23 +8,9 @@ from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.shared.base import Launcher
 from toolkit.model.job import Job
+from toolkit.model.slurm_options import OWN
 from toolkit.quoting import sbatch
 from toolkit.slurm.parse import megabytes, minutes
-
-# Options of a job whose values Slurm reads as they are.
-WORDS = (
-    "partition",
-    "comment",
-    "job_name",
-    "account",
-    "qos",
-    "constraint",
-    "nodelist",
-    "exclude",
-    "reservation",
-    "signal",
-    "dependency",
-)
 
 
 def option(key: str) -> str:
@@ -59,20 +45,17 @@ def value_findings(job: Job) -> list[ToolkitError]:
     if job.mem is not None and asked_memory(job) is None:
         cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
         findings.append(UsageError(cause, place="--mem", next_step="--mem 16G"))
-    for key in WORDS:
-        value = getattr(job, key)
+    for own in OWN:
+        value, flag = getattr(job, own.field), f"--{own.name}"
+        if own.name in ("mem", "time") or not isinstance(value, str):
+            continue
         try:
-            sbatch(value or "")
+            sbatch(value)
         except UsageError as error:
-            findings.append(UsageError(error.cause, place=option(key), next_step=error.next_step))
+            findings.append(UsageError(error.cause, place=flag, next_step=error.next_step))
         if value == "":
-            findings.append(
-                UsageError(
-                    "the value is empty",
-                    place=option(key),
-                    next_step=f"leave {option(key)} out, or give it a value",
-                )
-            )
+            step = f"leave {flag} out, or give it a value"
+            findings.append(UsageError("the value is empty", place=flag, next_step=step))
     findings += [
         UsageError(
             f"{name!r} cannot be the name of a variable",

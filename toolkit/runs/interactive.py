@@ -35,8 +35,8 @@ _SHORT_PATIENCE = 10.0  # seconds for salloc to take its request back
 def words(decided: Plan, script: str) -> tuple[str, ...]:
     """The command that gets the allocation and runs the script in it. Pure."""
     options = (
-        f"--{name}={value}" if value else f"--{name}"
-        for name, value in decided.directives
+        f"--{name}" if value is None else f"--{name}={value}"
+        for name, value in decided.sbatch_options
         if name not in _SBATCH_ONLY
     )
     return ("salloc", *options, "bash", script)

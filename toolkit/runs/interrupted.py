@@ -14,7 +14,8 @@ from toolkit.files import read_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.runs import follow, once, status
 from toolkit.runs.store import Paths
 from toolkit.runs.submit import repeatable

@@ -22,7 +22,7 @@ from toolkit.errors import ConfigError, NoSpaceError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
-from toolkit.planning.plan import Inputs
+from toolkit.planning.inputs import Inputs
 from toolkit.runs.code import SECRET_FILES
 from toolkit.runs.store import Paths
 from toolkit.units import human_size

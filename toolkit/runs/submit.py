@@ -15,7 +15,8 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
-from toolkit.planning.plan import Inputs, plan
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
 from toolkit.redaction import shows
 from toolkit.runs import hidden, once, reports, store
 from toolkit.slurm.client import AnswerLostError, Client

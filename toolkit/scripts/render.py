@@ -2,7 +2,7 @@
 
 Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``, and
 what the ranks run inside is written by the macros of ``runtimes/<name>.j2``. They know the two
-quotings as the filters ``shell``, ``words``, ``expanding`` and ``sbatch``, ``path``; a value
+quotings as the filters ``shell``, ``words``, ``expanding`` and ``sbatch``, ``option``, ``path``; a value
 without one of them is a fault, which a test looks for.
 """
 
@@ -34,6 +34,7 @@ def _templates() -> Environment:
         "words": quoting.shell_words,
         "expanding": quoting.shell_with_variables,
         "sbatch": quoting.sbatch,
+        "option": quoting.sbatch_option,
         "path": quoting.sbatch_path,
         "comment": quoting.comment,
     }

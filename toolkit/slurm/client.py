@@ -20,6 +20,7 @@ from toolkit.errors import (
 from toolkit.files import write_atomically
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
+from toolkit.model.slurm_options import Takes
 from toolkit.slurm import parse, queue
 
 # What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the
@@ -108,6 +109,10 @@ class Client:
     def srun_help(self) -> str:
         """What ``srun --help`` says, plugins' options included."""
         return self._run(["srun", "--help"], check=False).stdout
+
+    def sbatch_options(self) -> dict[str, Takes]:
+        """Return what each option of ``sbatch --help`` takes; plugins' options are among them."""
+        return parse.sbatch_options(self._run(["sbatch", "--help"], check=False).stdout)
 
     def ask(self, *argv: str) -> shell.Result:
         """What a command of Slurm's says, also where it fails; what it is asked is up to the caller."""

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.model.overview import Live, Queue, Standing, Start
 from toolkit.model.site import Limits, Site, Use
-from toolkit.slurm.parse import minutes
+from toolkit.slurm.parse import gpu_counts, minutes
 from toolkit.slurm.usage import gpus_in
 
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
-_TYPE = re.compile(r"gpu:([A-Za-z][^:,(]*)")
 # 26.05 has more words before "using", such as the cluster's name.
 _STARTS = re.compile(
     r"to start at (?P<at>\S+).{0,200}? using .{0,200}? on (?:nodes? )?(?P<nodes>\S+)"
@@ -46,16 +45,16 @@ def nodes(text: str) -> tuple[Live, ...]:
 
 
 def _node(said: Mapping[str, str]) -> Live:
-    gres, kind = said.get("Gres", ""), _TYPE.search(said.get("Gres", ""))
+    counts = gpu_counts(said.get("Gres", ""))
     return Live(
         name=said["NodeName"],
         partitions=tuple(filter(None, said.get("Partitions", "").split(","))),
         state=_state(said.get("State", "UNKNOWN")),
         cpus=int(said.get("CPUTot", 0)),
         memory=int(said.get("RealMemory", 0)),
-        gpus=gpus_in(gres),
+        gpus=sum(counts.values()),
         gpus_used=gpus_in(said.get("GresUsed", "")),
-        gpu_type=kind[1] if kind else "",
+        gpu_type=next(filter(None, counts), ""),
         arch=said.get("Arch", ""),
     )
 

@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 from toolkit.model.site import Partition
+from toolkit.model.slurm_options import Takes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
-_GPU = re.compile(r"gpu:(?:(?P<type>[A-Za-z][^:,(]*):)?(?P<count>\d+)")
+_GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
+_HELP_OPTION = re.compile(r"^ *(?:-\w, )?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
 # moment after the controller's start.
 _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
@@ -60,6 +62,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
                 "memory": 0,
                 "gpus": 0,
                 "gpu_type": None,
+                "gpus_by_type": {},
             },
         )
         entry["available"] = available == "up"
@@ -67,11 +70,16 @@ def partitions(text: str) -> tuple[Partition, ...]:
         entry["max_nodes"] = _upper(size)
         if not state.startswith(_GONE):
             entry["nodes"] += int(count)
-        gpus, gpu_type = _gpus(gres)
+        counts = gpu_counts(gres)
+        gpus, gpu_type = sum(counts.values()), next(filter(None, counts), None)
         entry["cpus"] = max(entry["cpus"], _number(cpus))
         entry["memory"] = max(entry["memory"], _number(memory))
         if gpus > entry["gpus"]:
             entry["gpus"], entry["gpu_type"] = gpus, gpu_type
+        for name_of_type, count_of_type in counts.items():
+            if name_of_type:
+                most = entry["gpus_by_type"].get(name_of_type, 0)
+                entry["gpus_by_type"][name_of_type] = max(most, count_of_type)
     return tuple(Partition(name=name, **entry) for name, entry in found.items())
 
 
@@ -85,11 +93,24 @@ def _number(text: str) -> int:
     return int(digits[0]) if digits else 0
 
 
-def _gpus(gres: str) -> tuple[int, str | None]:
-    matches = list(_GPU.finditer(gres))
-    return sum(int(match["count"]) for match in matches), next(
-        (match["type"] for match in matches if match["type"]), None
-    )
+def gpu_counts(gres: str) -> dict[str, int]:
+    """Return the GPUs of each type in a list of generic resources, however a command of Slurm writes it.
+
+    ``gpu:v100:4(IDX:0-3),gpu:2`` is ``{"v100": 4, "": 2}``; ``gres/gpu=8`` is ``{"": 8}``.
+    """
+    counts: dict[str, int] = {}
+    for match in _GPU.finditer(gres):
+        name = match["type"] or ""
+        counts[name] = counts.get(name, 0) + int(match["count"])
+    return counts
+
+
+def sbatch_options(text: str) -> dict[str, Takes]:
+    """Return what each long option takes from the text of ``sbatch --help``, those of plugins included."""
+    found: dict[str, Takes] = {}
+    for name, optional, value in _HELP_OPTION.findall(text):
+        found[name] = "maybe" if optional else "value" if value else "flag"
+    return found
 
 
 def mpi_types(text: str) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from toolkit.model.site import Use
 from toolkit.slurm.client import Client
+from toolkit.slurm.parse import gpu_counts
 
 FORMAT = "%P|%t|%D|%b|%i"
 _ENDING = ("CG", "CD", "F", "CA", "TO", "NF", "OOM", "BF", "DL", "PR")
-_GPUS = re.compile(r"gpu(?::[A-Za-z][^:,=]*)?[:=](\d+)")
 _GIVEN = re.compile(r"\bGRES=(\S+)")
 
 
@@ -57,7 +57,7 @@ def uses(text: str, details: Callable[[str], str]) -> dict[str, Use]:
 
 def gpus_in(gres: str) -> int:
     """GPUs in a list of generic resources as any command writes it: ``gpu:v100:4(IDX:0-3)``, ``gres/gpu:2``, ``gres/gpu=8``."""
-    return sum(int(number) for number in _GPUS.findall(gres))
+    return sum(gpu_counts(gres).values())
 
 
 def _given(text: str) -> int:

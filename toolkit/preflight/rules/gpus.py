@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ShapeError
 from toolkit.preflight.model import Case, Finding
+from toolkit.sites.gpu_types import resolve
 from toolkit.units import counted
 
 
@@ -21,11 +22,10 @@ def look(case: Case) -> list[Finding]:
 
 def _has(case: Case) -> tuple[int | None, str, str]:
     if case.partition is not None:
-        return (
-            case.partition.gpus,
-            f" ({case.partition.gpu_type})" if case.partition.gpu_type else "",
-            "sinfo",
-        )
+        wanted = resolve(case.job, case.site, case.facts, case.partition)
+        kind = wanted.name if wanted.error is None and wanted.name else case.partition.gpu_type
+        count = case.partition.gpus_by_type.get(kind or "", case.partition.gpus)
+        return count, f" ({kind})" if kind else "", "sinfo"
     if case.written is not None:
         return case.written.gpus, f" ({case.written.gpu})" if case.written.gpu else "", case.source
     return None, "", ""

@@ -1,0 +1,269 @@
+"""sbatch's long options: which take a value, which are options of ours, and which a plan decides.
+
+This table is the only list of them. The options of `toolkit run`, the directives of a script, the
+check of ``--slurm NAME=VALUE``, its refusals, and lint's reading of scripts are derived from it; a
+test holds the fields of ``Job`` equal to it. The names are those of ``slurm_opt.c`` of Slurm 22.05
+to 26.05.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Takes = Literal["value", "maybe", "flag"]
+
+
+class SlurmOption(NamedTuple):
+    """An option of sbatch.
+
+    Attributes:
+        name: the long name, without dashes.
+        takes: a value, perhaps one, or none.
+        short: the letter of the short option.
+        kind: what the value of our own option is: ``text``, ``number``, ``nodes``, ``gpus`` or ``switch``. Such an option is a
+            flag of `toolkit run` and a field of ``Job``. Empty: the option has no flag of its own.
+        metavar: what stands for the value in the help.
+        help: what the flag's help says.
+        refusal: why ``--slurm`` does not take it: the plan decides it. Empty: it does.
+        instead: what to give in its place.
+        in_help: ``sbatch --help`` lists it; some versions leave out some that they take.
+    """
+
+    name: str
+    takes: Takes = "value"
+    short: str = ""
+    kind: str = ""
+    metavar: str = ""
+    help: str = ""
+    refusal: str = ""
+    instead: str = ""
+    in_help: bool = True
+
+    @property
+    def field(self) -> str:
+        """The name of the field of ``Job`` if the option has a flag of its own."""
+        return self.name.replace("-", "_") if self.kind else ""
+
+
+_LAUNCH = "the plan decides how many tasks run on each node"
+_GPUS = "the plan counts GPUs by node"
+_LOGS = "the output of each rank is kept with the run"
+_FOLLOWED = "toolkit run submits the script and follows the job itself"
+_RUNTIME = "the runtime of the plan starts the container"
+
+# In the order of the directives in a script.
+_OWN = (
+    SlurmOption(
+        "job-name",
+        short="J",
+        kind="text",
+        metavar="NAME",
+        help="Name of the job and of its run's directory (default: the script's).",
+    ),
+    SlurmOption("account", short="A", kind="text", metavar="NAME", help="Account that is charged."),
+    SlurmOption(
+        "partition",
+        short="p",
+        kind="text",
+        metavar="NAME",
+        help="Partition (default: the cluster's).",
+    ),
+    SlurmOption("qos", short="q", kind="text", metavar="NAME", help="Quality of service."),
+    SlurmOption(
+        "nodes",
+        short="N",
+        kind="nodes",
+        metavar="N|MIN:MAX",
+        help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost.",
+        refusal="ranks and rendezvous are planned for a number of nodes",
+        instead="--nodes N",
+    ),
+    SlurmOption(
+        "ntasks-per-node",
+        kind="number",
+        help="Ranks on each node (default: one per GPU, else 1).",
+        refusal=_LAUNCH,
+        instead="--ntasks-per-node N",
+    ),
+    SlurmOption(
+        "cpus-per-task",
+        short="c",
+        kind="number",
+        help="CPUs for each rank (default: the GPUs' share of the node).",
+        refusal="CPUs are planned for each rank",
+        instead="--cpus-per-task N",
+    ),
+    # Joined with the GPUs of the plan: --slurm gres=nvme:100.
+    SlurmOption("gres"),
+    SlurmOption(
+        "gpus-per-node",
+        kind="gpus",
+        metavar="[TYPE:]N|N,N",
+        help="GPUs on each node (default 0): 4, a100:4 for a type, 8,4 for two nodes that differ.",
+        refusal=_GPUS,
+        instead="--gpus-per-node [TYPE:]N",
+    ),
+    SlurmOption(
+        "gpus",
+        short="G",
+        kind="gpus",
+        metavar="[TYPE:]N|N,N",
+        help="The same as --gpus-per-node; where a node has fewer, the GPUs of the job, as in Slurm.",
+        refusal=_GPUS,
+        instead="--gpus [TYPE:]N",
+    ),
+    SlurmOption(
+        "cpus-per-gpu", refusal="CPUs are planned for each rank", instead="--cpus-per-task N"
+    ),
+    SlurmOption(
+        "mem",
+        kind="text",
+        metavar="SIZE",
+        help="Memory on each node, as 16G (default: the partition's).",
+    ),
+    SlurmOption(
+        "time",
+        short="t",
+        kind="text",
+        metavar="TIME",
+        help="Limit: MM, HH:MM:SS or D-HH:MM:SS (default: the partition's).",
+    ),
+    SlurmOption(
+        "constraint",
+        short="C",
+        kind="text",
+        metavar="LIST",
+        help="Features that the nodes must have.",
+    ),
+    SlurmOption(
+        "nodelist",
+        short="w",
+        kind="text",
+        metavar="HOSTS",
+        help="Nodes that must be among those of the job.",
+    ),
+    SlurmOption(
+        "exclude", short="x", kind="text", metavar="HOSTS", help="Nodes that must not be used."
+    ),
+    SlurmOption("exclusive", "maybe", kind="switch", help="Share the nodes with no other job."),
+    SlurmOption(
+        "reservation", kind="text", metavar="NAME", help="Reservation that the job belongs to."
+    ),
+    SlurmOption(
+        "dependency",
+        short="d",
+        kind="text",
+        metavar="LIST",
+        help="Start after other jobs: afterok:7.",
+    ),
+    SlurmOption("kill-on-invalid-dep", in_help=False),
+    SlurmOption(
+        "array",
+        short="a",
+        kind="text",
+        metavar="LIST",
+        help="As many jobs as numbers, each with its own SLURM_ARRAY_TASK_ID: 0-9%2.",
+        refusal="logs and results are planned for the elements of an array",
+        instead="--array LIST",
+    ),
+    SlurmOption(
+        "signal",
+        kind="text",
+        metavar="SIGNAL",
+        help="Signal before the time limit: B:USR1@60 (to the batch shell, 60 s before).",
+    ),
+    SlurmOption(
+        "comment", kind="text", metavar="TEXT", help="Slurm's comment; some sites require one."
+    ),
+    SlurmOption(
+        "requeue",
+        "maybe",
+        kind="switch",
+        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get USR1 120 s before "
+        "the limit, or what --signal says, perhaps twice. After it, exit code 0 means finished; any other (75 is usual), "
+        "or none, means go on.",
+        refusal="a job that is queued again must go on from what it saved",
+        instead="--requeue",
+    ),
+)
+_DECIDED = (
+    SlurmOption("no-requeue", "flag", refusal="a plan says whether it is queued again", instead="leave --requeue out"),
+    SlurmOption("no-kill", "maybe", "k", refusal="elastic launchers set it", instead="--nodes MIN:MAX"),
+    SlurmOption("ntasks", short="n", refusal=_LAUNCH, instead="--ntasks-per-node N"),
+    SlurmOption("tasks-per-node", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
+    SlurmOption("ntasks-per-gpu", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
+    SlurmOption("ntasks-per-tres", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
+    SlurmOption("gpus-per-task", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
+    SlurmOption("gpus-per-socket", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
+    SlurmOption("tres-per-task", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
+    SlurmOption("output", short="o", refusal=_LOGS, instead="toolkit logs"),
+    SlurmOption("error", short="e", refusal=_LOGS, instead="toolkit logs"),
+    SlurmOption("open-mode", refusal=_LOGS, instead="toolkit logs", in_help=False),
+    SlurmOption("chdir", short="D", refusal="ranks run in the current directory", instead="change to it first"),
+    SlurmOption("export", refusal="ranks get the variables of the plan", instead="--env NAME=VALUE"),
+    SlurmOption("export-file", refusal="ranks get the variables of the plan", instead="--env NAME=VALUE"),
+    SlurmOption("wrap", refusal="a plan has a script already", instead="a program of the image is run by: toolkit run --launcher none -- hostname"),
+    SlurmOption("parsable", "flag", refusal=_FOLLOWED, instead="--detach --json prints the job's number"),
+    SlurmOption("wait", "flag", "W", refusal=_FOLLOWED, instead="toolkit run waits, unless --detach is given"),
+    SlurmOption("test-only", "flag", refusal=_FOLLOWED, instead="--dry-run", in_help=False),
+    SlurmOption("clusters", short="M", refusal=_FOLLOWED, instead="--site NAME"),
+    SlurmOption("cluster", refusal=_FOLLOWED, instead="--site NAME", in_help=False),
+    SlurmOption("container", refusal=_RUNTIME, instead="--image NAME"),
+    SlurmOption("container-id", refusal=_RUNTIME, instead="--image NAME"),
+    SlurmOption("help", "flag", "h", refusal="the job would not be submitted", instead="sbatch --help"),
+    SlurmOption("usage", "flag", refusal="the job would not be submitted", instead="sbatch --usage"),
+    SlurmOption("version", "flag", "V", refusal="the job would not be submitted", instead="sbatch --version"),
+    SlurmOption("autocomplete", refusal="the job would not be submitted", in_help=False),
+)  # fmt: skip
+# All others go to sbatch as they are given.
+_VALUE = """
+bb bbf begin cluster-constraint container-type core-spec cores-per-socket cpu-freq deadline delay-boot distribution extra-node-info gid
+gpu-bind gpu-freq gres-flags hint input licenses mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile
+ntasks-per-core ntasks-per-socket power priority profile sockets-per-node switches thread-spec threads-per-core time-min tmp tres-bind uid
+wckey
+"""
+_MAYBE = "get-user-env nice oom-kill-step propagate resv-ports"
+_FLAG = """
+contiguous external hold ignore-pbs overcommit oversubscribe quiet reboot spread-job spread-segments use-min-nodes verbose
+"""
+_UNLISTED_VALUE = (
+    "acctg-freq batch context extra mem-update prefer resources segment wait-all-nodes"
+)
+_UNLISTED_FLAG = "consolidate-segments stepmgr"
+_SHORT = {
+    "begin": "b",
+    "core-spec": "S",
+    "distribution": "m",
+    "extra-node-info": "B",
+    "hold": "H",
+    "input": "i",
+    "licenses": "L",
+    "nodefile": "F",
+    "overcommit": "O",
+    "oversubscribe": "s",
+    "quiet": "Q",
+    "verbose": "v",
+}
+
+
+def _passed(names: str, takes: Takes, *, in_help: bool = True) -> tuple[SlurmOption, ...]:
+    return tuple(
+        SlurmOption(name, takes, _SHORT.get(name, ""), in_help=in_help) for name in names.split()
+    )
+
+
+OPTIONS: dict[str, SlurmOption] = {
+    option.name: option
+    for option in (
+        *_OWN,
+        *_DECIDED,
+        *_passed(_VALUE, "value"),
+        *_passed(_MAYBE, "maybe"),
+        *_passed(_FLAG, "flag"),
+        *_passed(_UNLISTED_VALUE, "value", in_help=False),
+        *_passed(_UNLISTED_FLAG, "flag", in_help=False),
+    )
+}
+SHORT: dict[str, str] = {option.short: option.name for option in OPTIONS.values() if option.short}
+# Those that have a field of ``Job``, in the order of a script.
+OWN: tuple[SlurmOption, ...] = tuple(option for option in _OWN if option.kind)

@@ -1,0 +1,145 @@
+"""Options of sbatch: those of a plan's script, and those that a user hands to sbatch with ``--slurm``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolkit import quoting
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.job import Job, SlurmValue
+from toolkit.model.plan import Launch
+from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
+from toolkit.model.ways import Requeue
+from toolkit.planning import requeue
+
+
+def directives(
+    job: Job, name: str, launch: Launch, cpus_per_rank: int, gpu_type: str, back: Requeue | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the options of a plan's script in the order of the table; "" for one without a value.
+
+    Options that are unset are left to the cluster.
+
+    Args:
+        job: the merged settings.
+        name: of the job.
+        launch: how the ranks are started.
+        cpus_per_rank: CPUs of each rank.
+        gpu_type: the type of the GPUs as Slurm names it; empty: any.
+        back: how the job goes back into the queue; None: it does not.
+    """
+    least, most = job.node_range
+    is_equal, is_fixed = not job.gpus_by_node, least == most
+    kind = f"{gpu_type}:" if gpu_type else ""
+    gres = [
+        *([f"gpu:{kind}{job.most_gpus}"] if job.most_gpus and is_equal else []),
+        *([str(job.slurm["gres"])] if "gres" in job.slurm else []),
+    ]
+    decided: dict[str, object] = {
+        "job-name": name,
+        "nodes": most if is_fixed else f"{least}-{most}",
+        # Slurm takes as few nodes as it can where it is told how many tasks are on each.
+        "ntasks-per-node": launch.ntasks_per_node if is_fixed else None,
+        "cpus-per-task": launch.cpus_per_task,
+        "gres": ",".join(gres) or None,
+        "gpus-per-node": None,
+        # Nodes that differ: so many in all, and each node's script counts those that it was given.
+        "gpus": None if is_equal else f"{kind}{sum(job.gpus_by_node)}",
+        "cpus-per-gpu": None if is_equal else cpus_per_rank,
+        "exclusive": "" if job.exclusive is True else job.exclusive or None,
+        # A job that can never start, because another one failed, does not wait for ever.
+        "kill-on-invalid-dep": job.slurm.get(
+            "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
+        ),
+        "signal": requeue.directive(back) if back else job.signal,
+        "requeue": None,
+    }
+    rows: list[tuple[str, object]] = [
+        (option.name, decided.get(option.name, getattr(job, option.field, None)))
+        for option in OPTIONS.values()
+        if option.kind or option.name in decided
+    ]
+    usual = (("requeue" if back else "no-requeue", None if job.interactive else ""),)
+    rows += launch.directives or usual
+    return tuple((key, str(value)) for key, value in rows if value is not None)
+
+
+# Of those that a user may name, the directives hold these.
+_IN_DIRECTIVES = ("gres", "kill-on-invalid-dep")
+
+
+def passed(job: Job) -> dict[str, str | None]:
+    """Return the options that go to sbatch as the user gave them; None for one without a value."""
+    return {
+        name: None if value is True else str(value)
+        for name, value in job.slurm.items()
+        if name not in _IN_DIRECTIVES
+    }
+
+
+def findings(job: Job, installed: Mapping[str, Takes]) -> list[ToolkitError]:
+    """Return what is wrong with the options that the user hands to sbatch.
+
+    Args:
+        job: the merged settings.
+        installed: what ``sbatch --help`` lists; empty where there is no sbatch.
+    """
+    found = (_finding(name, value, installed) for name, value in job.slurm.items())
+    return [error for error in found if error is not None]
+
+
+def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
+    """Return a note for each option that nothing here knows, where there is no sbatch to ask."""
+    unknown = [name for name in job.slurm if name not in OPTIONS and not installed]
+    return tuple(
+        f"--slurm {name}: not an option of Slurm 22.05 to 26.05, and there is no sbatch here to ask; it is written as it is"
+        for name in unknown
+    )
+
+
+def _finding(name: str, value: SlurmValue, installed: Mapping[str, Takes]) -> UsageError | None:
+    place, option = f"--slurm {name}", OPTIONS.get(name)
+    try:
+        quoting.sbatch_option(name)
+        quoting.sbatch(value)
+    except UsageError as error:
+        return UsageError(error.cause, place=place, next_step=error.next_step)
+    if option is not None and option.refusal:
+        return UsageError(
+            f"--{name} cannot be handed to sbatch: {option.refusal}",
+            place=place,
+            next_step=option.instead or None,
+        )
+    if name == "gres" and any(entry.strip().startswith("gpu") for entry in str(value).split(",")):
+        own = OPTIONS["gpus-per-node"]
+        return UsageError(
+            f"GPUs cannot be handed to sbatch: {own.refusal}", place=place, next_step=own.instead
+        )
+    if installed and name not in installed and (option is None or option.in_help):
+        return _unknown(name, installed)
+    if not installed and option is None and name in SHORT:
+        return _unknown(name, {})
+    takes = option.takes if option is not None else installed.get(name, "maybe")
+    if takes == "flag" and value is not True:
+        return UsageError(
+            f"--{name} of sbatch takes no value, got {value!r}", place=place, next_step=place
+        )
+    if takes == "value" and value is True:
+        return UsageError(
+            f"--{name} of sbatch needs a value", place=place, next_step=f"{place}=VALUE"
+        )
+    return None
+
+
+def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
+    refused = {key for key, option in OPTIONS.items() if option.refusal}
+    if name in SHORT:
+        step = f"--slurm {SHORT[name]}, as options are given by their long names"
+        return UsageError(f"{name!r} is a short option", place=f"--slurm {name}", next_step=step)
+    return UsageError(
+        f"the sbatch of this cluster has no option --{name}",
+        place=f"--slurm {name}",
+        choices=sorted({*installed} - refused),
+        value=name,
+        next_step="sbatch --help lists them",
+    )

@@ -1,0 +1,107 @@
+"""Types of GPUs: what a user writes (``a100:4``), what a site's file says (``A100 NVLink``), and what Slurm calls them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from toolkit.errors import UsageError
+from toolkit.model.job import Job
+from toolkit.model.site import Facts, Partition, Site
+
+
+class GpuType(NamedTuple):
+    """A type of GPU as it stands in ``--gres=gpu:TYPE:N``.
+
+    Attributes:
+        name: as Slurm writes it; empty if any GPU will do, or Slurm has no types there.
+        error: the type is not there, as far as is known.
+    """
+
+    name: str
+    error: UsageError | None = None
+
+
+def short_name(gpu: str | None) -> str:
+    """Return the type in a description of GPUs: ``v100`` of ``V100 NVLink``."""
+    return re.sub(r"[^a-z0-9_.-]", "", (gpu or "").split(" ")[0].lower())
+
+
+def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> GpuType:
+    """Return the type of a job's GPUs as Slurm names it.
+
+    Slurm's own answer goes before the site's file. Where its GPUs have no types, but the file says
+    that all of the partition are of the type that the job wants, the partition decides.
+
+    Args:
+        job: the merged settings.
+        site, facts: the cluster, as its file describes it and as it answered.
+        partition: that the job goes to, as Slurm describes it; None: unknown.
+    """
+    wanted = job.gpu_type
+    if not wanted:
+        return GpuType("")
+    named = {key.lower(): value for key, value in site.gpu_types.items()}.get(
+        wanted.lower(), wanted
+    )
+    described = site.partitions.get(job.partition or (partition.name if partition else ""))
+    here = short_name(described.gpu) if described else ""
+    if partition is not None and partition.gpus_by_type:
+        for name in partition.gpus_by_type:
+            if name.lower() in (wanted.lower(), named.lower()):
+                return GpuType(name)
+        known = list(partition.gpus_by_type)
+    elif here == wanted.lower():
+        return GpuType("" if partition is not None and partition.gpus else named)
+    elif here:
+        known = [here]
+    elif partition is not None and partition.gpus:
+        if not named:
+            return GpuType("")
+        cause = f"Slurm has no types for the GPUs of partition {partition.name}"
+        step = f"{job.gpu_option} without the type"
+        return GpuType(wanted, UsageError(cause, place=job.gpu_option, next_step=step))
+    else:
+        known = known_types(site, facts)
+        if not known or wanted.lower() in map(str.lower, known):
+            return GpuType(named)
+    return GpuType(named, _unknown(job, site, facts, partition, known))
+
+
+def known_types(site: Site, facts: Facts) -> list[str]:
+    """Return the types of all partitions, Slurm's first."""
+    live = [name for one in facts.partitions for name in one.gpus_by_type]
+    described = [short_name(one.gpu) for one in site.partitions.values() if one.gpu]
+    return list(dict.fromkeys((*live, *site.gpu_types, *described)))
+
+
+def partitions_with(wanted: str, site: Site, facts: Facts) -> list[str]:
+    """Return the partitions that have GPUs of a type."""
+    live = [
+        one.name for one in facts.partitions if wanted.lower() in map(str.lower, one.gpus_by_type)
+    ]
+    described = [
+        name
+        for name, one in site.partitions.items()
+        if one.batch and short_name(one.gpu) == wanted.lower()
+    ]
+    return live or described
+
+
+def _unknown(
+    job: Job, site: Site, facts: Facts, partition: Partition | None, known: list[str]
+) -> UsageError:
+    where = job.partition or (partition.name if partition else "")
+    place = f"partition {where}" if where else f"site {site.name}"
+    elsewhere = partitions_with(job.gpu_type, site, facts)
+    if elsewhere:
+        step = f"with {job.gpu_type}: --partition {', '.join(elsewhere)}"
+    else:
+        step = f"one of {', '.join(sorted(known))}"
+    return UsageError(
+        f"{place} has no GPUs of type {job.gpu_type!r}",
+        place=job.gpu_option,
+        choices=() if elsewhere else known,
+        value=job.gpu_type,
+        next_step=step,
+    )
