@@ -38,6 +38,9 @@ Parallel run options:
       --mail-user=user        who to send email notification for job state
       --nice[=value]          decrease scheduling priority by value
   -H, --hold                  submit job in held state
+  -B  --extra-node-info=S[:C[:T]]  combine request of sockets per node,
+      --mem=MB                minimum amount of real memory
+                              --mem >= --mem-per-cpu if --mem is specified.
 
 Options provided by plugins:
       --auto_mount=path       [spank] mount a directory
@@ -68,6 +71,8 @@ def test_the_help_of_sbatch_says_what_each_option_takes() -> None:
         "mail-user": "value",
         "nice": "maybe",
         "hold": "flag",
+        "extra-node-info": "value",
+        "mem": "value",
         "auto_mount": "value",
     }
 

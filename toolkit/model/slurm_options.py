@@ -26,7 +26,7 @@ class SlurmOption(NamedTuple):
         help: what the flag's help says.
         refusal: why ``--slurm`` does not take it: the plan decides it. Empty: it does.
         instead: what to give in its place.
-        in_help: ``sbatch --help`` lists it; some versions leave out some that they take.
+        in_help: ``sbatch --help`` lists it. It leaves out some options, and some where no task plugin is set up.
     """
 
     name: str
@@ -218,17 +218,17 @@ _DECIDED = (
 # All others go to sbatch as they are given.
 _VALUE = """
 bb bbf begin cluster-constraint container-type core-spec cores-per-socket cpu-freq deadline delay-boot distribution extra-node-info gid
-gpu-bind gpu-freq gres-flags hint input licenses mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile
-ntasks-per-core ntasks-per-socket power priority profile sockets-per-node switches thread-spec threads-per-core time-min tmp tres-bind uid
+gpu-bind gpu-freq gres-flags input licenses mail-type mail-user mcs-label mem-per-cpu mem-per-gpu mincpus nodefile ntasks-per-core ntasks-per-socket
+power priority profile sockets-per-node switches thread-spec threads-per-core time-min tmp tres-bind uid
 wckey
 """
 _MAYBE = "get-user-env nice oom-kill-step propagate resv-ports"
 _FLAG = """
 contiguous external hold ignore-pbs overcommit oversubscribe quiet reboot spread-job spread-segments use-min-nodes verbose
 """
-_UNLISTED_VALUE = (
-    "acctg-freq batch context extra mem-update prefer resources segment wait-all-nodes"
-)
+_UNLISTED_VALUE = """
+acctg-freq batch context extra hint mem-bind mem-update network prefer resources segment wait-all-nodes
+"""
 _UNLISTED_FLAG = "consolidate-segments stepmgr"
 _SHORT = {
     "begin": "b",

@@ -158,7 +158,12 @@ class Client:
             )
         words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
         raise SubmissionError(
-            "Slurm refused the job; nothing was submitted", place=str(script), details=words
+            "Slurm refused the job; nothing was submitted",
+            place=str(script),
+            details=words,
+            next_step=next(
+                (step for text, step in _REFUSALS.items() if text in result.stderr), None
+            ),
         )
 
     def marked(self, mark: str) -> tuple[int, ...]:
@@ -304,6 +309,16 @@ class Client:
             )
 
 
+# What Slurm's refusals are about (slurm_errno.c, getopt_long), and where the right value is listed.
+_REFUSALS = {
+    "Invalid license specification": "scontrol show licenses lists those of the cluster",
+    "Invalid account or account/partition": "sacctmgr show associations user=$USER lists your accounts",
+    "Invalid qos specification": "sacctmgr show associations user=$USER format=qos lists yours",
+    "Invalid feature specification": "scontrol show nodes lists the features of each node",
+    "Invalid generic resource (gres)": "sinfo --format='%P %G' lists the generic resources of each partition",
+    "Invalid wckey specification": "sacctmgr show wckey user=$USER lists yours",
+    "unrecognized option": "sbatch --help lists the options that this version takes",
+}
 _SILENT_STEP = (
     "ask again later; sinfo tells when Slurm answers. On a local cluster: toolkit cluster status"
 )

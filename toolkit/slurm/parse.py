@@ -10,7 +10,7 @@ from toolkit.model.slurm_options import Takes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
-_HELP_OPTION = re.compile(r"^ *(?:-\w, )?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
+_HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
 # moment after the controller's start.
 _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
@@ -107,10 +107,10 @@ def gpu_counts(gres: str) -> dict[str, int]:
 
 def sbatch_options(text: str) -> dict[str, Takes]:
     """Return what each long option takes from the text of ``sbatch --help``, those of plugins included."""
-    found: dict[str, Takes] = {}
+    options: dict[str, Takes] = {}
     for name, optional, value in _HELP_OPTION.findall(text):
-        found[name] = "maybe" if optional else "value" if value else "flag"
-    return found
+        options[name] = "maybe" if optional else "value" if value else "flag"
+    return options
 
 
 def mpi_types(text: str) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ def look(case: Case) -> list[Finding]:
     has, kind, source = _has(case)
     if has is None or asked <= has:
         return []
+    least = f"{case.job.gpu_type}:{has}" if case.job.gpu_type else has
     number = f"{counted(has, 'GPU')}{kind}"
     verb = "was" if asked == 1 else "were"
     cause = f"a node of partition {case.partition_name} has {number}, {asked} {verb} asked for"
-    step = _elsewhere(case, asked) or f"{case.job.gpu_option} {has}"
+    step = _elsewhere(case, asked) or f"{case.job.gpu_option} {least}"
     return [Finding(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 
