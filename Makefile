@@ -59,7 +59,7 @@ test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so
 
 test-jobs: setup ## every exercise and every way to run, on a local cluster of two nodes; renews what the README says they took
 	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
-	@$(TOOLKIT) bench coverage --write
+	@.venv/bin/python -m benchmarks.coverage --write
 
 fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
 	.venv/bin/python -m tests.fuzz $(or $(SECONDS),300)
@@ -73,11 +73,11 @@ lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
 	shellcheck -x $(SHELLS)
 
 bench-cli: setup ## how long commands take, beside their peers
-	@$(TOOLKIT) bench cli
+	@.venv/bin/python -m benchmarks.cli
 
 bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
 	@$(TOOLKIT) image build pytorch_cpu
-	@$(TOOLKIT) bench build
+	@.venv/bin/python -m benchmarks.build
 
 bench-allreduce: export TOOLKIT_CLUSTER := bench
 bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod and MPI; every sum checked
@@ -87,10 +87,10 @@ bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod
 
 bench-launch: setup ## from sbatch to the first all-reduce, beside scripts by hand; training beside a venv on the host
 	@$(TOOLKIT) image build pytorch_cpu
-	@$(TOOLKIT) bench launch --throughput
+	@.venv/bin/python -m benchmarks.launch --throughput
 
 bench-explain: setup ## how many failures are explained rightly
-	@$(TOOLKIT) bench explain
+	@.venv/bin/python -m benchmarks.explain
 
 bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
 	@.venv/bin/python -m benchmarks.logs

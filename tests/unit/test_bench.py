@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import cli, comparisons, measure, peers
+from benchmarks.cli import NAMES, command
+from benchmarks.measure import Comparison, Outcome, Side
 from toolkit import shell
-from toolkit.bench import comparisons, measure, peers, session
-from toolkit.bench.measure import Comparison, Outcome, Side
-from toolkit.cli.bench import command
-from toolkit.cli.bench.cli import NAMES
 from toolkit.errors import CommandFailedError
 from toolkit.images.sif import header as sif
 from toolkit.progress import Silent
@@ -102,7 +101,7 @@ def test_both_sides_have_byte_code_and_no_settings_of_the_shell() -> None:
         "TOOLKIT_NODES": "4",
         "TOOLKIT_IMAGES": "/images",
     }
-    assert session.environment(given, Path("/cache")) == {
+    assert measure.environment(given, Path("/cache")) == {
         "PATH": "/bin",
         "TOOLKIT_IMAGES": "/images",
         "PYTHONPYCACHEPREFIX": "/cache",
@@ -137,8 +136,8 @@ def outcomes(held: bool) -> list[Outcome]:
 def test_a_missed_bar_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, held: bool, code: int, verdict: str
 ) -> None:
-    monkeypatch.setattr(session, "run", lambda *_: outcomes(held))
-    result = CliRunner().invoke(command, ["cli"])
+    monkeypatch.setattr(cli, "run", lambda *_: outcomes(held))
+    result = CliRunner().invoke(command, [])
     assert result.exit_code == code
     row = result.output.splitlines()[1]
     assert row.split("  ")[0] == "plan"
@@ -147,7 +146,7 @@ def test_a_missed_bar_is_exit_code_1(
 
 
 def test_json_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "run", lambda *_: outcomes(True))
-    (row,) = json.loads(CliRunner().invoke(command, ["cli", "--json"]).output)
+    monkeypatch.setattr(cli, "run", lambda *_: outcomes(True))
+    (row,) = json.loads(CliRunner().invoke(command, ["--json"]).output)
     assert row["ratio"] == {"median": 0.5, "smallest": 0.5, "largest": 0.5}
     assert (row["held"], row["bar"], row["peer_name"]) == (True, 0.6, "peer 1.0")

@@ -10,10 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from toolkit.bench.coverage import Coverage, Guide, Measured, Measures, Row, judged, table
+from benchmarks import coverage as command
+from benchmarks.coverage import Coverage, Guide, Measured, Measures, Row, judged, read, table
 from toolkit.cli import main as cli
-from toolkit.cli.bench import coverage as command
-from toolkit.cli.bench.coverage import read
 from toolkit.model.base import from_json
 from toolkit.resources import shipped
 

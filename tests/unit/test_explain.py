@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.explain import Count, count
 from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
-from toolkit.bench.explain import Count, count
 from toolkit.cli.explain import lines_of
 from toolkit.explain import gather
 from toolkit.explain.gather import of_capture

@@ -13,10 +13,9 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.coverage import read, table
 from toolkit import errors
-from toolkit.bench.coverage import table
 from toolkit.cli import main as cli
-from toolkit.cli.bench.coverage import read
 from toolkit.errors import ToolkitError
 from toolkit.files import read_toml
 from toolkit.images.recipe import library

@@ -39,7 +39,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "site": ("toolkit.cli.site", "What is known of clusters: partitions, limits, rules."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
     "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
-    "bench": ("toolkit.cli.bench", "Measure, always against a named peer in the same run."),
+    "bench": ("toolkit.cli.bench", "Measure all-reduce, and compare trainings."),
 }
 
 
@@ -103,12 +103,12 @@ def usage_error(error: click.UsageError) -> UsageError:
     return UsageError(error.format_message().rstrip("."), next_step=help_line)
 
 
-def main() -> NoReturn:
-    """Run the command line; ends the process."""
+def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
+    """Run a command line, and end the process with its exit code."""
     from toolkit.cli import console
 
     try:
-        code = cli.main(prog_name="toolkit", standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.UsageError as error:
         wrong = usage_error(error)

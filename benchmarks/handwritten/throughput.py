@@ -34,6 +34,7 @@ images, labels = torch.randn(args.batch_size, 3, 32, 32), torch.randint(10, (arg
 
 
 def step() -> None:
+    """Train one batch."""
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(model(images), labels).backward()
     optimizer.step()

@@ -1,4 +1,4 @@
-"""What `toolkit bench cli` compares: for each of our commands, what people use for the same work today."""
+"""The comparisons of `python -m benchmarks.cli`: our commands and the programs that people use today."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import peers
+from benchmarks.cluster import JOB_NAME
+from benchmarks.measure import Comparison, Side
 from toolkit import __version__
-from toolkit.bench import peers
-from toolkit.bench.cluster import JOB_NAME
-from toolkit.bench.measure import Comparison, Side
 from toolkit.errors import ToolkitError
 from toolkit.quoting import shell_words
 
 RECIPE = "pytorch_cpu"
 _STAND_IN = "stand-in.sif"
 
-# What the recipe pytorch_cpu says, in hpccm's words: a Debian base, packages of apt, Open MPI,
-# packages of pip.
+# The recipe pytorch_cpu as hpccm's input: a Debian base, packages of apt, Open MPI, packages of
+# pip.
 _HPCCM_RECIPE = """
 Stage0 += baseimage(image='debian:bookworm')
 Stage0 += packages(ospackages=['ca-certificates', 'g++', 'make', 'cmake', 'openssh-client', 'python3-dev', 'python3-venv'])
@@ -42,7 +42,7 @@ _TRAIN = "import torch.distributed  # planned and submitted, never run\n"
 
 
 class Setting(NamedTuple):
-    """What the comparisons need to know of where they run."""
+    """The command, the cluster's prefix and the image that the comparisons use."""
 
     toolkit: tuple[str, ...]
     prefix: tuple[str, ...]
@@ -59,13 +59,16 @@ def prepare(directory: Path) -> None:
 
 
 def stand_in() -> bytes:
-    """The head of an empty SIF: enough for planning and submitting, since no job of the benchmark ever starts."""
+    """Return the header of an empty SIF.
+
+    It is enough for planning and submitting, since no job of the benchmark ever starts.
+    """
     head = b"#!/usr/bin/env run-singularity\n".ljust(32, b"\0") + b"SIF_MAGIC\0"
     return head.ljust(112, b"\0") + (128).to_bytes(8, "little") + bytes(8)
 
 
 def image(directory: Path) -> str:
-    """The built image where there is one, because that is what users plan with; else the stand-in."""
+    """Return the built image if there is one, because users plan with that; else the stand-in."""
     from toolkit.images.store.store import find
 
     try:
@@ -101,7 +104,7 @@ def _peer(
 
 
 def plan(setting: Setting) -> Comparison:
-    """A job of 2 nodes x 2 ranks becomes a script, which is shown."""
+    """Compare planning: a job of 2 nodes x 2 ranks becomes a script, which is shown."""
     shape = ("--nodes", "2", "--ntasks-per-node", "2")
     return Comparison(
         what="plan",
@@ -119,7 +122,7 @@ def plan(setting: Setting) -> Comparison:
 
 
 def render(setting: Setting) -> Comparison:
-    """A recipe becomes a definition file."""
+    """Compare rendering: a recipe becomes a definition file."""
     return Comparison(
         what="render",
         ours=_ours(setting, ("image", "render", RECIPE), on_cluster=False),
@@ -131,7 +134,7 @@ def render(setting: Setting) -> Comparison:
 
 
 def submit(setting: Setting) -> Comparison:
-    """A job goes into the queue."""
+    """Compare submitting: a job enters the queue."""
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--job-name", JOB_NAME)
     return Comparison(
         what="submit",

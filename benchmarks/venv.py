@@ -1,4 +1,4 @@
-"""A virtual environment on the host with the very packages of an image, for what is measured without a container. Made once."""
+"""A virtual environment on the host with the packages of an image, to measure without a container."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
-    """The directory of the environment.
+    """Return the directory of the environment; make it if needed.
 
     Raises:
-        NeedsInstallError: the image's Python is not on this machine, or nobody knows what the image holds.
+        NeedsInstallError: the image's Python is not on this machine, or the contents of the image are unknown.
         CommandFailedError: pip could not install it; its last lines are in the details.
     """
     if image.manifest is None or "torch" not in image.manifest.packages.pip:
         raise NeedsInstallError(
-            "nobody knows what this image holds, so that it cannot be installed beside it",
+            "the packages of this image are unknown, so they cannot be installed on the host",
             place=image.path,
         )
     held = image.manifest.packages
@@ -58,7 +58,7 @@ def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
 
 
 def _empty(directory: Path, minor: str) -> None:
-    """An environment of Python ``minor``, which the distribution's own is rather than one that was built elsewhere."""
+    """Create an environment of Python ``minor``, preferably of the distribution's own."""
     candidates = [
         path
         for path in (

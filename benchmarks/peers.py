@@ -17,7 +17,7 @@ PINS = {"torchx": "0.7.0", "hpccm": "26.5.0", "submitit": "1.5.4"}
 
 
 def cache_directory() -> Path:
-    """Where the benchmark keeps its files: below the user's cache directory."""
+    """Return the directory of the benchmark's files, below the user's cache directory."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "toolkit" / "bench"
 
@@ -28,7 +28,7 @@ def name(peer: str) -> str:
 
 
 def program(peer: str) -> str:
-    """A program of the peers' environment, such as ``torchx`` or ``python``."""
+    """Return a program of the peers' environment, such as ``torchx`` or ``python``."""
     return str(cache_directory() / "peers" / "bin" / peer)
 
 

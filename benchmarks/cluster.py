@@ -1,4 +1,4 @@
-"""The benchmark's own local cluster: brought up where it is not, kept busy while things are submitted to it, taken down again."""
+"""The benchmark's own local cluster: brought up if it is not, kept busy while jobs are submitted, taken down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB_NAME = "toolkit-bench"
 
 @contextmanager
 def running(progress: Progress, *, cwd: Path) -> Iterator[tuple[str, ...]]:
-    """The words before a command that bring it onto the cluster, which is up as long as this lasts."""
+    """Keep the cluster up in this context; yield the prefix that brings a command onto it."""
     started = False
     try:
         prefix = access(NAME, str(cwd)).prefix
@@ -38,7 +38,10 @@ def running(progress: Progress, *, cwd: Path) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def busy(prefix: Sequence[str]) -> Iterator[None]:
-    """All nodes are taken by a job that sleeps: what is submitted meanwhile waits, and takes no CPU from what is measured."""
+    """Fill all nodes with a job that sleeps.
+
+    Jobs submitted meanwhile wait, and take no CPU time from the measurement.
+    """
     nodes = set(shell.run([*prefix, "sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split())
     shell.run(
         [*prefix, "scancel", f"--name={JOB_NAME}"], check=False

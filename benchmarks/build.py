@@ -1,4 +1,4 @@
-"""How long it takes to build an image again after a change of its last step: ours, ``apptainer build``, and BuildKit, in turns.
+"""Measure a build after a change of the last step: ours, ``apptainer build`` and BuildKit, in turns.
 
 The base is the contents of an image that was built before, with copies of its large libraries until
 there are at least 2 GB. A copy has each byte replaced by another, so that it packs as well as the
@@ -26,9 +26,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
+
+from benchmarks import engine, measure, peers
+from benchmarks.measure import environment, ourselves
 from toolkit import shell
-from toolkit.bench import engine, measure, peers
-from toolkit.bench.session import environment, ourselves
+from toolkit.cli import console
+from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError, ImageMissingError
 from toolkit.images.build.apptainer.apptainer import COMPRESSION, program_version
 from toolkit.images.build.apptainer.compose import open_squashfs
@@ -47,7 +51,7 @@ _PYTHON = "/opt/venv/bin"
 
 @dataclass
 class Setting:
-    """Where it is measured.
+    """The directories and the engine of one measurement.
 
     Attributes:
         base: the directory with the contents of the base.
@@ -60,7 +64,7 @@ class Setting:
     changes: int = 0
 
     def changed(self, last: str) -> tuple[str, ...]:
-        """The steps, the last of which nobody has built before."""
+        """Return the steps with a last one that was never built before."""
         self.changes += 1
         return (
             "mkdir /opt/first",
@@ -98,7 +102,10 @@ def run(runs: int, progress: Progress) -> list[measure.Outcome]:
 
 
 def _large(cache: Path) -> Path:
-    """The first place with room for five times the base: the contents twice, and what is packed of them."""
+    """Return the first directory with room for five times the base.
+
+    It holds the contents twice, and the packed images of them.
+    """
     for directory in (cache, Path("/var/tmp")):
         if shutil.disk_usage(directory).free > 5 * SIZE:
             return directory
@@ -204,7 +211,7 @@ def _ours(setting: Setting, last: str) -> float:
 
 
 def _flat(setting: Setting, last: str) -> float:
-    """The definition that our recipe is, given to Apptainer itself, which packs as we do."""
+    """Build the definition of our recipe with Apptainer itself, which packs as we do."""
     chosen = build_command()
     definition = setting.place / "flat.def"
     definition.write_text(library.rendered(library.load(str(_recipe(setting, last)))))
@@ -282,7 +289,11 @@ def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
 
 
 def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
-    """``true`` shows the start alone; ``import torch`` is what a training does first, and reads 500 MB of the image."""
+    """Compare the start of both images.
+
+    ``true`` shows the start alone; ``import torch`` is the first step of a training, and reads 500 MB
+    of the image.
+    """
     program = build_command().program
     commands: dict[str, Sequence[str]] = {
         "true": ("true",),
@@ -311,3 +322,41 @@ def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
             env=setting.env,
         )
         progress.end()
+
+
+@click.command("build")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each side, in turns.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(context: click.Context, runs: int, as_json: bool) -> None:
+    """Change the last step of an image with a base of 2 GB, and build it again: ours, `apptainer build`, BuildKit.
+
+    \b
+      install  the last step installs pandas by pip, from wheels in the base
+      line     the last step is one line of shell: what each side costs by itself
+      start    `apptainer exec` of what came out, beside the flat image
+
+    Needs the image pytorch_cpu, 12 GB of disk, and Docker: the engine of DOCKER_HOST, or root starts one.
+    The exit code is 1 if a bar is missed.
+    """
+    from benchmarks.cli import show
+
+    with console.Steps() as steps:
+        outcomes = run(runs, steps)
+    if as_json:
+        import msgspec
+
+        console.out_json(msgspec.to_builtins(outcomes))
+    else:
+        show(outcomes)
+    context.exit(0 if all(outcome.held for outcome in outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main(command, "python -m benchmarks.build")

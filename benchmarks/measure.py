@@ -1,8 +1,13 @@
-"""Measuring two commands side by side, and judging their ratio. Pure but for ``seconds``, which runs and times a command."""
+"""Measuring two commands side by side, and judging their ratio.
+
+Only ``seconds`` runs a command; the rest is pure.
+"""
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +33,7 @@ class Side(Model, frozen=True, kw_only=True):
 
 
 class Comparison(Model, frozen=True, kw_only=True):
-    """What is compared, and how much of the peer's time we may take at most."""
+    """Two commands to compare, and the largest share of the peer's time that we may take."""
 
     what: str
     ours: Side
@@ -61,6 +66,7 @@ class Outcome(Model, frozen=True, kw_only=True):
 
 
 def times(values: Sequence[float]) -> Times:
+    """Return the median, the smallest and the largest of some values."""
     return Times(median=statistics.median(values), smallest=min(values), largest=max(values))
 
 
@@ -86,7 +92,7 @@ def alternate(
 
 
 def judge(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Outcome:
-    """The outcome of the measured pairs: the median ratio decides."""
+    """Return the outcome of the measured pairs: the median ratio decides."""
     ratio = times([ours / peer for ours, peer in pairs])
     return Outcome(
         what=comparison.what,
@@ -104,7 +110,7 @@ def judge(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Outco
 
 
 def of_medians(outcome: Outcome) -> Outcome:
-    """The same, judged by the ratio of both medians; smallest and largest stay those of the pairs.
+    """Judge an outcome by the ratio of both medians; smallest and largest stay those of the pairs.
 
     For what starts on machines that are busy by themselves: one pair in which the other side waited
     for something says little.
@@ -125,3 +131,27 @@ def measure(comparison: Comparison, *, runs: int, cwd: Path, env: Mapping[str, s
         runs=runs,
     )
     return judge(comparison, pairs)
+
+
+def ourselves() -> tuple[str, ...]:
+    """Return the command as users call it: the one that belongs to this Python."""
+    beside = Path(sys.executable).with_name("toolkit")
+    found = str(beside) if beside.is_file() else shutil.which("toolkit")
+    return (found,) if found else (sys.executable, "-m", "toolkit")
+
+
+def environment(given: Mapping[str, str], byte_code: Path) -> dict[str, str]:
+    """Return the environment of both sides: no settings of Python, and a byte-code cache.
+
+    The warm-up fills the cache.
+
+    Without it an editable checkout, or a shell with PYTHONDONTWRITEBYTECODE, would compile our code
+    in every run and the peer's in none.
+    """
+    kept = {
+        name: value for name, value in given.items() if not name.startswith(("PYTHON", "TOOLKIT_"))
+    }
+    images = {
+        name: given[name] for name in ("TOOLKIT_IMAGES", "TOOLKIT_CLUSTER_DIR") if name in given
+    }
+    return {**kept, **images, "PYTHONPYCACHEPREFIX": str(byte_code)}

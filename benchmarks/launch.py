@@ -1,9 +1,8 @@
-"""From ``sbatch`` to the first all-reduce that is done: a script that `toolkit run` wrote, beside one that people write by hand.
+"""Measure the time from ``sbatch`` to the first all-reduce: a script of `toolkit run` and one written by hand.
 
 Both start the same ranks of the same script in the same image on the same nodes, in turns, one job
 at a time. What is timed begins before sbatch is called and ends when the first rank has the sum, by
-the node's clock; nodes and login node need the same time. Planning is not in it: `toolkit bench
-cli` measures that. ``throughput`` compares what the ranks then do, in the container and without
+the node's clock; nodes and login node need the same time. Planning is not in it: `python -m benchmarks.cli` measures that. ``throughput`` compares what the ranks then do, in the container and without
 one.
 """
 
@@ -20,9 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
+
+from benchmarks import cluster, measure, peers, venv
+from benchmarks.measure import environment, ourselves
 from toolkit import __version__, shell
-from toolkit.bench import cluster, measure, peers, venv
-from toolkit.bench.session import environment, ourselves
+from toolkit.cli import console
+from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError
 from toolkit.images.store import store
 from toolkit.progress import Progress
@@ -88,7 +91,7 @@ def run(
 
 
 def _side(setting: Setting, name: str, words: tuple[str, ...], script: str, result: str) -> Path:
-    """The script that `toolkit run` writes for one side; its directory is there, as a run's would be."""
+    """Write the script of `toolkit run` for one side, and the directory that a run would have."""
     directory = setting.place / "runs" / f"{name}-0001"
     argv = [
         *ourselves(),
@@ -246,3 +249,104 @@ def _log(setting: Setting, job: str) -> Iterator[str]:
         *setting.place.glob(f"runs/*/logs/{job}*.log"),
     ):
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
+
+
+@click.command("launch")
+@click.option(
+    "--image",
+    metavar="NAME|PATH",
+    default="pytorch_cpu",
+    show_default=True,
+    help="The image of both sides.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(LAUNCHERS),
+    multiple=True,
+    help="Only this one; may be given again.",
+)
+@click.option(
+    "--throughput",
+    is_flag=True,
+    help="Also training by 2 ranks, in the container and in a venv with the same packages (700 MB, once).",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="Jobs of each side, in turns.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    image: str, launcher: tuple[str, ...], throughput: bool, runs: int, as_json: bool
+) -> int:
+    """Time from `sbatch` to the first all-reduce that is done, 2 nodes x 1 rank: our script and one written by hand, in the same image.
+
+    \b
+      srun      ours by --launcher srun      and  srun apptainer exec ... python3
+      torchrun  ours by --launcher torchrun  and  srun apptainer exec ... torchrun
+
+    \b
+    Examples:
+      python -m benchmarks.launch
+      python -m benchmarks.launch --launcher srun --runs 15 --json
+      python -m benchmarks.launch --throughput
+
+    The scripts by hand are in benchmarks/handwritten. A local cluster is brought up and taken down again.
+    The exit code is 1 if a bar is missed.
+    """
+    with console.Steps() as steps:
+        outcomes = run(image, launcher or LAUNCHERS, runs, steps, throughput=throughput)
+    if as_json:
+        import msgspec
+
+        console.out_json(msgspec.to_builtins(outcomes))
+    else:
+        show(outcomes)
+    return 0 if all(outcome.held for outcome in outcomes) else 1
+
+
+def show(outcomes: list[measure.Outcome]) -> None:
+    """Print a line for each comparison.
+
+    Launches are shown in seconds, trainings in samples per second, both with the ratio that has a bar.
+    """
+    console.out(
+        console.table(
+            ("what", "ours", "peer", "ratio (pairs)", "bar", ""),
+            [_row(outcome) for outcome in outcomes],
+        )
+    )
+    runs = outcomes[0].runs
+    console.out(
+        f"Medians (smallest-largest) of {runs} jobs of each side, in turns after a warm-up; the ratio is that of the medians."
+    )
+
+
+def _row(outcome: measure.Outcome) -> tuple[str, ...]:
+    trained = outcome.what == "training"
+    shown = _samples if trained else _seconds
+    ratio, bar = outcome.ratio, outcome.bar
+    return (
+        outcome.what,
+        f"{outcome.ours_name}: {shown(outcome.ours)}" if trained else shown(outcome.ours),
+        f"{outcome.peer_name}: {shown(outcome.peer)}",
+        f"{1 / ratio.median:.3f} ({1 / ratio.largest:.3f}-{1 / ratio.smallest:.3f})"
+        if trained
+        else f"{ratio.median:.3f} ({ratio.smallest:.3f}-{ratio.largest:.3f})",
+        f"at least {1 / bar:.2f}" if trained else f"at most {bar:.2f}",
+        "held" if outcome.held else "missed",
+    )
+
+
+def _seconds(times: measure.Times) -> str:
+    return f"{times.median:.2f} s ({times.smallest:.2f}-{times.largest:.2f})"
+
+
+def _samples(times: measure.Times) -> str:
+    return f"{1 / times.median:.1f} samples/s ({1 / times.largest:.1f}-{1 / times.smallest:.1f})"
+
+
+if __name__ == "__main__":
+    main(command, "python -m benchmarks.launch")

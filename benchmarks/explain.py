@@ -7,6 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
+from toolkit.cli import console
+from toolkit.cli.main import main
 from toolkit.errors import ConfigError
 from toolkit.explain.gather import of_capture, of_file
 from toolkit.explain.matcher import explain, pasted
@@ -37,7 +41,7 @@ class Count(Model, frozen=True, kw_only=True):
 
     @property
     def held(self) -> bool:
-        """Whether the bar of the set is held."""
+        """Return whether the bar of the set is held."""
         total = self.right + len(self.wrong)
         return total > 0 and self.right >= BARS[self.kind] * total and not self.certain
 
@@ -67,9 +71,9 @@ def count(directory: Path) -> tuple[Count, ...]:
     """
     if not directory.is_dir():
         raise ConfigError(
-            "the captured logs are not here",
+            "the captured logs are missing",
             place=str(directory),
-            next_step="run it in a checkout, or name their directory",
+            next_step="run it in a checkout, or give --logs DIRECTORY",
         )
     known = rules()
     return (
@@ -121,3 +125,47 @@ def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Coun
         certain += found.match is not None and found.match.sure == "certain"
         wrong.append(f"{log.name}: {found.match.rule if found.match else 'nothing'}")
     return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)
+
+
+_LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
+
+
+@click.command("explain")
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_LOGS,
+    help="Directory of captured logs; default: the checkout's.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(context: click.Context, logs: Path, as_json: bool) -> None:
+    """Count how many failures are named rightly, and how many healthy logs are left alone; end with 1 if a bar is missed.
+
+    Three sets, each with its bar: known (rules were made from these logs: all), later (captured
+    afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy (of runs that
+    succeeded, many with frightening words: all).
+    """
+    found = count(logs)
+    if as_json:
+        import msgspec
+
+        console.out_json(msgspec.to_builtins(found))
+    else:
+        rows = [
+            (
+                one.kind,
+                one.right,
+                one.right + len(one.wrong),
+                one.certain,
+                "held" if one.held else "MISSED",
+                "; ".join(one.wrong),
+            )
+            for one in found
+        ]
+        console.out(console.table(("LOGS", "RIGHT", "OF", "WRONGLY CERTAIN", "BAR", "WRONG"), rows))
+    context.exit(0 if all(one.held for one in found) else 1)
+
+
+if __name__ == "__main__":
+    main(command, "python -m benchmarks.explain")

@@ -36,7 +36,7 @@ class Engine:
 
 @contextmanager
 def running(directory: Path) -> Iterator[Engine]:
-    """An engine, as long as this lasts.
+    """Provide an engine in this context.
 
     Args:
         directory: for the files of one that has to be started; a short path, for its socket.
