@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -64,10 +64,11 @@ test-jobs: setup ## every exercise and every way to run, on a local cluster of t
 fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
 	.venv/bin/python -m tests.fuzz $(or $(SECONDS),300)
 
-lint: .venv/.ready-dev ## ruff, mypy, rendered definitions, shellcheck
+lint: .venv/.ready-dev ## ruff, mypy, layers, rendered definitions, shellcheck
 	.venv/bin/ruff check -q .
 	.venv/bin/ruff format -q --check .
 	.venv/bin/mypy --no-error-summary
+	.venv/bin/lint-imports --no-logo
 	$(TOOLKIT) image render --all --check
 	@command -v shellcheck >/dev/null || { echo 'shellcheck is missing: $(TOOLKIT) setup --with tests'; exit 72; }
 	shellcheck -x $(SHELLS)
@@ -105,6 +106,12 @@ bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another 
 test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, and into builds; write docs/faults.md (about 20 minutes)
 	@$(TOOLKIT) setup --with tests --with accounting
 	WRITE_FAULTS=1 $(PYTEST) -v tests/faults
+
+house: .venv/.ready-dev ## sizes, function lengths, imports that run upward, words left: per room
+	@.venv/bin/python -m benchmarks.house
+
+layers: .venv/.ready-dev ## draw the layers into ARCHITECTURE.md from the import graph
+	@.venv/bin/python -m benchmarks.layers
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 30 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

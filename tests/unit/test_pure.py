@@ -1,0 +1,164 @@
+"""Pure rooms compute: they read no environment, no clock and no files, and start nothing.
+
+What a pure function needs is an argument, so that it can be tested with values alone. Facts of the
+machine are gathered by the rooms at the edge (shell, files, slurm, planning/gather.py, ...).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Rooms and modules below toolkit/ that are pure, and the modules of these rooms that are not.
+PURE = (
+    "model/",
+    "launchers/",
+    "explain/",
+    "lint/",
+    "preflight/",
+    "images/recipe/",
+    "images/sif/",
+    "planning/plan.py",
+    "planning/arrays.py",
+    "planning/requeue.py",
+    "planning/settings.py",
+    "scripts/render.py",
+    "slurm/parse.py",
+    "slurm/hostlist.py",
+    "slurm/queue.py",
+    "localcluster/config.py",
+    "localcluster/plan.py",
+    "localcluster/shape.py",
+    "hostsetup/decide.py",
+    "errors.py",
+    "meanings.py",
+    "progress.py",
+    "quoting.py",
+    "redaction.py",
+    "terminal_text.py",
+    "trust.py",
+    "units.py",
+    "versions.py",
+)
+EDGES = (
+    "launchers/mpirun.py",
+    "explain/gather.py",
+    "explain/rulebook.py",
+    "images/recipe/catalogue.py",
+    "images/recipe/importers/",
+    "images/recipe/importing.py",
+    "images/recipe/library.py",
+    "images/sif/file.py",
+    "lint/reading.py",
+    "lint/saving.py",
+    "preflight/host_facts.py",
+)
+
+# Modules whose import alone means that something outside is read, started or waited for.
+MODULES = {
+    "fcntl",
+    "glob",
+    "http",
+    "multiprocessing",
+    "os",
+    "pwd",
+    "random",
+    "requests",
+    "secrets",
+    "select",
+    "shutil",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "toolkit.files",
+    "toolkit.shell",
+    "urllib.request",
+}
+FUNCTIONS = {"open", "input", "print", "Path.cwd", "Path.home"}
+# Methods of a path, or of a class of dates, that look at the machine.
+METHODS = {
+    "absolute",
+    "chmod",
+    "exists",
+    "expanduser",
+    "is_dir",
+    "is_file",
+    "is_symlink",
+    "iterdir",
+    "lstat",
+    "mkdir",
+    "now",
+    "open",
+    "read_bytes",
+    "read_text",
+    "rename",
+    "resolve",
+    "rglob",
+    "stat",
+    "today",
+    "touch",
+    "unlink",
+    "utcnow",
+    "write_bytes",
+    "write_text",
+}
+
+
+def impurities(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each access to the machine in the source of a module."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            yield from ((node.lineno, name) for name in sorted(names & MODULES))
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in FUNCTIONS or (
+                isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
+            ):
+                yield node.lineno, called
+
+
+def modules() -> list[str]:
+    """Return the paths below toolkit/ of the modules that must be pure."""
+    paths = [str(file.relative_to(ROOT / "toolkit")) for file in (ROOT / "toolkit").rglob("*.py")]
+    return sorted(path for path in paths if path.startswith(PURE) and not path.startswith(EDGES))
+
+
+@pytest.mark.parametrize("path", modules())
+def test_a_pure_module_does_not_touch_the_machine(path: str) -> None:
+    assert not list(impurities((ROOT / "toolkit" / path).read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\n",
+        "from os import environ\n",
+        "import subprocess\n",
+        "from toolkit import shell\n",
+        "from toolkit.files import read_json\n",
+        "import time\n",
+        "text = open('x').read()\n",
+        "text = path.read_text()\n",
+        "day = datetime.now()\n",
+    ],
+)
+def test_an_access_to_the_machine_is_found(source: str) -> None:
+    assert list(impurities(source))
+
+
+@pytest.mark.parametrize(
+    "source", ["import re\n", "from toolkit.model.job import Job\n", "x = path.parent / 'a'\n"]
+)
+def test_computing_is_no_finding(source: str) -> None:
+    assert not list(impurities(source))
