@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import runtimes, scripts
@@ -29,7 +30,6 @@ from toolkit.resources import package_directory
 from toolkit.runtimes import pyxis
 from toolkit.runtimes.discover import environments
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 VENV = Environment(
     name="the virtual environment v",
     kind="venv",
@@ -112,12 +112,7 @@ def cases() -> dict[str, Inputs]:
 
 @pytest.mark.parametrize("name", cases())
 def test_script_is_the_golden_one(name: str) -> None:
-    """To renew the files after a change that is meant: UPDATE_GOLDEN=1 pytest tests/unit/test_runtimes.py, and read the diff."""
-    text = scripts.script(plan(cases()[name]))
-    path = GOLDEN / f"{name}.sbatch"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert_golden(name, scripts.script(plan(cases()[name])))
 
 
 def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, inputs
 from toolkit import scripts
@@ -40,7 +40,6 @@ HOLDS_ALL = replace(
     MANIFEST,
     frameworks={"torch": "2.13.0", "horovod": "0.28.1", "tensorflow": "2.21.0", "ray": "2.60.0"},
 )
-GOLDEN = Path(__file__).parent.parent / "golden" / "scripts"
 
 
 def cases() -> dict[str, Inputs]:
@@ -150,12 +149,7 @@ def cases() -> dict[str, Inputs]:
 
 @pytest.mark.parametrize("name", cases())
 def test_script_is_the_golden_one(name: str) -> None:
-    """To renew the files after a change that is meant: UPDATE_GOLDEN=1 pytest tests/unit/test_scripts.py, and read the diff."""
-    text = scripts.script(plan(cases()[name]))
-    path = GOLDEN / f"{name}.sbatch"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert_golden(name, scripts.script(plan(cases()[name])))
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
