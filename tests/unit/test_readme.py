@@ -1,4 +1,4 @@
-"""The README's tables, its script and its commands are those of the code.
+"""The tables, the script and the commands of README and docs/ are those of the code.
 
 To renew the tables and the script: UPDATE_GOLDEN=1 pytest tests/unit/test_readme.py.
 """
@@ -26,6 +26,15 @@ from toolkit.resources import shipped
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [
+    README,
+    *(
+        ROOT / name
+        for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md")
+    ),
+]
+PAGES += sorted(DOCS.rglob("*.md"))
 
 
 def codes() -> str:
@@ -53,7 +62,7 @@ def starters() -> str:
 def exercises() -> str:
     found = sorted((shipped("jobs")).glob("*/job.toml"))
     return "".join(
-        f"| [`jobs/{path.parent.name}`](jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n"
+        f"| [`jobs/{path.parent.name}`](../jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n"
         for path in found
     )
 
@@ -67,26 +76,28 @@ def guides() -> str:
 
 
 def script() -> str:
-    return (README.parent / "tests/golden/scripts/horovod.sbatch").read_text()
+    return (ROOT / "tests/golden/scripts/horovod.sbatch").read_text()
 
 
 @pytest.mark.parametrize(
-    ("before", "content"),
+    ("page", "before", "content"),
     [
-        ("| Exit code | Means |\n|---|---|\n", codes()),
-        ("| Verb | Does |\n|---|---|\n", verbs()),
-        ("| Launcher | Starts |\n|---|---|\n", starters()),
-        ("| Recipe | Contains |\n|---|---|\n", recipes()),
-        ("| Exercise | Shows |\n|---|---|\n", exercises()),
+        ("reference", "| Exit code | Means |\n|---|---|\n", codes()),
+        ("reference", "| Verb | Does |\n|---|---|\n", verbs()),
+        ("running", "| Launcher | Starts |\n|---|---|\n", starters()),
+        ("images", "| Recipe | Contains |\n|---|---|\n", recipes()),
+        ("workshops", "| Exercise | Shows |\n|---|---|\n", exercises()),
         (
+            "guides",
             "| Here | A step of the guides | By hand | Took | Said |\n|---|---|---|---|---|\n",
             guides(),
         ),
-        ("```bash\n", script()),
+        ("script", "```bash\n", script()),
     ],
 )
-def test_what_is_generated_is_up_to_date(before: str, content: str) -> None:
-    text = README.read_text()
+def test_what_is_generated_is_up_to_date(page: str, before: str, content: str) -> None:
+    path = DOCS / f"{page}.md"
+    text = path.read_text(encoding="utf-8")
     start = text.index(before) + len(before)
     if os.environ.get("UPDATE_GOLDEN"):
         rows = re.match(r"(\| (`|\d|\[`).*\n)*", text[start:])
@@ -96,17 +107,21 @@ def test_what_is_generated_is_up_to_date(before: str, content: str) -> None:
             else start + (rows.end() if rows else 0)
         )
         text = text[:start] + content + text[end:]
-        README.write_text(text)
+        path.write_text(text, encoding="utf-8")
     assert text[start:].startswith(content)
 
 
 def commands() -> list[str]:
-    lines = re.findall(r"^    ((?:\.venv/bin/)?toolkit [^#\n]*)", README.read_text(), re.MULTILINE)
-    return [*lines, *re.findall(r"`(toolkit [^`]*)`", README.read_text())]
+    """Return the commands that README and docs/ show, as a block or in code."""
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.glob("*.md"))]
+    )
+    lines = re.findall(r"^    (?:\$ )?(toolkit [^#\n]*)", text, re.MULTILINE)
+    return sorted({*lines, *re.findall(r"`(toolkit [^`]*)`", text)})
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_readme_is_one(line: str) -> None:
+def test_every_command_of_the_pages_is_one(line: str) -> None:
     """Its verb and its options exist; what they do is tested elsewhere."""
     words = [word for word in shlex.split(line)[1:] if word != "..."]
     command = (
@@ -146,3 +161,27 @@ def test_the_tests_that_the_security_policy_names_are_there() -> None:
         assert file in files
         assert not test or f"def {test}(" in files[file].read_text(), test
     assert len(text.splitlines()) < 150
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_link_into_the_repository_resolves(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert file.is_relative_to(ROOT), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
