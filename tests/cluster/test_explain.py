@@ -9,12 +9,10 @@ import json
 import os
 import subprocess
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests import explain_evidence
 from toolkit.explain.gather import of_run
@@ -187,17 +185,15 @@ def provoked(
     return done
 
 
-def _cases() -> Iterator[ParameterSet]:
-    """Yield all failures; of those that import torch `make test` provokes one.
-
-    The logs of all are replayed by tests/unit/test_explain.py.
-    """
-    for name, failure in FAILURES.items():
-        is_long = GROUP in failure.script and failure.launcher != "torchrun"
-        yield pytest.param(name, marks=[pytest.mark.long] if is_long else [])
+# Of those that import torch, which takes ten seconds more, `make test` provokes one. The logs of
+# all are replayed by tests/unit/test_explain.py.
+_LONG = {name for name, one in FAILURES.items() if GROUP in one.script and one.launcher == "srun"}
+_CASES = [
+    pytest.param(name, marks=[pytest.mark.long] if name in _LONG else ()) for name in FAILURES
+]
 
 
-@pytest.mark.parametrize("name", _cases())
+@pytest.mark.parametrize("name", _CASES)
 def test_a_provoked_failure_is_named(
     name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

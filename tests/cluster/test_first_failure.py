@@ -26,7 +26,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.launcher}-{case.kind}" for case in CASES])
+# Spawn and Gloo fail as torchrun and Horovod do.
+_LONG = {"spawn": [pytest.mark.long], "horovod-gloo": [pytest.mark.long]}
+_CASES = [
+    pytest.param(case, id=f"{case.launcher}-{case.kind}", marks=_LONG.get(case.launcher, ()))
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", _CASES)
 def test_the_rank_that_failed_first_is_named_with_its_own_words(
     case: Case, pytorch_image: Path, toolkit: Any, shared_dir: Path
 ) -> None:
