@@ -78,6 +78,8 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/cli/run*.py",
     #
+    "toolkit/records/",
+    #
     "toolkit/runs/",
     #
     "toolkit/explain/",

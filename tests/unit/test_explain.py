@@ -17,8 +17,8 @@ from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.explain.rulebook import rules
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import plan
+from toolkit.records.store import Paths
 from toolkit.redaction import is_secret_name, redacted
-from toolkit.runs.store import Paths
 
 RULES = rules()
 EXAMPLES = [

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.samples import inputs
 from toolkit.model.run import JobState
 from toolkit.planning.plan import plan
-from toolkit.runs import excerpt, logs, store
+from toolkit.records import store
+from toolkit.runs import excerpt, logs
 from toolkit.runs.lines import LONGEST, Splitter, ends, find, split
 from toolkit.runs.outcome import outcome
 

@@ -15,8 +15,8 @@ from toolkit.model.base import to_json
 from toolkit.model.run import Attempt, JobState, Submission
 from toolkit.model.site import Access
 from toolkit.planning.plan import plan
+from toolkit.records.store import Paths
 from toolkit.runs import once, status
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
 from toolkit.slurm.queue import Snapshot

@@ -12,7 +12,8 @@ from toolkit.errors import JobLostError, UnknownRunError
 from toolkit.launchers import get
 from toolkit.model.run import JobState
 from toolkit.planning.plan import plan
-from toolkit.runs import logs, store
+from toolkit.records import store
+from toolkit.runs import logs
 from toolkit.runs.outcome import outcome, results
 from toolkit.slurm import parse
 

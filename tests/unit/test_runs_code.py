@@ -14,7 +14,7 @@ from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.planning.plan import plan
 from toolkit.planning.script_source import script_file
-from toolkit.runs import code, store
+from toolkit.records import code, store
 
 KEY = "hf_" + "a1" * 12
 

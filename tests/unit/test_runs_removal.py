@@ -24,7 +24,8 @@ from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.planning.plan import plan
-from toolkit.runs import once, removal, status, store
+from toolkit.records import store
+from toolkit.runs import once, removal, status
 from toolkit.slurm.queue import Snapshot
 
 WHEN = "2026-11-22T00:00:00+00:00"

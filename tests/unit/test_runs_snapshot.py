@@ -22,7 +22,8 @@ from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import Target, resolve
-from toolkit.runs import snapshot, store, submit
+from toolkit.records import snapshot, store
+from toolkit.runs import submit
 
 
 @pytest.fixture
@@ -96,15 +97,15 @@ def test_what_python_compiles_is_neither_copied_nor_compared(tree: Path) -> None
 
 
 def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
-    decided = plan(snapshot.frozen(job_of(tree)))
+    decided = plan(submit.frozen(job_of(tree)))
     code = f"{tree}/runs/train-0001/code"
     assert decided.directory == code
     assert "src/train.py" in decided.launch.program
     assert [bind.source for bind in decided.container.binds] == [str(tree)]
-    below = plan(snapshot.frozen(job_of(tree, cwd="src")))
+    below = plan(submit.frozen(job_of(tree, cwd="src")))
     assert (below.directory, "train.py" in below.launch.program) == (f"{code}/src", True)
     outside = job_of(tree)._replace(directory="/home/me", script=str(tree / "src/train.py"))
-    moved = plan(snapshot.frozen(outside))
+    moved = plan(submit.frozen(outside))
     assert (moved.directory, f"{code}/src/train.py" in moved.launch.program) == ("/home/me", True)
 
 

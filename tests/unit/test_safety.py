@@ -26,7 +26,7 @@ from toolkit.planning.plan import plan
 from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
-from toolkit.runs import hidden, store
+from toolkit.records import secrets, store
 from toolkit.runs.logs import Tail
 from toolkit.runs.submit import write
 
@@ -87,7 +87,7 @@ def test_any_word_reaches_the_rank_byte_for_byte(
             text = scripts.script(decided)
         run = work / "runs/x-0001"
         run.mkdir(parents=True)
-        hidden.write(
+        secrets.write(
             run, decided.container.prefix, {one: variables[one] for one in decided.secrets}
         )
         arguments, inside = captured(decided, Path(place))
@@ -218,9 +218,9 @@ def test_directories_that_we_make_are_not_writable_for_everybody(tmp_path: Path)
 def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "secrets").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="exists"):
-        hidden.write(tmp_path, "X_", {"A": "b"})
+        secrets.write(tmp_path, "X_", {"A": "b"})
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_somebody_elses_secrets_are_none_of_ours(tmp_path: Path) -> None:
-    assert hidden.read(tmp_path) == {}
+    assert secrets.read(tmp_path) == {}

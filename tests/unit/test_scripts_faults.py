@@ -18,11 +18,10 @@ import pytest
 from tests.unit.samples import inputs
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
-from toolkit.planning import requeue
 from toolkit.planning.plan import plan
-from toolkit.runs import once
+from toolkit.records.store import Paths
+from toolkit.runs import attempts, once
 from toolkit.runs.logs import Line
-from toolkit.runs.store import Paths
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second
 # one beside it signals the first.
@@ -177,8 +176,8 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-    found = requeue.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
-    assert "must end with another exit code" in (requeue.warning(found) or "")
+    found = attempts.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    assert "must end with another exit code" in (attempts.warning(found) or "")
 
 
 @pytest.mark.parametrize("code", [0, 75])
@@ -189,9 +188,9 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     ended, printed = job.end()
     assert ended == code
     assert "toolkit: warning" not in printed
-    found = requeue.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    found = attempts.stints(Line(text=text, host="", rank=None) for text in printed.splitlines())
     assert [stint.how for stint in found] == [f"exit code {code}"]
-    assert requeue.warning(found) is None
+    assert attempts.warning(found) is None
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])

@@ -23,7 +23,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import plan
-from toolkit.runs import store
+from toolkit.records import store
 from toolkit.terminal_text import json_safe, one_line, visible
 
 HOSTILE = {

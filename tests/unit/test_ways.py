@@ -20,7 +20,8 @@ from toolkit.model.source import Option, Source
 from toolkit.planning import arrays as sweep
 from toolkit.planning import requeue
 from toolkit.planning.plan import plan
-from toolkit.runs import after, excerpt, interactive, logs, points, processes, store
+from toolkit.records import store
+from toolkit.runs import attempts, dependencies, excerpt, interactive, logs, points, processes
 from toolkit.runs.outcome import outcome
 
 BATCH = """\
@@ -100,12 +101,12 @@ def test_what_could_not_go_back_is_refused(job: dict[str, Any], words: str) -> N
 
 
 def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
-    found = requeue.stints(lines_of(BATCH, "7.log"))
+    found = attempts.stints(lines_of(BATCH, "7.log"))
     assert [
         (stint.number, stint.nodes, stint.ended - stint.began if stint.ended else 0)
         for stint in found
     ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
-    assert [line.split("  ", 2)[2] for line in requeue.told(found)] == [
+    assert [line.split("  ", 2)[2] for line in attempts.describe(found)] == [
         "1:40  told to stop by USR1, goes back into the queue",
         "stopped by Slurm, which queued it again",
         "0:20  exit code 3",
@@ -146,13 +147,13 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
 
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
     forged = lines_of(BATCH, "7-0-nid001.log")
-    assert requeue.stints(forged) == ()
-    assert not any(requeue.begins(line) for line in forged)
-    found = requeue.stints(
+    assert attempts.stints(forged) == ()
+    assert not any(attempts.begins(line) for line in forged)
+    found = attempts.stints(
         [*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")]
     )
     assert [(stint.element, stint.number) for stint in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
-    assert requeue.told(found)[0].startswith("0.1  nid[001-002]")
+    assert attempts.describe(found)[0].startswith("0.1  nid[001-002]")
 
 
 def test_without_it_nothing_changes() -> None:
@@ -319,8 +320,8 @@ def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
     ("text", "well", "words"),
     [
         ("train-0001", False, "would never start"),
-        ("afternotok:train-0001", True, "ended well"),
-        ("a:b", True, "no run"),
+        ("afternotok:train-0001", True, "succeeded"),
+        ("a:b", True, "does not name a run"),
         ("x", True, "no run"),
     ],
 )
@@ -328,7 +329,7 @@ def test_what_a_job_can_never_run_after_is_refused(
     text: str, well: bool, words: str, tmp_path: Path
 ) -> None:
     ended_run(tmp_path, well=well)
-    found, findings = after.dependencies([text], tmp_path, None)
+    found, findings = dependencies.dependencies([text], tmp_path, None)
     assert found == ()
     assert words in findings[0].cause
     assert findings[0].place == "--after"
@@ -342,7 +343,7 @@ def test_what_has_ended_is_waited_for_no_more(
     text: str, word: tuple[str, ...], tmp_path: Path
 ) -> None:
     ended_run(tmp_path, well=False)
-    assert after.dependencies([text, text], tmp_path, None) == (word, [])
+    assert dependencies.dependencies([text, text], tmp_path, None) == (word, [])
 
 
 def ended_run(runs: Path, *, well: bool) -> None:

@@ -91,7 +91,7 @@ def _submit(
     here, wait = Path.cwd(), asked(_LOG.warning)
     layer = _layer(function, options, here)
     prepared = patiently(lambda: prepare(TARGET, layer, here), wait)
-    inputs = _with_folder(prepared.inputs, here)
+    inputs = runs.with_dependencies(_with_folder(prepared.inputs, here))
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])
     paths, decided = runs.write(inputs)

@@ -11,7 +11,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.submitit import FOLDER, SIGNAL
-from toolkit.runs import store
+from toolkit.records import store
 from toolkit.slurm.client import Client
 
 _MISSES = 3  # looks in a row that do not find a job, until it counts as lost

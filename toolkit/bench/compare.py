@@ -23,7 +23,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
-from toolkit.runs.store import Paths
+from toolkit.records.store import Paths
 
 INSIDE = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process

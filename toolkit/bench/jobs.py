@@ -12,9 +12,9 @@ from toolkit.model.run import Outcome
 from toolkit.planning.gather import Prepared, prepare
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
+from toolkit.records.store import Paths
 from toolkit.runs import follow, logs
-from toolkit.runs.store import Paths
-from toolkit.runs.submit import submit, write
+from toolkit.runs.submit import submit, with_dependencies, write
 
 Inform = Callable[[str, str], None]
 Adapt = Callable[[Inputs], Inputs]
@@ -64,7 +64,7 @@ def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt =
         KeyboardInterrupt: the job was cancelled then, because nobody waits for what it measures.
     """
     prepared = prepare(target, settings, here)
-    prepared = Prepared(adapt(prepared.inputs), prepared.client)
+    prepared = Prepared(with_dependencies(adapt(prepared.inputs)), prepared.client)
     paths, decided = write(prepared.inputs)
     say(
         "plan",

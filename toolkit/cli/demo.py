@@ -56,7 +56,7 @@ def _type(arguments: Sequence[str]) -> int:
 
 
 def _summary() -> None:
-    from toolkit.runs.store import find
+    from toolkit.records.store import find
 
     paths = find(None, Path("runs"))
     outcome = paths.read_outcome()

@@ -12,7 +12,7 @@ from toolkit.cli.options import complete_runs
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence, Explanation
     from toolkit.model.run import Outcome
-    from toolkit.runs.store import Paths
+    from toolkit.records.store import Paths
 
 
 @click.command("explain")
@@ -118,7 +118,7 @@ def _shows_wait(paths: Paths, as_json: bool) -> bool:
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, Paths | None]:
     from toolkit.explain.gather import of_file, of_run, of_stream
-    from toolkit.runs.store import find
+    from toolkit.records.store import find
 
     if what == "-":
         import sys

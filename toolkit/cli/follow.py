@@ -12,10 +12,10 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.model.ways import Stint
+from toolkit.records.store import Paths
 from toolkit.runs import follow as events
 from toolkit.runs import logs
 from toolkit.runs.outcome import headline
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 from toolkit.units import human_time
@@ -171,9 +171,9 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
 
 def show_attempts(stints: Sequence[Stint]) -> None:
     """The history of a run that went back into the queue."""
-    from toolkit.planning.requeue import told, warning
+    from toolkit.runs.attempts import describe, warning
 
-    for index, line in enumerate(told(stints) if len(stints) > 1 else ()):
+    for index, line in enumerate(describe(stints) if len(stints) > 1 else ()):
         console.note(console.subject("" if index else "attempts", line))
     if text := warning(stints):
         console.note(console.subject("warning", text))

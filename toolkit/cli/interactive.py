@@ -11,8 +11,8 @@ from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
 from toolkit.planning.gather import Prepared
+from toolkit.records.store import Paths
 from toolkit.runs import interactive
-from toolkit.runs.store import Paths
 from toolkit.runs.submit import write
 from toolkit.slurm.client import Client
 

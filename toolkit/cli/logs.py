@@ -8,8 +8,8 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.options import complete_runs
+from toolkit.records.store import find
 from toolkit.runs import follow, logs, status
-from toolkit.runs.store import find
 
 
 @click.command("logs")

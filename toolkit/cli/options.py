@@ -101,7 +101,7 @@ def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Tab completion of RUN: the runs of the directory that is asked for."""
     del param
-    from toolkit.runs.store import all_runs
+    from toolkit.records.store import all_runs
 
     return [
         paths.name

@@ -47,8 +47,9 @@ def command(
       toolkit prune --all-directories --keep 5
     """
     from toolkit.images.store.prune import seconds
-    from toolkit.runs import index, removal
-    from toolkit.runs.store import all_runs
+    from toolkit.records import index
+    from toolkit.records.store import all_runs
+    from toolkit.runs import removal
 
     if older_than is None and keep is None:
         step = "toolkit prune --older-than 30d, or --keep 10"
@@ -74,8 +75,8 @@ def _removed(one: Removal) -> Removal:
     """Remove a run; return why it is still there, if it is."""
     from msgspec.structs import replace
 
+    from toolkit.records.store import Paths
     from toolkit.runs import removal
-    from toolkit.runs.store import Paths
 
     try:
         removal.remove([Paths(Path(one.directory))])

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
-from toolkit.runs import index, status
-from toolkit.runs.store import Paths, all_runs, newest_first
+from toolkit.records import index
+from toolkit.records.store import Paths, all_runs, newest_first
+from toolkit.runs import status
 from toolkit.units import human_time
 
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")

@@ -8,8 +8,8 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.options import complete_runs
+from toolkit.records.store import find
 from toolkit.runs import removal
-from toolkit.runs.store import find
 from toolkit.units import human_size
 
 

@@ -19,9 +19,9 @@ from toolkit.planning.gather import Prepared, prepare
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
+from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.store import Paths
-from toolkit.runs.submit import submit, write
+from toolkit.runs.submit import submit, with_dependencies, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
@@ -124,7 +124,8 @@ def command(
 
     def look() -> Prepared:
         found = prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
-        return found._replace(inputs=found.inputs._replace(force=_reason(force)))
+        inputs = with_dependencies(found.inputs)
+        return found._replace(inputs=inputs._replace(force=_reason(force)))
 
     prepared = patiently(look, wait)
     if prepared.inputs.to_fetch and not dry_run:
@@ -202,8 +203,8 @@ def _failed_points(name: str) -> dict[str, Any]:
         UsageError: that is no sweep, or none of its points has failed.
     """
     from toolkit.planning import arrays as sweep
+    from toolkit.records.store import find
     from toolkit.runs import elements
-    from toolkit.runs.store import find
 
     paths = find(name, Path("runs"))
     numbers = sweep.failed(elements.of(paths))
@@ -242,7 +243,7 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
     from toolkit import scripts
 
     if inputs.tree is not None:
-        from toolkit.runs.snapshot import frozen
+        from toolkit.runs.submit import frozen
 
         inputs = frozen(inputs)
     decided = plan(inputs)
@@ -261,7 +262,7 @@ def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
 def _show_snapshot(paths: Paths) -> None:
     if not paths.snapshot.is_file():
         return
-    from toolkit.runs.snapshot import of_run
+    from toolkit.records.snapshot import of_run
     from toolkit.units import human_size
 
     taken = of_run(paths.directory)

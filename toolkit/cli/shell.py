@@ -53,7 +53,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     if dry_run:
         from toolkit import scripts
         from toolkit.planning.plan import plan
-        from toolkit.runs.snapshot import frozen
+        from toolkit.runs.submit import frozen
 
         console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0

@@ -13,8 +13,8 @@ from toolkit.cli.options import complete_runs
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
+    from toolkit.records.store import Paths
     from toolkit.runs.processes import Gpu, Process
-    from toolkit.runs.store import Paths
 
 
 @click.command("top")
@@ -52,8 +52,8 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
       toolkit top --json train-0007
     """
     from toolkit.errors import JobLostError
+    from toolkit.records.store import find
     from toolkit.runs.processes import working
-    from toolkit.runs.store import find
 
     paths = find(run, runs)
     seen = _look(paths)

@@ -12,10 +12,10 @@ from toolkit.explain.model import Evidence
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.quoting import shell
+from toolkit.records.store import Paths
 from toolkit.runs import excerpt, follow, logs, status
 from toolkit.runs.lines import ends
 from toolkit.runs.outcome import OVER_MEMORY
-from toolkit.runs.store import Paths
 
 
 def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:

@@ -51,7 +51,7 @@ from toolkit.planning.settings import (
 )
 from toolkit.planning.target import Target, module_file, of_python, resolve
 from toolkit.preflight.host_facts import look
-from toolkit.runs import store as runs
+from toolkit.records import store as runs
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher, noun
 from toolkit.runtimes.shared.base import Discovery, ImageFile, RuntimeFacts
 from toolkit.sites.imitation import imitation
@@ -153,12 +153,6 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
         findings += signature(job, found.path, here, Path(target.folder), origin)
     script_file = read_script_file(script) if script is not None else None
     changed = _change(target, script_file)
-    waits_for: tuple[str, ...] = ()
-    if job.after:
-        from toolkit.runs.after import dependencies
-
-        waits_for, unmet = dependencies(job.after, here / (job.runs or "runs"), _cluster(place))
-        findings += unmet
     seen = (
         look(job, place.site, here, script=script, found=found, hidden=hidden)
         if place.is_here
@@ -166,7 +160,6 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     )
     inputs = Inputs(
         job=job,
-        after=waits_for,
         origins={
             **settings.origins,
             "site": place.origin if job.site == "auto" else settings.origins.get("site", "default"),
@@ -203,7 +196,7 @@ def _change(target: Target, script_file: ScriptFile | None) -> str:
     """Return a warning if a run is repeated whose script has changed since."""
     if target.run is None or target.snapshot_cwd:
         return ""
-    from toolkit.runs.code import change_since
+    from toolkit.records.code import change_since
 
     return change_since(target.run, script_file)
 
@@ -215,8 +208,8 @@ def _tree(target: Target, job: Job, here: Path, findings: list[ToolkitError]) ->
     if not job.snapshot:
         return None
     from toolkit import git
+    from toolkit.records.snapshot import tree_of
     from toolkit.resources import is_shipped
-    from toolkit.runs.snapshot import tree_of
 
     if is_shipped(Path(target.folder)) and git.top(Path(target.folder)) is None:
         return None  # what was installed does not change
@@ -328,10 +321,6 @@ def _imports(
         program=target.script,
         visible=visible,
     )
-
-
-def _cluster(place: Place) -> str | None:
-    return default_name() if place.site.access == "local-cluster" else None
 
 
 def _with_variables(settings: Settings, findings: list[ToolkitError]) -> Settings:

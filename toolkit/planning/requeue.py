@@ -2,23 +2,19 @@
 
 Slurm tells the batch shell (``--signal=B:USR1@120``), which tells the ranks, waits for them, and
 asks Slurm to queue the job again. Ranks that do not know the signal take no notice of it. Whatever
-ends with 0 meanwhile has finished. The script says what it does in lines of the batch shell's log
-(``MARK``), from which the history is read.
+ends with 0 meanwhile has finished. The script says what it does in lines of the batch shell's log,
+from which ``runs.attempts`` reads the history.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
-from toolkit.model.ways import Requeue, Stint
-from toolkit.runs.logs import Line
-from toolkit.units import counted, human_time
+from toolkit.model.ways import Requeue
+from toolkit.units import counted
 
-MARK = "toolkit: attempt"  # what a line of the history begins with
 _TIMES = 20
 _SECONDS = 120
 _EARLY = (
@@ -26,11 +22,6 @@ _EARLY = (
 )
 _SIGNAL = re.compile(r"(?P<to>[BR]{0,2}:)?(?:SIG)?(?P<name>[A-Z]+\d?|\d+)(?:@(?P<seconds>\d+))?\Z")
 _NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
-_LINE = re.compile(
-    re.escape(MARK) + r" (?P<number>\d{1,6}) of at most \d{1,6} (?P<what>begins|ends) "
-    r"(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
-)
-_FINISHED = re.compile(r"exit code 0 after (?P<signal>USR[12]), taken as finished")
 
 
 def decide(job: Job, minutes: int | None) -> Requeue | None:
@@ -111,66 +102,3 @@ def _signal(job: Job, minutes: int | None) -> tuple[str, int]:
     assert match
     usual = _SECONDS if minutes is None else max(1, min(_SECONDS, minutes * 15))
     return _NAMES[match["name"]], int(match["seconds"] or usual)
-
-
-def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
-    """The history of a job, from the lines of its batch shell; empty for one that was never to go back into the queue."""
-    found: dict[tuple[int | None, int], Stint] = {}
-    for line in lines:
-        match = None if line.host else _LINE.search(line.text)
-        if not match:
-            continue
-        key = (line.element, int(match["number"]))
-        when = int(
-            datetime.strptime(match["when"], "%Y-%m-%dT%H:%M:%SZ")
-            .replace(tzinfo=timezone.utc)
-            .timestamp()
-        )
-        if match["what"] == "begins":
-            found[key] = Stint(
-                number=key[1], began=when, nodes=match["nodes"] or "", element=line.element
-            )
-        elif key in found:
-            begun = found[key]
-            found[key] = Stint(
-                number=begun.number,
-                began=begun.began,
-                nodes=begun.nodes,
-                ended=when,
-                how=match["how"] or "",
-                element=line.element,
-            )
-    return tuple(found[key] for key in sorted(found, key=lambda key: (key[0] or 0, key[1])))
-
-
-def begins(line: Line) -> bool:
-    """Return whether an attempt begins with this line of the batch shell."""
-    match = None if line.host else _LINE.search(line.text)
-    return match is not None and match["what"] == "begins"
-
-
-def warning(found: Sequence[Stint]) -> str | None:
-    """Return a warning for a job whose ranks ended with 0 right after the signal; None: they did not.
-
-    They may have finished just then. More often a script saves, leaves with 0, and so is never
-    continued.
-    """
-    match = next(filter(None, (_FINISHED.fullmatch(stint.how) for stint in reversed(found))), None)
-    if match is None:
-        return None
-    return (
-        f"the ranks ended with 0 right after {match['signal']}, so the job counts as finished and was not queued again; "
-        "a script that saves in order to go on must end with another exit code, such as 75"
-    )
-
-
-def told(found: Sequence[Stint]) -> list[str]:
-    """The history for people, a line for each attempt: ``1  nid[001-002]  0:58  told to stop by USR1; goes back into the queue``."""
-    rows = []
-    for index, stint in enumerate(found):
-        later = index + 1 < len(found) and found[index + 1].element == stint.element
-        how = stint.how or ("stopped by Slurm, which queued it again" if later else "the last one")
-        length = f"{human_time(stint.ended - stint.began)}  " if stint.ended else ""
-        element = "" if stint.element is None else f"{stint.element}."
-        rows.append(f"{element}{stint.number}  {stint.nodes}  {length}{how}")
-    return rows

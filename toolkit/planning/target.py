@@ -13,8 +13,8 @@ from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
 from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
+from toolkit.records import secrets
 from toolkit.resources import shipped
-from toolkit.runs import hidden
 
 
 class Target(NamedTuple):
@@ -60,7 +60,7 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
         path = _run_of(name, here) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         job = read_json(path / "job.json", Job)
-        job = replace(job, env={**job.env, **hidden.read(path)})
+        job = replace(job, env={**job.env, **secrets.read(path)})
         return (None if is_live else _snapshot(path.resolve(), job)) or _job(
             path.name, job, here, here
         )._replace(run=path)
@@ -90,7 +90,7 @@ def resolve(name: str, here: Path, *, program: bool = False, is_live: bool = Fal
 
 def _snapshot(run: Path, job: Job) -> Target | None:
     """Return the target in the snapshot of a run; None if it has none."""
-    from toolkit.runs.snapshot import of_run
+    from toolkit.records.snapshot import of_run
 
     taken = of_run(run)
     if taken is None:
@@ -105,7 +105,7 @@ def _snapshot(run: Path, job: Job) -> Target | None:
 
 def _run_of(name: str, here: Path) -> Path | None:
     """Return the directory of the run that a name or a job id means."""
-    from toolkit.runs.store import find
+    from toolkit.records.store import find
 
     try:
         return find(name, here / "runs").directory

@@ -6,7 +6,8 @@ from toolkit.errors import SlurmUnreachableError, UnknownRunError
 from toolkit.files import read_json
 from toolkit.model.job import Job
 from toolkit.model.ways import PointOutcome
-from toolkit.runs import excerpt, follow, points, status, store
+from toolkit.records import store
+from toolkit.runs import excerpt, follow, points, status
 
 
 def of(paths: store.Paths) -> tuple[PointOutcome, ...]:

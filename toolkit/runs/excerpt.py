@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.ways import Stint
-from toolkit.planning import requeue
-from toolkit.runs import logs, reports
+from toolkit.records.store import Log, Paths
+from toolkit.runs import attempts, logs, reports
 from toolkit.runs.lines import ends, find
 from toolkit.runs.logs import Line
-from toolkit.runs.store import Log, Paths
 
 MOST = (
     12 << 20
@@ -58,10 +57,10 @@ def history(paths: Paths, plan: Plan, job_id: int) -> History:
     found = [
         (offset, logs.line(text, log, plan.launch))
         for log in batch
-        for offset, text in find(log.path, requeue.MARK.encode())
+        for offset, text in find(log.path, attempts.MARK.encode())
     ]
-    starts = {line.element: offset for offset, line in found if requeue.begins(line)}
-    return History(requeue.stints(line for _, line in found), starts)
+    starts = {line.element: offset for offset, line in found if attempts.begins(line)}
+    return History(attempts.stints(line for _, line in found), starts)
 
 
 def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:

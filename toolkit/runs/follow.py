@@ -17,10 +17,10 @@ from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.run import JobState, Outcome
 from toolkit.planning import arrays as sweep
+from toolkit.records.store import Paths
 from toolkit.runs import excerpt, logs, once
 from toolkit.runs import points as elements
 from toolkit.runs.outcome import mentions_node_failure, outcome
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
 _READ_SECONDS = 0.25  # between two looks into the logs

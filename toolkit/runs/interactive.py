@@ -20,8 +20,8 @@ from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.records.store import Paths
 from toolkit.runs import follow, status
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
 # Options of sbatch that salloc does not have, or that mean nothing to a job that somebody waits

@@ -16,8 +16,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
+from toolkit.records.store import Paths
 from toolkit.runs import follow, once, status
-from toolkit.runs.store import Paths
 from toolkit.runs.submit import repeatable
 from toolkit.slurm.client import AnswerLostError
 from toolkit.slurm.patience import Wait

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.model.plan import Launch
+from toolkit.records import secrets
+from toolkit.records.store import Log, Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs import hidden
 from toolkit.runs.lines import Splitter, stream
-from toolkit.runs.store import Log, Paths
 
 _LEAST = 6  # characters of a secret that is looked for in logs; shorter ones are in any text
 
@@ -98,7 +98,9 @@ class Tail:
 
 def secret_filter(paths: Paths) -> Callable[[str], str]:
     """Return a function that hides the values of the run's secret variables in a line, which a rank may have printed."""
-    values = tuple(value for value in hidden.read(paths.directory).values() if len(value) >= _LEAST)
+    values = tuple(
+        value for value in secrets.read(paths.directory).values() if len(value) >= _LEAST
+    )
 
     def hide(text: str) -> str:
         for value in values:

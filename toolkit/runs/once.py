@@ -23,7 +23,7 @@ from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
-from toolkit.runs.store import Paths
+from toolkit.records.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
 

@@ -8,9 +8,9 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState
 from toolkit.model.ways import PointOutcome
 from toolkit.planning import arrays as sweep
+from toolkit.records.store import Log, Paths
 from toolkit.runs import excerpt
 from toolkit.runs.outcome import CANCELLED, outcome, results
-from toolkit.runs.store import Log, Paths
 
 
 def read(

@@ -20,9 +20,9 @@ from toolkit.errors import (
 )
 from toolkit.images.store import usage
 from toolkit.model.base import Model
+from toolkit.records.store import Paths
 from toolkit.runs import follow, status
 from toolkit.runs.interrupted import own_commands
-from toolkit.runs.store import Paths
 from toolkit.runtimes import RUNTIMES
 
 _PAUSE = 0.5  # seconds between two questions to Slurm

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from toolkit.model.report import Report
+from toolkit.records.store import Paths
 from toolkit.resources import package_directory
-from toolkit.runs.store import Paths
 
 _MOST_FILES, _MOST_BYTES = 5000, 1 << 18
 

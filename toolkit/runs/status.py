@@ -14,9 +14,9 @@ from toolkit.localcluster.access import access as local_access
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
 from toolkit.model.ways import Stint
+from toolkit.records.store import Paths
 from toolkit.runs import excerpt, follow, once
 from toolkit.runs.outcome import headline
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client, no_slurm
 from toolkit.slurm.queue import Snapshot
 

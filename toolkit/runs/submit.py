@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
@@ -11,14 +11,16 @@ from toolkit import runtimes, scripts
 from toolkit.errors import ImageMissingError, SlurmUnreachableError, SubmissionError, ToolkitError
 from toolkit.files import write_atomically
 from toolkit.images.store import usage
+from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
+from toolkit.records import secrets, store
 from toolkit.redaction import shows
-from toolkit.runs import hidden, once, reports, store
+from toolkit.runs import once, reports
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
 
@@ -30,9 +32,9 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         PlanError: it could not run; nothing was written.
         ImageMissingError: the image of a registry has not been fetched.
     """
-    from toolkit.runs import code, snapshot
+    from toolkit.records import code, snapshot
 
-    decided = plan(snapshot.frozen(inputs))
+    decided = plan(frozen(inputs))
     if inputs.to_fetch:
         step = f"toolkit image pull {inputs.to_fetch} --name {Path(inputs.image).name.removesuffix('.sif')}"
         raise ImageMissingError(
@@ -42,7 +44,7 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
         inputs = inputs._replace(run_directory=str(free))
-        decided = plan(snapshot.frozen(inputs))
+        decided = plan(frozen(inputs))
     directory = Path(decided.run_directory)
     try:
         values = {name: inputs.job.env[name] for name in decided.secrets}
@@ -51,12 +53,13 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         if decided.reports:
             reports.place_hook(directory)
         if values:
-            hidden.write(directory, decided.container.prefix, values)
+            secrets.write(directory, decided.container.prefix, values)
         # The plan comes first: a run whose submission is killed is listed, and can be removed.
         paths = store.write(
             directory, decided, repeatable(inputs, decided), scripts.script(decided)
         )
-        snapshot.take(paths, inputs)
+        if inputs.tree is not None:
+            snapshot.take(paths, inputs.tree, inputs.directory, inputs.folder)
         if inputs.tree is not None and inputs.tree.is_copy:
             code.repeat(Path(inputs.tree.root).parent, paths)
         else:
@@ -65,6 +68,40 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     except BaseException:
         shutil.rmtree(directory)
         raise
+
+
+def frozen(inputs: Inputs) -> Inputs:
+    """Return the inputs of a job as it runs in the snapshot of its run's directory. Pure."""
+    if inputs.tree is None:
+        return inputs
+    code = PurePosixPath(inputs.run_directory) / "code"
+    root = PurePosixPath(inputs.tree.root)
+
+    def moved(path: str) -> str:
+        place = PurePosixPath(path)
+        return str(code / place.relative_to(root)) if place.is_relative_to(root) else path
+
+    script = inputs.script
+    is_inside = PurePosixPath(inputs.directory).is_relative_to(root)
+    if not inputs.program and (script.startswith("/") or not is_inside):
+        script = moved(str(PurePosixPath(inputs.folder) / PurePosixPath(script).name))
+    return inputs._replace(
+        directory=moved(inputs.directory),
+        folder=moved(inputs.folder),
+        script=script,
+        script_file=None,
+    )
+
+
+def with_dependencies(inputs: Inputs) -> Inputs:
+    """Return the inputs with the jobs that ``--after`` names, and what is wrong with these."""
+    if not inputs.job.after:
+        return inputs
+    from toolkit.runs.dependencies import dependencies
+
+    cluster = default_name() if inputs.site.access == "local-cluster" else None
+    after, findings = dependencies(inputs.job.after, Path(inputs.run_directory).parent, cluster)
+    return inputs._replace(after=after, findings=[*inputs.findings, *findings])
 
 
 def repeatable(inputs: Inputs, decided: Plan) -> Job:

@@ -1,4 +1,4 @@
-"""Runs that start after other runs: ``--after train-0007`` becomes Slurm's ``afterok:4711``."""
+"""Translate ``--after train-0007`` to Slurm's dependency ``afterok:4711``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.records.store import Paths, find
 from toolkit.runs import status
-from toolkit.runs.store import Paths, find
 
 _HOW = ("afterok", "afterany", "afternotok")
 _ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
@@ -17,12 +17,14 @@ _ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
 def dependencies(
     texts: Iterable[str], runs: Path, cluster: str | None
 ) -> tuple[tuple[str, ...], list[ToolkitError]]:
-    """Slurm's words for what a job waits for, and what is wrong with it. What has ended as it had to is waited for no more.
+    """Return Slurm's dependencies of a job, and what is wrong with those that it names.
+
+    A run that has ended as required is left out.
 
     Args:
         texts: ``train-0007``, ``afterany:train-0007``, or the number of a job that is no run.
         runs: directory of the runs.
-        cluster: name of the local cluster that the job goes to; None: it goes to another.
+        cluster: name of the local cluster that the job goes to; None: another cluster.
     """
     found: list[str] = []
     findings: list[ToolkitError] = []
@@ -41,7 +43,7 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     match = _ENTRY.match(text)
     if not match:
         raise UsageError(
-            f"{text!r} is no run",
+            f"{text!r} does not name a run",
             choices=_HOW,
             next_step="--after train-0007, or --after afterany:train-0007",
         )
@@ -56,21 +58,21 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     submission = status.submission_of(paths)
     if submission.cluster != cluster:
         raise UsageError(
-            f"{paths.name} runs on {submission.cluster or submission.site}, which this job does not",
+            f"{paths.name} runs on {submission.cluster or submission.site}, and this job on another cluster",
             next_step="--site",
         )
     if state is None:
         raise UsageError(
-            f"nobody knows how {paths.name} came out: Slurm has forgotten it",
+            f"the outcome of {paths.name} is not known: Slurm has forgotten the job",
             next_step=f"toolkit logs {paths.name}",
         )
     return f"{how}:{submission.job_id}"
 
 
 def _check(how: str, paths: Paths, *, well: bool) -> None:
-    """Nothing is left to wait for; but where it came out the other way, Slurm would never start the job."""
+    """Raise UsageError if a run that has ended came out so that Slurm would never start the job."""
     if how != "afterany" and well != (how == "afterok"):
         raise UsageError(
-            f"{paths.name} {'ended well' if well else 'failed'}, so that a job {how} of it would never start",
+            f"{paths.name} {'succeeded' if well else 'failed'}: a job that runs {how} of it would never start",
             next_step=f"--after afterany:{paths.name}, or leave it out",
         )

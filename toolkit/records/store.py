@@ -174,7 +174,7 @@ def create(directory: Path) -> bool:
     Raises:
         ForbiddenError: another user could put something else in its place.
     """
-    from toolkit.runs import index
+    from toolkit.records import index
 
     directory.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
     _own(directory.parent)
@@ -265,7 +265,7 @@ def find(name: str | None, runs: Path) -> Paths:
 
 def _of_job(job_id: int, here: Iterable[Paths], runs: Path) -> Paths | None:
     """Find the newest run with a job id, in this directory first: a new local cluster counts from 1 again."""
-    from toolkit.runs import index
+    from toolkit.records import index
 
     found = next((paths for paths in here if _has_job(paths, job_id)), None)
     if found is None:
@@ -285,7 +285,7 @@ def _has_job(paths: Paths, job_id: int) -> bool:
 
 
 def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunError:
-    from toolkit.runs import index
+    from toolkit.records import index
 
     others = index.directories_except(runs)
     same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]

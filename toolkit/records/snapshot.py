@@ -22,9 +22,8 @@ from toolkit.errors import ConfigError, NoSpaceError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
-from toolkit.planning.inputs import Inputs
-from toolkit.runs.code import SECRET_FILES
-from toolkit.runs.store import Paths
+from toolkit.records.code import SECRET_FILES
+from toolkit.records.store import Paths
 from toolkit.units import human_size
 
 MOST_BYTES = 256 << 20
@@ -62,40 +61,20 @@ def of_run(run: Path) -> Snapshot | None:
     return read_json(paths.snapshot, Snapshot) if paths.snapshot.is_file() else None
 
 
-def frozen(inputs: Inputs) -> Inputs:
-    """Return the inputs of a job that runs in the snapshot of its run. Pure."""
-    if inputs.tree is None:
-        return inputs
-    code = PurePosixPath(inputs.run_directory) / "code"
-    root = PurePosixPath(inputs.tree.root)
+def take(paths: Paths, tree: Tree, directory: str, folder: str) -> Snapshot:
+    """Copy a work tree into a run's directory.
 
-    def moved(path: str) -> str:
-        place = PurePosixPath(path)
-        return str(code / place.relative_to(root)) if place.is_relative_to(root) else path
-
-    script = inputs.script
-    is_inside = PurePosixPath(inputs.directory).is_relative_to(root)
-    if not inputs.program and (script.startswith("/") or not is_inside):
-        script = moved(str(PurePosixPath(inputs.folder) / PurePosixPath(script).name))
-    return inputs._replace(
-        directory=moved(inputs.directory),
-        folder=moved(inputs.folder),
-        script=script,
-        script_file=None,
-    )
-
-
-def take(paths: Paths, inputs: Inputs) -> Snapshot | None:
-    """Copy the work tree into a run's directory.
+    Args:
+        paths: of the run.
+        tree: the work tree, or the snapshot of an earlier run.
+        directory: working directory of the ranks.
+        folder: directory of the script.
 
     Raises:
         UsageError: git does not tell its files.
         NoSpaceError: there are too many, or they are too large.
         ConfigError: the snapshot that is to be repeated has changed.
     """
-    tree = inputs.tree
-    if tree is None:
-        return None
     root, before = Path(tree.root), of_run(Path(tree.root).parent) if tree.is_copy else None
     names = before.files if before else _names(root, paths.directory.parent)
     entries, left_out = _sorted_out(root, names, keep_secrets=before is not None)
@@ -106,15 +85,15 @@ def take(paths: Paths, inputs: Inputs) -> Snapshot | None:
         left_out = before.left_out
     taken = Snapshot(
         root=before.root if before else tree.root,
-        directory=_within(root, inputs.directory),
-        folder=_within(root, inputs.folder),
+        directory=_within(root, directory),
+        folder=_within(root, folder),
         files=digests,
         left_out=left_out,
         size=sum(entry.size for entry in entries),
     )
-    for directory in (taken.directory, taken.folder):
-        if not directory.startswith("/"):
-            (paths.code_tree / directory).mkdir(parents=True, exist_ok=True)
+    for place in (taken.directory, taken.folder):
+        if not place.startswith("/"):
+            (paths.code_tree / place).mkdir(parents=True, exist_ok=True)
     write_atomically(paths.snapshot, to_json(taken))
     return taken
 

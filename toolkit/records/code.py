@@ -12,8 +12,8 @@ from toolkit.errors import ConfigError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Code, ScriptFile
+from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN, redacted
-from toolkit.runs.store import Paths
 
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept
 _MOST_UNTRACKED = 1000  # names that are kept
