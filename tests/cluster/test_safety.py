@@ -153,7 +153,7 @@ def test_traps_of_another_user_are_not_walked_into(
             assert user.run("bash", "-c", f"cd {trap} && {line}").returncode == 0
             done = toolkit(*run, cwd=trap)
             assert done.returncode == 77, done.stderr
-            assert "another user made" in done.stderr
+            assert "belongs to another user" in done.stderr
             assert not [path for path in trap.rglob("*") if path.is_file()]
         # One that we made ourselves, and a name below it that leads elsewhere: the run gets the
         # next number.

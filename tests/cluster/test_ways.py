@@ -270,7 +270,7 @@ def test_a_shell_needs_a_terminal_and_a_node(
     )
     terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
     assert terminal.code() == 76
-    assert "gave no allocation" in terminal.seen
+    assert "no allocation" in terminal.seen
     assert not list((shared_dir / "runs").iterdir())
 
 

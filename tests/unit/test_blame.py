@@ -12,8 +12,8 @@ from toolkit.explain.rulebook import rules
 from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.report import ErrorRecord, Report
 from toolkit.model.run import Failure
-from toolkit.runs import blame
-from toolkit.runs.blame import Class
+from toolkit.runs import blame, error_records
+from toolkit.runs.error_records import ErrorClass
 
 PEER = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.12]:689"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -83,15 +83,15 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
 @pytest.mark.parametrize(
     ("errors", "expected"),
     [
-        ((error("KeyError", "'a'"),), Class.OWN),
-        ((LOST,), Class.CONSEQUENCE),
-        ((error("RuntimeError", "step 3 failed", explicit=True), LOST), Class.CONSEQUENCE),
+        ((error("KeyError", "'a'"),), ErrorClass.OWN),
+        ((LOST,), ErrorClass.CONSEQUENCE),
+        ((error("RuntimeError", "step 3 failed", explicit=True), LOST), ErrorClass.CONSEQUENCE),
         (
             (error("RuntimeError", "step 3 failed", explicit=True), error("KeyError", "'a'")),
-            Class.OWN,
+            ErrorClass.OWN,
         ),
-        ((LOST, error("KeyError", "'a'")), Class.UNCLEAR),
-        ((error("HorovodInternalError", "Horovod has been shut down"),), Class.CONSEQUENCE),
+        ((LOST, error("KeyError", "'a'")), ErrorClass.UNCLEAR),
+        ((error("HorovodInternalError", "Horovod has been shut down"),), ErrorClass.CONSEQUENCE),
         (
             (
                 error(
@@ -99,7 +99,7 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     "Timed out after 61 seconds waiting for clients. 3/4 clients joined.",
                 ),
             ),
-            Class.CONSEQUENCE,
+            ErrorClass.CONSEQUENCE,
         ),
         (
             (
@@ -109,11 +109,11 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     inner="/usr/lib/python3/ssl.py",
                 ),
             ),
-            Class.UNCLEAR,
+            ErrorClass.UNCLEAR,
         ),
         (
             (error("RuntimeError", "peer closed the connection", inner="/work/train.py"),),
-            Class.UNCLEAR,
+            ErrorClass.UNCLEAR,
         ),
         (
             (
@@ -123,11 +123,11 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     inner="/x/torch/nn/modules/linear.py",
                 ),
             ),
-            Class.OWN,
+            ErrorClass.OWN,
         ),
-        ((error("SystemExit", "", signal="SIGTERM"),), Class.CONSEQUENCE),
-        ((error("SystemExit", ""), LOST), Class.CONSEQUENCE),
-        ((error("KeyboardInterrupt"),), Class.CONSEQUENCE),
+        ((error("SystemExit", "", signal="SIGTERM"),), ErrorClass.CONSEQUENCE),
+        ((error("SystemExit", ""), LOST), ErrorClass.CONSEQUENCE),
+        ((error("KeyboardInterrupt"),), ErrorClass.CONSEQUENCE),
         (
             (
                 error(
@@ -136,13 +136,16 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     module="torch.distributed.elastic.multiprocessing.api",
                 ),
             ),
-            Class.CONSEQUENCE,
+            ErrorClass.CONSEQUENCE,
         ),
         (
             (error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),),
-            Class.CONSEQUENCE,
+            ErrorClass.CONSEQUENCE,
         ),
-        ((error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),), Class.OWN),
+        (
+            (error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),),
+            ErrorClass.OWN,
+        ),
         (
             (
                 error(
@@ -151,7 +154,7 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     inner=TORCH,
                 ),
             ),
-            Class.OWN,
+            ErrorClass.OWN,
         ),
         (
             (
@@ -161,19 +164,19 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
                     inner="/x/train.py",
                 ),
             ),
-            Class.OWN,
+            ErrorClass.OWN,
         ),
-        ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), Class.OWN),
+        ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), ErrorClass.OWN),
         (
             (error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),),
-            Class.OWN,
+            ErrorClass.OWN,
         ),
     ],
 )
 def test_an_error_is_classified_by_its_whole_chain(
-    errors: tuple[ErrorRecord, ...], expected: Class
+    errors: tuple[ErrorRecord, ...], expected: ErrorClass
 ) -> None:
-    assert blame.judged(report(0, 1.0, *errors)).kind is expected
+    assert error_records.judge(report(0, 1.0, *errors)).kind is expected
 
 
 WORKER = """Caught KeyError in DataLoader worker process 0.
@@ -222,8 +225,8 @@ def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
     frame = '  File "/work/a.py", line 3, in f\n    g()'
     text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n{frame}\nRuntimeError: {PEER}\n"
     assert (
-        blame.judged(report(0, 1.0, error("ProcessRaisedException", text))).kind
-        is Class.CONSEQUENCE
+        error_records.judge(report(0, 1.0, error("ProcessRaisedException", text))).kind
+        is ErrorClass.CONSEQUENCE
     )
 
 
@@ -458,8 +461,8 @@ def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
         '  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f',
         '  File "/work/train.py", line 7 in step',
     ]
-    assert blame.place_of_crash(lines) == "train.py, line 7, in step"
-    assert blame.place_of_crash(lines[1:]) == ""
+    assert error_records.place_of_crash(lines) == "train.py, line 7, in step"
+    assert error_records.place_of_crash(lines[1:]) == ""
 
 
 def test_no_secret_of_a_message_comes_out() -> None:

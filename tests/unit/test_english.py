@@ -78,10 +78,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/cli/run*.py",
     #
-    "toolkit/records/",
-    #
-    "toolkit/runs/",
-    #
     "toolkit/explain/",
     #
     "toolkit/api/",

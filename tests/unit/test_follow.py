@@ -10,6 +10,7 @@ import pytest
 
 from toolkit.cli.main import cli
 from toolkit.model.run import Outcome
+from toolkit.records.store import Paths
 from toolkit.runs import follow, status
 from toolkit.runs.logs import Line
 
@@ -50,7 +51,7 @@ def test_only_the_lines_that_are_wanted_are_shown(
     (tmp_path / "runs" / "train-0001" / "plan.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(follow, "follow", events)
-    monkeypatch.setattr(follow, "read_plan", lambda _: Points())
+    monkeypatch.setattr(Paths, "read_plan", lambda _: Points())
     monkeypatch.setattr(status, "submission_of", lambda _: _Submission())
     monkeypatch.setattr(status, "client_of", lambda _: None)
     assert cli.main(["logs", "-f", *options, "train-0001"], standalone_mode=False) == 0

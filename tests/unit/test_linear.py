@@ -33,7 +33,7 @@ KNOWN = {
     "toolkit.images.store.keys": "reads the user's own key",
     "toolkit.images.build.host_mounts": "reads the configuration of apt",
     "toolkit.slurm.hostlist": "as many brackets are closed as are opened, which is checked before",
-    "toolkit.planning.requeue": "reads one line, and only a line break makes it slow",
+    "toolkit.runs.attempts": "reads one line, and only a line break makes it slow",
     "toolkit.bench": "reads what benchmarks of this tool print",
 }
 

@@ -16,7 +16,7 @@ from toolkit.model.run import JobState
 from toolkit.planning.plan import plan
 from toolkit.records import store
 from toolkit.runs import excerpt, logs
-from toolkit.runs.lines import LONGEST, Splitter, ends, find, split
+from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
 from toolkit.runs.outcome import outcome
 
 
@@ -84,7 +84,7 @@ def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
     data = "\n".join(words).encode()
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
-        found = list(find(Path(file.name), b"MARK"))
+        found = list(find_lines(Path(file.name), b"MARK"))
     assert [text for _, text in found] == [word for word in words if "MARK" in word]
     assert all(data[offset:].startswith(text.encode()) for offset, text in found)
 

@@ -205,7 +205,7 @@ def test_a_job_is_not_lost_where_its_record_cannot_be_written(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(once, "write_atomically", full)
-    with pytest.raises(UnrecordedError, match="job 5 is in Slurm's queue") as caught:
+    with pytest.raises(UnrecordedError, match="job 5 is queued, but cannot be recorded") as caught:
         record(tmp_path, once.Submitted(5, False))
     assert "toolkit ps" in (caught.value.next_step or "")
     assert paths.attempt.exists()

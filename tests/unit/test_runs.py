@@ -202,7 +202,7 @@ def test_a_lost_node_is_named() -> None:
     state = JobState(job_id=7, state="NODE_FAIL", nodes="nid[001-002]")
     came_out = outcome(DECIDED, state, [], {"nid002": "down*: Not responding"})
     assert came_out.message == "node nid002 is down*: Not responding"
-    assert came_out.unwell == {"nid002": "down*: Not responding"}
+    assert came_out.unhealthy == {"nid002": "down*: Not responding"}
 
 
 BATCH_OF_CUT_NODE = """\
@@ -233,7 +233,7 @@ def test_a_node_that_is_down_later_changes_no_verdict(
     state: JobState, code: int, kind: str
 ) -> None:
     came_out = outcome(DECIDED, state, [], {"nid002": "down: power"})
-    assert (came_out.exit_code, came_out.kind, came_out.unwell) == (code, kind, {})
+    assert (came_out.exit_code, came_out.kind, came_out.unhealthy) == (code, kind, {})
 
 
 def test_an_elastic_job_fails_of_its_rank_and_not_of_a_node_that_it_survived() -> None:

@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_no_run(tree: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_git_there_is_no_snapshot(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no git work tree"):
+    with pytest.raises(UsageError, match="not in a git work tree"):
         snapshot.tree_of(tmp_path, tmp_path)
 
 
@@ -307,4 +307,4 @@ def test_what_was_installed_needs_no_copy(
     assert findings == []
     own = target._replace(folder=str(tmp_path))
     assert prepare._tree(own, Job(snapshot=True), tree, findings) is None
-    assert "no git work tree" in findings[0].cause
+    assert "not in a git work tree" in findings[0].cause

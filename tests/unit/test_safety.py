@@ -199,7 +199,7 @@ def test_hostile_values_of_the_lists_are_no_secrets() -> None:
 def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o777)
-    with pytest.raises(ForbiddenError, match="everybody may exchange"):
+    with pytest.raises(ForbiddenError, match="all users can replace"):
         store.create(tmp_path / "runs/a-0001")
     (tmp_path / "runs").chmod(0o1777)
     assert store.create(tmp_path / "runs/a-0001")

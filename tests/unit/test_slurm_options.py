@@ -24,7 +24,7 @@ from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.preflight.judge import findings
 from toolkit.preflight.model import Case
 from toolkit.quoting import sbatch_option
-from toolkit.runs.interactive import words
+from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]

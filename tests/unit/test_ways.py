@@ -21,7 +21,7 @@ from toolkit.planning import arrays as sweep
 from toolkit.planning import requeue
 from toolkit.planning.plan import plan
 from toolkit.records import store
-from toolkit.runs import attempts, dependencies, excerpt, interactive, logs, points, processes
+from toolkit.runs import attempts, dependencies, excerpt, finish, interactive, logs, processes
 from toolkit.runs.outcome import outcome
 
 BATCH = """\
@@ -225,7 +225,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         0: JobState(job_id=8, state="COMPLETED"),
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
-    found = points.read(
+    found = finish.read_elements(
         run_with(tmp_path, files), decided, 7, states, excerpt.History(), ended=False
     )
     assert [(point.state, point.exit_code) for point in found] == [
@@ -249,7 +249,7 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = points.read(paths, decided, 7, states, excerpt.History(), ended=True)
+    found = finish.read_elements(paths, decided, 7, states, excerpt.History(), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),
@@ -288,9 +288,11 @@ def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
         plan(inputs({"interactive": True, "time": "2:00:00"}, site=site))
     assert "60 minutes at most" in caught.value.findings[0].cause
     decided = plan(inputs({"interactive": True, "time": "30"}, site=site))
-    assert interactive.words(decided, "job.sbatch")[0] == "salloc"
-    assert "--time=30" in interactive.words(decided, "job.sbatch")
-    assert not {"--no-requeue", "--requeue"} & set(interactive.words(decided, "job.sbatch"))
+    assert interactive.salloc_command(decided, "job.sbatch")[0] == "salloc"
+    assert "--time=30" in interactive.salloc_command(decided, "job.sbatch")
+    assert not {"--no-requeue", "--requeue"} & set(
+        interactive.salloc_command(decided, "job.sbatch")
+    )
 
 
 def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:

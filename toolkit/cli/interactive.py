@@ -36,7 +36,7 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
     process = interactive.start(prepared.client, paths, decided)
     try:
-        with interactive.held(prepared.client, process, paths, pty=decided.pty):
+        with interactive.released_after(prepared.client, process, paths, pty=decided.pty):
             submission = interactive.granted(process, paths, decided, cluster)
             console.note(console.subject("script", os.path.relpath(paths.script)))
             if decided.pty:

@@ -54,12 +54,12 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
         return follow_run(
             status.client_of(submission),
             paths,
-            follow.read_plan(paths),
+            paths.read_plan(),
             submission.job_id,
             wanted=is_wanted,
         )
     printed, ranks = False, set[int]()
-    for line in follow.all_lines(paths, follow.read_plan(paths), submission.job_id):
+    for line in follow.all_lines(paths, paths.read_plan(), submission.job_id):
         printed = True
         ranks |= set() if line.rank is None else {line.rank}
         if is_wanted(line):

@@ -62,7 +62,7 @@ def command(
         for one in removal.candidates(all_runs(place), older_than=age, keep=keep)
     ]
     if yes:
-        found = [one if one.kept else _removed(one) for one in found]
+        found = [one if one.reason else _removed(one) for one in found]
     if as_json:
         import msgspec
 
@@ -81,7 +81,7 @@ def _removed(one: Removal) -> Removal:
     try:
         removal.remove([Paths(Path(one.directory))])
     except ToolkitError as error:
-        return replace(one, kept=error.cause)
+        return replace(one, reason=error.cause)
     return one
 
 
@@ -92,13 +92,13 @@ def _show(found: list[Removal], *, removed: bool) -> None:
             one.directory,
             human_size(one.size),
             human_age(one.age),
-            f"stays: {one.kept}" if one.kept else word,
+            f"stays: {one.reason}" if one.reason else word,
         )
         for one in found
     ]
     if rows:
         console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
-    going = [one for one in found if not one.kept]
+    going = [one for one in found if not one.reason]
     size = human_size(sum(one.size for one in going))
     runs = counted(len(going), "run")
     step = "" if removed or not going else "; remove them: the same with --yes"

@@ -43,14 +43,14 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
       toolkit results --json train-0007
     """
     from toolkit.records.store import find
-    from toolkit.runs import elements, follow, status
+    from toolkit.runs import status
 
     paths = find(run, runs)
-    plan = follow.read_plan(paths)
+    plan = paths.read_plan()
     if not plan.array:
         _of_one(status.current(paths)[1], paths.name, as_json=as_json)
         return
-    found = elements.with_earlier(paths)
+    found = status.elements_with_earlier(paths)
     if as_json:
         import msgspec
 

@@ -176,7 +176,7 @@ def _resumed(prepared: Prepared, wait: Wait) -> tuple[Paths, Plan, Submission] |
     runs = Path(prepared.inputs.run_directory).parent
     if next(runs.glob("*/attempt.json"), None) is None:
         return None
-    from toolkit.runs.interrupted import resume
+    from toolkit.runs.submit import resume
 
     resumed = resume(prepared.inputs, wait)
     if resumed is not None:
@@ -204,10 +204,10 @@ def _failed_points(name: str) -> dict[str, Any]:
     """
     from toolkit.planning import arrays as sweep
     from toolkit.records.store import find
-    from toolkit.runs import elements
+    from toolkit.runs import status
 
     paths = find(name, Path("runs"))
-    numbers = sweep.failed(elements.of(paths))
+    numbers = sweep.failed(status.elements(paths))
     if not numbers:
         raise UsageError(
             f"no point of {paths.name} has failed",

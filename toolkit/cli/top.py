@@ -85,16 +85,16 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
 
 def _look(paths: Paths) -> tuple[list[Process], list[Gpu]] | None:
     """What runs on all nodes of a run now; None: it does not run."""
-    from toolkit.runs import follow, processes, status
+    from toolkit.runs import processes, status
 
     running = status.running(paths)
     if not running:
         return None
-    client, plan = status.client_of(status.submission_of(paths)), follow.read_plan(paths)
+    client, plan = status.client_of(status.submission_of(paths)), paths.read_plan()
     found: list[Process] = []
     gpus: dict[tuple[str, int], Gpu] = {}
     for state in running:
-        some, of_nodes = processes.look(client, state, task_is_rank=plan.launch.task_is_rank)
+        some, of_nodes = processes.query(client, state, task_is_rank=plan.launch.task_is_rank)
         found += some
         gpus |= {(gpu.host, gpu.number): gpu for gpu in of_nodes}
     return found, list(gpus.values())

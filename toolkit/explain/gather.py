@@ -13,8 +13,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
-from toolkit.runs import excerpt, follow, logs, status
-from toolkit.runs.lines import ends
+from toolkit.runs import excerpt, logs, status
+from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 
 
@@ -25,7 +25,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
         SlurmUnreachableError: it was never submitted.
     """
     submission = status.submission_of(paths)
-    plan = follow.read_plan(paths)
+    plan = paths.read_plan()
     printed = excerpt.of_run(paths, plan, submission.job_id).lines
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
@@ -46,7 +46,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             state=outcome.state,
             exit_code=outcome.exit_code,
             launcher=plan.launch.launcher,
-            nodes_down=outcome.unwell,
+            nodes_down=outcome.unhealthy,
             first_rank=failure.rank if failure else None,
             first_host=(failure.host or "") if failure else "",
             first_text=_first_text(outcome),

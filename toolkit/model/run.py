@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from toolkit.model.base import Model
 from toolkit.model.ways import PointOutcome, Stint
 
@@ -137,7 +139,8 @@ class Outcome(Model, frozen=True, kw_only=True):
         results: the JSON object that the script printed last, if it did.
         failure: the first rank that failed.
         message: what happened, where it needs words.
-        unwell: nodes of the job that are down or do not answer, and what Slurm says of them.
+        unhealthy: nodes of the job that are down or do not answer, and Slurm's states of them; its
+            key in the file is ``unwell``.
         points: the elements of a job array, each by itself.
         stints: the attempts of a job that may go back into the queue; all else is of the last one.
     """
@@ -150,7 +153,7 @@ class Outcome(Model, frozen=True, kw_only=True):
     results: dict[str, object] = {}
     failure: Failure | None = None
     message: str = ""
-    unwell: dict[str, str] = {}
+    unhealthy: dict[str, str] = msgspec.field(name="unwell", default_factory=dict)
     stints: tuple[Stint, ...] = ()
     points: tuple[PointOutcome, ...] = ()
     kind: Literal["ok", "failed", "lost", "cancelled", "timeout", "refused"] = "ok"

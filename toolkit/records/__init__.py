@@ -1,0 +1,1 @@
+"""The files of runs: their directories, index, code, snapshots and secrets."""

@@ -1,4 +1,4 @@
-"""What is kept of the code of a run: the script's hash, the commit, what differs from it, and untracked files' names."""
+"""Record the code of a run: the script's hash, the commit, its changes and untracked names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.redaction import HIDDEN, redacted
 
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept
 _MOST_UNTRACKED = 1000  # names that are kept
-# Names of files that usually hold secrets: their content is kept nowhere.
+# Names of files that usually hold secrets: their content is never copied.
 SECRET_FILES = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pypirc", ".npmrc", ".pgpass", ".htpasswd"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.gpg", "*.ppk"),
@@ -32,7 +32,7 @@ SECRET_FILES = (
 
 
 def record(paths: Paths, script: ScriptFile | None, folder: Path, secrets: Iterable[str]) -> None:
-    """Write down which code a run is of. It is a record: no run fails for it.
+    """Record the code of a run. No run fails for it.
 
     Args:
         paths: of the run.

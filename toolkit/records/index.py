@@ -1,8 +1,8 @@
-"""A per-user index of the directories that hold runs, for `toolkit ps --all-directories` and job ids.
+"""Index the directories that hold runs, for `toolkit ps --all-directories` and job ids.
 
 There is one small file for each directory, and each is replaced as a whole. So two processes, or
 two hosts that share a home directory over NFS, need no lock and never write into each other's
-text. The index is a convenience: whatever goes wrong with it, no run fails for it.
+text. The index is a convenience: no run fails because of it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _REFRESH = 86400.0  # seconds after which the time of an entry is renewed
 
 
 class Entry(Model, frozen=True, kw_only=True):
-    """A directory of runs as it was last seen.
+    """A directory of runs as it was last observed.
 
     Attributes:
         directory: absolute path.
         inode: it stays the same when the directory, or one above it, is renamed.
-        host: where it was seen; another host may not see it.
+        host: that observed it; another host may not have its file system.
     """
 
     directory: str
@@ -40,7 +40,7 @@ class Entry(Model, frozen=True, kw_only=True):
 
 
 class Known(NamedTuple):
-    """What the index knows.
+    """The directories of runs in the index.
 
     Attributes:
         directories: that are there, each once.
@@ -77,7 +77,7 @@ def remember(runs: Path) -> None:
 
 def known() -> Known:
     """Return every directory of runs that is known; forget those that were removed."""
-    found: dict[tuple[int, int], Path] = {}
+    directories: dict[tuple[int, int], Path] = {}
     missing: list[Entry] = []
     for file, entry in _entries():
         directory = _present(entry)
@@ -90,13 +90,15 @@ def known() -> Known:
         if directory is not None:
             remember(directory)
             status = directory.stat()
-            found.setdefault((status.st_dev, status.st_ino), directory)
-    return Known(tuple(sorted(found.values())), tuple(missing))
+            directories.setdefault((status.st_dev, status.st_ino), directory)
+    return Known(tuple(sorted(directories.values())), tuple(missing))
 
 
 def directories_except(runs: Path) -> tuple[Path, ...]:
     """Return the known directories of runs but this one."""
-    return tuple(one for one in known().directories if not (runs.is_dir() and one.samefile(runs)))
+    return tuple(
+        other for other in known().directories if not (runs.is_dir() and other.samefile(runs))
+    )
 
 
 def _file(directory: str) -> Path:

@@ -1,4 +1,4 @@
-"""Variables that nobody else may read: in a file of the run's directory that its owner alone can open, and nowhere else.
+"""Store secret variables in a file of the run's directory that only its owner can read.
 
 The job's script reads it; plan, settings, logs and dry runs have only the names.
 """
@@ -17,10 +17,12 @@ NAME = "secrets"
 
 
 def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
-    """Write variables down for the job's script; from here on the run's directory is its owner's alone.
+    """Write variables for the job's script; from now on only the owner can enter the directory.
 
     Args:
-        prefix: what a variable's name gets in front so that it reaches the ranks.
+        directory: of the run.
+        prefix: of a variable's name, by which it reaches the ranks.
+        values: of the variables, by name.
     """
     directory.chmod(0o700)
     handle = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -31,11 +33,9 @@ def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
 
 
 def read(directory: Path) -> dict[str, str]:
-    """The variables of a run, for running it again; empty where it has none, or where they are somebody else's."""
+    """Return the variables of a run, to repeat it; empty if it has none, or they are unreadable."""
     try:
-        text = (
-            (directory / NAME).read_bytes().decode()
-        )  # as it is: a carriage return belongs to its value
+        text = (directory / NAME).read_bytes().decode()  # a carriage return belongs to its value
         prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"][
             "prefix"
         ]

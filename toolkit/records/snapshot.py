@@ -1,4 +1,4 @@
-"""A frozen copy of the work tree that a run is of: ``code/`` in its directory.
+"""Copy the work tree of a run to ``code/`` in its directory.
 
 What git tracks, and what it neither tracks nor ignores, is copied; files that usually hold secrets
 are not. The copies cannot be written to, so that a run that is repeated runs the same code; its
@@ -48,7 +48,7 @@ def tree_of(folder: Path, cwd: Path) -> Tree:
     root = git.top(folder)
     if root is None:
         raise UsageError(
-            f"{folder} is in no git work tree, and a snapshot has the files that git does not ignore",
+            f"{folder} is not in a git work tree; a snapshot copies what git does not ignore",
             place="--snapshot",
             next_step="git init, and a .gitignore for data and results; or --no-snapshot",
         )
@@ -117,8 +117,11 @@ def _names(root: Path, runs: Path) -> Sequence[str]:
             next_step=f"git -C {root} status says why",
         )
     own = os.path.relpath(runs.resolve(), root.resolve())
-    kept = (name for name in names if not _is_compiled(name))
-    return [name for name in kept if not PurePosixPath(name).is_relative_to(own)]
+    return [
+        name
+        for name in names
+        if not _is_compiled(name) and not PurePosixPath(name).is_relative_to(own)
+    ]
 
 
 def _is_compiled(name: str) -> bool:
@@ -206,7 +209,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _link(root: Path, source: Path) -> str:
-    """Return what the copy of a link leads to: within the tree the copy, outside the same as before."""
+    """Return the target of a link's copy: in the tree the copied file, outside the same file."""
     text = str(source.readlink())
     meant = os.path.normpath(source.parent / text)
     if not PurePosixPath(meant).is_relative_to(root):

@@ -1,4 +1,7 @@
-"""Run directories: ``runs/train-0007`` holds a run's script, plan, logs and outcome. ``Paths`` is the only place that names its files."""
+"""Create, name and find run directories, such as ``runs/train-0007``.
+
+A run directory holds the script, plan, logs and outcome of a run. Only ``Paths`` names its files.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
 _LOG = re.compile(
     r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z"
 )
-_MODE = 0o775  # never writable for everybody, whatever the umask says
+_MODE = 0o775  # never writable for all users, whatever the umask is
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
 
 
 @dataclass(frozen=True)
 class Log:
-    """One log of a job: of the batch shell (no host), or of one task; ``element`` is the number in a job array.
+    """One log of a job: of the batch shell (no host), or of one task.
 
-    A job that goes back into the queue has logs of its tasks for each ``attempt``, from 1; its
-    batch shell has one for all.
+    ``element`` is the number in a job array. A requeued job has logs of its tasks for each
+    ``attempt``, from 1; its batch shell has one for all attempts.
     """
 
     path: Path
@@ -49,23 +52,26 @@ class Paths:
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return self.directory.name
 
     @property
     def word(self) -> str:
-        """What to type for this run in the current directory: its name, or where it is."""
+        """The name of the run, or its path where that is not below ./runs, for commands."""
         try:
-            is_here = self.directory.parent.samefile("runs")
+            is_in_runs = self.directory.parent.samefile("runs")
         except OSError:
-            is_here = False
-        return self.name if is_here else shell(os.path.relpath(self.directory))
+            is_in_runs = False
+        return self.name if is_in_runs else shell(os.path.relpath(self.directory))
 
     @property
     def script(self) -> Path:
+        """The script that sbatch gets."""
         return self.directory / "job.sbatch"
 
     @property
     def plan(self) -> Path:
+        """The plan that the script is rendered from."""
         return self.directory / "plan.json"
 
     @property
@@ -75,7 +81,7 @@ class Paths:
 
     @property
     def code(self) -> Path:
-        """Which code the run is of."""
+        """The record of the script, its commit and its changes."""
         return self.directory / "code.json"
 
     @property
@@ -85,25 +91,26 @@ class Paths:
 
     @property
     def snapshot(self) -> Path:
-        """What the snapshot holds."""
+        """The list of files in the snapshot."""
         return self.directory / "snapshot.json"
 
     @property
     def diff(self) -> Path:
-        """How the code differs from its commit."""
+        """The changes of the work tree since its commit."""
         return self.directory / "code.diff"
 
     @property
     def submission(self) -> Path:
+        """The number of the job, once Slurm has it."""
         return self.directory / "run.json"
 
     @property
     def attempt(self) -> Path:
-        """There as long as it is not known whether Slurm has the job."""
+        """The record of a submission, for as long as it is not known whether Slurm has the job."""
         return self.directory / "attempt.json"
 
     def claim(self, mark: str) -> Path:
-        """A symbolic link to the number of the job that does the work, of all jobs that were submitted with one mark."""
+        """Return the link to the number of the job that runs, of all jobs with one mark."""
         return self.directory / f".{mark}"
 
     @property
@@ -113,25 +120,27 @@ class Paths:
 
     @property
     def outcome(self) -> Path:
+        """The outcome, once the job has ended."""
         return self.directory / "outcome.json"
 
     @property
     def points(self) -> Path:
-        """A folder for each point of a sweep."""
+        """The folder of the points of a sweep, each in its own folder."""
         return self.directory / "points"
 
     @property
     def logs(self) -> Path:
+        """The folder of the logs."""
         return self.directory / "logs"
 
     @property
     def reports(self) -> Path:
-        """Records of failing processes, and the module that writes them."""
+        """The folder of failing processes' records, and of the module that writes them."""
         return self.directory / "report"
 
     def logs_of(self, job_id: int) -> list[Log]:
-        """The logs of a job: the batch shell's first, then by task."""
-        found = []
+        """Return the logs of a job: the batch shell's first, then by task."""
+        logs = []
         for path in self.logs.glob(f"{job_id}*.log"):
             match = _LOG.match(path.name)
             if match and int(match["job"]) == job_id:
@@ -140,21 +149,27 @@ class Paths:
                     int(match["task"]) if match["task"] else None,
                     int(match["restart"] or 0) + 1,
                 )
-                found.append(Log(path, job_id, task, match["host"] or "", element, attempt))
+                logs.append(Log(path, job_id, task, match["host"] or "", element, attempt))
         return sorted(
-            found,
+            logs,
             key=lambda log: (log.element or 0, log.task is not None, log.attempt, log.task or 0),
         )
 
+    def read_plan(self) -> Plan:
+        """Return the plan."""
+        return read_json(self.plan, Plan)
+
     def read_submission(self) -> Submission | None:
+        """Return the submission, or None if Slurm has no job of the run."""
         return read_json(self.submission, Submission) if self.submission.is_file() else None
 
     def read_outcome(self) -> Outcome | None:
+        """Return the outcome, or None if it is not known yet."""
         return read_json(self.outcome, Outcome) if self.outcome.is_file() else None
 
 
 def next_directory(runs: Path, name: str) -> Path:
-    """The directory that the next run of this name will have; it is not made."""
+    """Return the directory that the next run of this name will have."""
     safe = _UNSAFE.sub("-", name).strip("-.") or "run"
     numbers = [
         int(match["number"])
@@ -169,15 +184,15 @@ def _entries(runs: Path) -> Iterable[Path]:
 
 
 def create(directory: Path) -> bool:
-    """Make a run's directory; False where somebody else was faster.
+    """Create a run's directory; return False if another process was faster.
 
     Raises:
-        ForbiddenError: another user could put something else in its place.
+        ForbiddenError: another user could replace the directory.
     """
     from toolkit.records import index
 
     directory.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
-    _own(directory.parent)
+    _require_safe(directory.parent)
     try:
         directory.mkdir(mode=_MODE)
     except FileExistsError:
@@ -187,29 +202,30 @@ def create(directory: Path) -> bool:
     return True
 
 
-def _own(runs: Path) -> None:
-    """Refuse a directory of runs that leads where another user wants it to, or in which everybody may exchange what others made."""
+def _require_safe(runs: Path) -> None:
+    """Refuse a directory of runs that another user controls, or that all users can write."""
     link, target = runs.lstat(), runs.stat()
     ours = (0, os.geteuid())
-    anybody = (
-        runs.absolute().parent.stat().st_mode & stat.S_IWOTH
-    )  # such as /tmp: who comes first has the name
+    # Such as /tmp, where the first user to create a directory gets the name.
+    is_public = runs.absolute().parent.stat().st_mode & stat.S_IWOTH
     if (stat.S_ISLNK(link.st_mode) and link.st_uid not in ours) or (
-        anybody and target.st_uid not in ours
+        is_public and target.st_uid not in ours
     ):
         raise ForbiddenError(
-            f"another user made {runs}", place="runs", next_step="run from a directory of yours"
+            f"{runs} belongs to another user",
+            place="runs",
+            next_step="run from a directory of your own",
         )
     if target.st_mode & stat.S_IWOTH and not target.st_mode & stat.S_ISVTX:
         raise ForbiddenError(
-            f"everybody may exchange what is in {runs}: scripts of jobs, too",
+            f"all users can replace files in {runs}, even the scripts of jobs",
             place="runs",
             next_step=f"chmod o-w {runs}",
         )
 
 
 def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
-    """Fill a run's directory with all that is known before it is submitted."""
+    """Write plan, settings and script of a run into its directory."""
     from toolkit.model.base import to_json
 
     paths = Paths(directory)
@@ -220,7 +236,7 @@ def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
 
 
 def all_runs(runs: Path) -> list[Paths]:
-    """Every run in a directory of runs, the newest first."""
+    """Return every run in a directory of runs, the newest first."""
     return newest_first(Paths(path) for path in _entries(runs) if _is_run(path))
 
 
@@ -237,14 +253,14 @@ def _planned(paths: Paths) -> float:
 
 
 def _is_run(directory: Path) -> bool:
-    """Return whether a directory is a run; the name of one that is being removed begins with a dot."""
+    """Return whether a directory is a run; the name of a run being removed begins with a dot."""
     return not directory.name.startswith(".") and (directory / "plan.json").is_file()
 
 
 def find(name: str | None, runs: Path) -> Paths:
     """Find a run by its name, its directory or its job id; without any of these, the newest run.
 
-    A job id is looked for in all directories of runs that this user has.
+    A job id is searched for in all directories of runs that this user has.
 
     Raises:
         UnknownRunError: with the nearest name.
@@ -257,23 +273,26 @@ def find(name: str | None, runs: Path) -> Paths:
             if (directory / "plan.json").is_file():
                 return Paths(directory.resolve())
         if match := _JOB_ID.match(name):
-            found = _of_job(int(match["job"]), known, runs)
-            if found is not None:
-                return found
+            run = _of_job(int(match["job"]), known, runs)
+            if run is not None:
+                return run
     raise _unknown(name, runs, known)
 
 
-def _of_job(job_id: int, here: Iterable[Paths], runs: Path) -> Paths | None:
-    """Find the newest run with a job id, in this directory first: a new local cluster counts from 1 again."""
+def _of_job(job_id: int, own: Iterable[Paths], runs: Path) -> Paths | None:
+    """Find the newest run with a job id, in this directory first.
+
+    A new local cluster counts its jobs from 1 again, so that several runs may have the number.
+    """
     from toolkit.records import index
 
-    found = next((paths for paths in here if _has_job(paths, job_id)), None)
-    if found is None:
+    run = next((paths for paths in own if _has_job(paths, job_id)), None)
+    if run is None:
         others = newest_first(
             paths for other in index.directories_except(runs) for paths in all_runs(other)
         )
-        found = next((paths for paths in others if _has_job(paths, job_id)), None)
-    return Paths(found.directory.resolve()) if found else None
+        run = next((paths for paths in others if _has_job(paths, job_id)), None)
+    return Paths(run.directory.resolve()) if run else None
 
 
 def _has_job(paths: Paths, job_id: int) -> bool:
@@ -289,14 +308,12 @@ def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunErro
 
     others = index.directories_except(runs)
     same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]
-    what = (
-        f"job {name}: no run in {runs}, or in another directory that is known, has it"
-        if name and _JOB_ID.match(name)
-        else ""
-    )
+    cause = f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}"
+    if name and _JOB_ID.match(name):
+        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
     elsewhere = "toolkit ps --all-directories" if others else "toolkit run --help"
     return UnknownRunError(
-        what or (f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}"),
+        cause,
         place="RUN",
         choices=[paths.name for paths in known],
         value=name or "",

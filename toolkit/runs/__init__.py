@@ -1,0 +1,1 @@
+"""Submission, observation and outcome of runs."""

@@ -1,7 +1,7 @@
 """Read the attempts of a requeued job from the log of its batch shell. Pure.
 
 The script of a job that may go back into the queue says in lines that begin with ``MARK`` when an
-attempt begins and ends. ``planning.requeue`` decides how such a job is told to stop.
+attempt begins and ends. ``planning.requeue`` decides how such a job is stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FINISHED = re.compile(r"exit code 0 after (?P<signal>USR[12]), taken as finishe
 
 
 def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
-    """Return the attempts of a job, from the lines of its batch shell; empty if it is never requeued."""
+    """Return the attempts of a job from lines of its batch shell; empty if it is not requeued."""
     attempts: dict[tuple[int | None, int], Stint] = {}
     for line in lines:
         match = None if line.host else _LINE.search(line.text)
@@ -70,15 +70,16 @@ def warning(attempts: Sequence[Stint]) -> str | None:
     if match is None:
         return None
     return (
-        f"the ranks ended with 0 right after {match['signal']}, so the job counts as finished and was not queued again; "
-        "a script that saves in order to go on must end with another exit code, such as 75"
+        f"the ranks ended with 0 right after {match['signal']}, so the job counts as finished and "
+        "was not queued again; a script that saves in order to continue "
+        "must end with another exit code, such as 75"
     )
 
 
 def describe(attempts: Sequence[Stint]) -> list[str]:
     """Return a line for each attempt.
 
-    Such as ``1  nid[001-002]  0:58  told to stop by USR1; goes back into the queue``.
+    Such as ``1  nid[001-002]  0:58  exit code 1 after USR1; goes back into the queue``.
     """
     rows = []
     for index, stint in enumerate(attempts):

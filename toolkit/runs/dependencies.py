@@ -26,7 +26,7 @@ def dependencies(
         runs: directory of the runs.
         cluster: name of the local cluster that the job goes to; None: another cluster.
     """
-    found: list[str] = []
+    words: list[str] = []
     findings: list[ToolkitError] = []
     for text in texts:
         try:
@@ -35,8 +35,8 @@ def dependencies(
             error.place = "--after"
             findings.append(error)
         else:
-            found += [word] if word else []
-    return tuple(dict.fromkeys(found)), findings
+            words += [word] if word else []
+    return tuple(dict.fromkeys(words)), findings
 
 
 def _word(text: str, runs: Path, cluster: str | None) -> str | None:
@@ -58,7 +58,7 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     submission = status.submission_of(paths)
     if submission.cluster != cluster:
         raise UsageError(
-            f"{paths.name} runs on {submission.cluster or submission.site}, and this job on another cluster",
+            f"{paths.name} runs on another cluster: {submission.cluster or submission.site}",
             next_step="--site",
         )
     if state is None:
@@ -73,6 +73,6 @@ def _check(how: str, paths: Paths, *, well: bool) -> None:
     """Raise UsageError if a run that has ended came out so that Slurm would never start the job."""
     if how != "afterany" and well != (how == "afterok"):
         raise UsageError(
-            f"{paths.name} {'succeeded' if well else 'failed'}: a job that runs {how} of it would never start",
+            f"{paths.name} {'succeeded' if well else 'failed'}: a job {how} it would never start",
             next_step=f"--after afterany:{paths.name}, or leave it out",
         )

@@ -1,24 +1,31 @@
-"""What is read of a job's logs to decide how it came out: all of it, or both ends of each log where they are large."""
+"""Read what decides how a job came out: its logs and the records of its failing processes.
+
+Of large logs only the beginning and the end are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.ways import Stint
 from toolkit.records.store import Log, Paths
-from toolkit.runs import attempts, logs, reports
-from toolkit.runs.lines import ends, find
+from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
 
 MOST = (
     12 << 20
 )  # bytes of all logs together that are held in memory; as Python's objects well below 200 MB
-_LEAST = 4 << 10  # bytes of each log, also of one of thousands
+_LEAST = 4 << 10  # bytes of each log, even of one of thousands
 
 
 class Excerpt(NamedTuple):
@@ -26,9 +33,9 @@ class Excerpt(NamedTuple):
 
     Attributes:
         lines: the batch shell's first, then by task.
-        logs: how many logs there are.
+        logs: number of logs.
         size: bytes of these logs.
-        read: of these, how many may have been read: less than ``size`` where logs are large.
+        read: bytes of these that may have been read: fewer than ``size`` if logs are large.
     """
 
     lines: list[Line]
@@ -42,7 +49,7 @@ class History(NamedTuple):
 
     Attributes:
         stints: each attempt.
-        starts: element of the array (None: no array) -> offset in the batch shell's log at which its last attempt begins.
+        starts: offset in the batch shell's log of the last attempt, by element (None: no array).
     """
 
     stints: tuple[Stint, ...] = ()
@@ -50,17 +57,17 @@ class History(NamedTuple):
 
 
 def history(paths: Paths, plan: Plan, job_id: int) -> History:
-    """Read the attempts of a job from the batch shell's logs; empty for a job that is never requeued."""
+    """Read the attempts of a job from its batch shell's logs; empty if it is never requeued."""
     if plan.requeue is None:
         return History()
     batch = [log for log in paths.logs_of(job_id) if log.task is None]
-    found = [
+    marked = [
         (offset, logs.line(text, log, plan.launch))
         for log in batch
-        for offset, text in find(log.path, attempts.MARK.encode())
+        for offset, text in logs.find_lines(log.path, attempts.MARK.encode())
     ]
-    starts = {line.element: offset for offset, line in found if attempts.begins(line)}
-    return History(attempts.stints(line for _, line in found), starts)
+    starts = {line.element: offset for offset, line in marked if attempts.begins(line)}
+    return History(attempts.stints(line for _, line in marked), starts)
 
 
 def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:
@@ -70,7 +77,7 @@ def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:
 
 
 def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Excerpt:
-    """Read those of the given logs, and of the batch shell's the part, that belong to the last attempt."""
+    """Read what belongs to the last attempt in the given logs."""
     hide = logs.secret_filter(paths)
     last = {stint.element: stint.number for stint in past.stints}
     chosen = [
@@ -87,13 +94,13 @@ def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Ex
     lines = [
         logs.line(hide(text), log, plan.launch)
         for log, offset, share in zip(chosen, offsets, shares, strict=True)
-        for text in ends(log.path, share, offset)
+        for text in logs.ends(log.path, share, offset)
     ]
     return Excerpt(lines, len(chosen), sum(sizes), sum(map(min, sizes, shares)))
 
 
 def reports_of(paths: Paths, job_id: int, element: int | None, past: History) -> tuple[Report, ...]:
-    """Read the records that failing processes of a job's last attempt have written, without the values of secrets."""
+    """Read the records of failing processes of a job's last attempt, without values of secrets."""
     last = next((stint.number for stint in reversed(past.stints) if stint.element == element), None)
     hide = logs.secret_filter(paths)
     return tuple(
@@ -104,15 +111,77 @@ def reports_of(paths: Paths, job_id: int, element: int | None, past: History) ->
                 for error in report.errors
             ),
         )
-        for report in reports.read(paths, job_id, element, last)
+        for report in read_reports(paths, job_id, element, last)
     )
 
 
 def fair_shares(sizes: Sequence[int], most: int = MOST) -> list[int]:
-    """Divide ``most`` bytes among logs of these sizes: what a small one does not need goes to the larger ones. Pure."""
+    """Divide ``most`` bytes among logs; what a small log does not need goes to the larger ones."""
     shares = [0] * len(sizes)
     left = most
     for place, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
         shares[index] = max(_LEAST, min(sizes[index], left // (len(sizes) - place)))
         left = max(0, left - min(sizes[index], shares[index]))
     return shares
+
+
+_MOST_FILES, _MOST_BYTES = 5000, 1 << 18
+
+
+def read_reports(
+    paths: Paths, job_id: int, element: int | None = None, attempt: int | None = None
+) -> tuple[Report, ...]:
+    """Return the records of a job, the earliest first.
+
+    Args:
+        paths: of the run.
+        job_id: Slurm's number.
+        element: of a job array; None: not an array.
+        attempt: of a requeued job, from 1; None: the last attempt that has written a record.
+    """
+    own = [report for report in _decoded(paths.reports) if _is_of(report, job_id, element)]
+    last = max((_attempt(report) for report in own), default=1) if attempt is None else attempt
+    return tuple(
+        sorted(
+            (report for report in own if _attempt(report) == last),
+            key=lambda report: report.time_ns,
+        )
+    )
+
+
+def _is_of(report: Report, job_id: int, element: int | None) -> bool:
+    env = report.env
+    if element is not None and env.get("SLURM_ARRAY_TASK_ID") != str(element):
+        return False
+    # A job that joins an elastic job has its own number; the name of their rendezvous begins with
+    # the number of the other.
+    numbers = (
+        env.get("SLURM_ARRAY_JOB_ID"),
+        env.get("SLURM_JOB_ID"),
+        env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0],
+    )
+    return str(job_id) in numbers
+
+
+def _attempt(report: Report) -> int:
+    count = report.env.get("SLURM_RESTART_COUNT", "")
+    return int(count) + 1 if count.isascii() and count.isdecimal() and len(count) < 9 else 1
+
+
+def _decoded(directory: Path) -> Iterator[Report]:
+    """Yield the readable records; a process may have been killed while it wrote one."""
+    for path in islice(sorted(directory.glob("*.json")), _MOST_FILES):
+        data = _content(path)
+        try:
+            yield msgspec.json.decode(data, type=Report)
+        except (msgspec.DecodeError, ValueError):
+            continue
+
+
+def _content(path: Path) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with os.fdopen(handle, "rb") as file:
+        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""

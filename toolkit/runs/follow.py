@@ -1,4 +1,4 @@
-"""Follow a submitted run: its states, its lines while they are written, and how it came out."""
+"""Follow a submitted run: its states, the lines of its logs, and its outcome."""
 
 from __future__ import annotations
 
@@ -8,28 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from toolkit.errors import JobLostError, SlurmUnreachableError
-from toolkit.files import read_json, write_atomically
-from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
-from toolkit.model.report import Report
 from toolkit.model.run import JobState, Outcome
-from toolkit.planning import arrays as sweep
 from toolkit.records.store import Paths
-from toolkit.runs import excerpt, logs, once
-from toolkit.runs import points as elements
-from toolkit.runs.outcome import mentions_node_failure, outcome
+from toolkit.runs import logs, once
+from toolkit.runs.finish import finish
 from toolkit.slurm.client import Client
 
-_READ_SECONDS = 0.25  # between two looks into the logs
+_READ_SECONDS = 0.25  # between two reads of the logs
 _PATIENCE = 600.0  # a controller that restarts is back by then
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The job has another state, or another reason to wait."""
+    """A new state of the job, or a new reason to wait."""
 
     state: JobState
     expected_start: str = ""
@@ -37,7 +30,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Slurm does not answer for now; it is asked again."""
+    """A query that Slurm did not answer; it is repeated."""
 
     error: SlurmUnreachableError
 
@@ -46,12 +39,15 @@ Event = Changed | Unreachable | logs.Line | Outcome
 
 
 def _pause(waited: float) -> float:
-    """Seconds until Slurm is asked again: at once for short jobs, rarely for long ones; a controller serves a whole site."""
+    """Return the seconds until Slurm is asked again: few for short jobs, more for long ones.
+
+    The controller serves a whole site.
+    """
     return min(10.0, max(0.3, waited / 20))
 
 
 def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Event]:
-    """Yield everything that happens to a job until it has ended; the last event is its ``Outcome``, which is also written down.
+    """Yield the events of a job until it has ended; the last is its ``Outcome``, which is recorded.
 
     Raises:
         JobLostError: Slurm does not know the job any more.
@@ -82,10 +78,10 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
 
 
 def is_of(state: JobState, paths: Paths, mark: str) -> bool:
-    """Return whether a job is this run's: a local cluster that was made anew counts its jobs from 1 again.
+    """Return whether a job is this run's, by its mark.
 
-    The mark tells. For a job without one, the directories of the logs are compared as files, since
-    ``runs`` may be a symbolic link.
+    A new local cluster counts its jobs from 1 again. For a job without a mark, the directories of
+    the logs are compared as files, since ``runs`` may be a symbolic link.
     """
     if mark and state.mark:
         return mark == state.mark
@@ -110,7 +106,7 @@ def _state(client: Client, paths: Paths, job_id: int) -> JobState:
     ):
         raise JobLostError(
             f"Slurm does not know job {job_id} any more, and keeps no accounts",
-            next_step="the logs tell what it did: toolkit logs",
+            next_step="read what it printed: toolkit logs",
         )
     return states[job_id]
 
@@ -121,63 +117,5 @@ def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.
 
 
 def all_lines(paths: Paths, plan: Plan, job_id: int) -> Iterator[logs.Line]:
-    """Yield every line of every log of a job, as far as it is written; the batch shell's first."""
+    """Yield every line in the logs of a job so far, the batch shell's first."""
     return _lines(logs.Tail(paths, job_id), plan, last=True)
-
-
-def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
-    """Derive how an ended job came out, and write it into the run's directory."""
-    past = excerpt.history(paths, plan, state.job_id)
-    if plan.array:
-        came_out = _of_array(client, paths, plan, state, past)
-    else:
-        lines = excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines
-        came_out = _of_job(
-            client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
-        )
-    came_out = replace(came_out, stints=past.stints)
-    write_atomically(
-        paths.outcome, to_json(came_out, sort=False)
-    )  # results stay in the script's order
-    once.release_claim(paths)
-    return came_out
-
-
-def _of_job(
-    client: Client, plan: Plan, state: JobState, lines: list[logs.Line], found: tuple[Report, ...]
-) -> Outcome:
-    asked = state.nodes and (
-        state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
-    )
-    return outcome(
-        plan, state, lines, client.unhealthy_nodes(state.nodes, state.start) if asked else {}, found
-    )
-
-
-def _of_array(
-    client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History
-) -> Outcome:
-    """Derive the outcome of an array from its first element that failed, and of each element by itself, also in its folder."""
-    states = client.elements(state.job_id)
-    points = elements.read(paths, plan, state.job_id, states, past, ended=True)
-    for point in points if plan.points else ():
-        folder = paths.points / str(point.number)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "outcome.json", to_json(point, sort=False))
-    first = next(
-        (point.number for point in points if point.exit_code != 0),
-        points[0].number if points else None,
-    )
-    logs_of_first = elements.by_element(paths, state.job_id).get(first, [])
-    lines = excerpt.of_logs(paths, plan, logs_of_first, past).lines
-    came_out = _of_job(
-        client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past)
-    )
-    words = sweep.told(points, "point" if plan.points else "element")
-    message = words if came_out.kind in ("ok", "failed") else f"{came_out.message}; {words}"
-    return replace(came_out, points=points, results={}, message=message)
-
-
-def read_plan(paths: Paths) -> Plan:
-    """The plan of a run."""
-    return read_json(paths.plan, Plan)

@@ -1,4 +1,4 @@
-"""A run in an allocation of its own that lives as long as this process: ``salloc`` with the plan's resources, and the script in it."""
+"""Run a script in an allocation of ``salloc`` that lives as long as this process."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.records.store import Paths
 from toolkit.runs import follow, status
+from toolkit.runs.finish import finish as finish_job
 from toolkit.slurm.client import Client
 
-# Options of sbatch that salloc does not have, or that mean nothing to a job that somebody waits
-# for.
+# Options of sbatch that salloc does not have, or that have no meaning for an interactive job.
 _SBATCH_ONLY = frozenset(("requeue", "no-requeue", "array"))
-_LOOK = 0.1  # seconds between two looks for the number of the job
+_PAUSE = 0.1  # seconds between two checks for the number of the job
 _PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
 _SHORT_PATIENCE = 10.0  # seconds for salloc to take its request back
 
 
-def words(decided: Plan, script: str) -> tuple[str, ...]:
-    """The command that gets the allocation and runs the script in it. Pure."""
+def salloc_command(decided: Plan, script: str) -> tuple[str, ...]:
+    """Return the command that gets the allocation and runs the script in it."""
     options = (
         f"--{name}" if value is None else f"--{name}={value}"
         for name, value in decided.sbatch_options
@@ -43,7 +43,10 @@ def words(decided: Plan, script: str) -> tuple[str, ...]:
 
 
 def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
-    """Ask for the allocation. With ``pty`` the terminal is the script's; else it reads nothing, and Ctrl-C is for us alone."""
+    """Start salloc. With ``pty`` the script has the terminal; else it reads no input.
+
+    Without ``pty``, Ctrl-C reaches only this process.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -53,10 +56,10 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     prefix = client.access.prefix
     if prefix and decided.pty:
-        # What enters the local cluster has the terminal, too: ended by Ctrl-C, it would have salloc
-        # told a second time (_release).
+        # The program that enters the local cluster has the terminal, too: ended by Ctrl-C, it would
+        # send salloc a second signal (_release).
         prefix = ("env", "--ignore-signal=INT", *prefix, "env", "--default-signal=INT")
-    argv = (*prefix, *words(decided, str(paths.script)))
+    argv = (*prefix, *salloc_command(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
     return shell.start(
         argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty
@@ -66,20 +69,20 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
 def granted(
     process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster: str | None
 ) -> Submission:
-    """Wait until the script has begun, and note the job's number.
+    """Wait until the script has begun, and record the job's number.
 
     Raises:
-        SubmissionError: there was no allocation; the run's directory is gone again.
+        SubmissionError: there was no allocation; the run's directory was removed.
     """
     while (number := _allocated(paths)) is None:
         if process.poll() is not None and _allocated(paths) is None:
             shutil.rmtree(paths.directory)
             raise SubmissionError(
-                f"Slurm gave no allocation: salloc ended with {process.returncode}; nothing was started",
+                f"no allocation: salloc ended with {process.returncode}; nothing was started",
                 place="salloc",
-                next_step="what it said is above; toolkit cluster shows what is free",
+                next_step="its message is above; toolkit cluster shows which nodes are free",
             )
-        time.sleep(_LOOK)
+        time.sleep(_PAUSE)
     submission = Submission(
         job_id=number,
         site=decided.site,
@@ -91,7 +94,7 @@ def granted(
 
 
 def _allocated(paths: Paths) -> int | None:
-    """The number that the script wrote down, if it has; the file is there a moment before its content."""
+    """Return the job's number if the script has written it; the file exists before its content."""
     try:
         text = paths.allocation.read_text()
     except FileNotFoundError:
@@ -100,7 +103,7 @@ def _allocated(paths: Paths) -> int | None:
 
 
 def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
-    """What Slurm says of the job once its script has ended; None: nothing any more."""
+    """Return the job's state once its script has ended, or None if Slurm has forgotten it."""
     until = time.monotonic() + _PATIENCE
     while True:
         state = client.jobs([job_id]).get(job_id)
@@ -111,24 +114,27 @@ def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
             or time.monotonic() > until
         ):
             return state
-        time.sleep(_LOOK)
+        time.sleep(_PAUSE)
 
 
 @contextmanager
-def held(
+def released_after(
     client: Client, process: subprocess.Popen[str], paths: Paths, *, pty: bool
 ) -> Iterator[None]:
-    """Whatever happens inside, the allocation and salloc are gone afterwards; a closed terminal ends it as Ctrl-C does.
+    """End salloc and give the allocation back on any exit; a closed terminal acts as Ctrl-C.
 
     Args:
-        pty: salloc has the terminal, whose signals (Ctrl-C, hang-up) reach it as they reach this process.
+        client: of the cluster.
+        process: salloc.
+        paths: of the run.
+        pty: salloc has the terminal, whose signals (Ctrl-C, hang-up) reach it and this process.
     """
-    is_told = pty
+    is_signaled = pty
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal is_told
+        nonlocal is_signaled
         del frame
-        is_told = pty and number != signal.SIGTERM
+        is_signaled = pty and number != signal.SIGTERM
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -138,23 +144,27 @@ def held(
         for number, handler in before.items():
             signal.signal(number, handler)
         if process.poll() is None:
-            _release(client, process, paths, is_told)
+            _release(client, process, paths, is_signaled)
 
 
-def _release(client: Client, process: subprocess.Popen[str], paths: Paths, is_told: bool) -> None:
-    """Give the allocation back. If Slurm does not answer, or the user does not wait for it, salloc gives it back when it is ended.
+def _release(
+    client: Client, process: subprocess.Popen[str], paths: Paths, is_signaled: bool
+) -> None:
+    """Give the allocation back.
+
+    If Slurm does not answer, or the user does not wait, salloc gives it back when it is ended.
 
     A salloc that waits for nodes takes its request back within the handler of the first signal. A
-    second signal meanwhile has it wait for its own locks for ever (seen with 22.05), so one that
-    was told is not told again.
+    second signal meanwhile makes it wait for its own locks forever (observed with 22.05), so it
+    never gets a second one.
     """
     try:
         number = _allocated(paths)
         if number is not None:
             client.cancel(number)
-        elif not is_told:
+        elif not is_signaled:
             process.terminate()
-        process.wait(_PATIENCE if number is not None or not is_told else _SHORT_PATIENCE)
+        process.wait(_PATIENCE if number is not None or not is_signaled else _SHORT_PATIENCE)
     except (SlurmUnreachableError, SubmissionError, subprocess.TimeoutExpired, KeyboardInterrupt):
         process.terminate()
         try:
@@ -165,10 +175,13 @@ def _release(client: Client, process: subprocess.Popen[str], paths: Paths, is_to
 
 
 def finish(client: Client, paths: Paths, decided: Plan, code: int) -> Outcome:
-    """How a run at a terminal came out: with the exit code that salloc handed on, but where Slurm itself ended it."""
+    """Derive and record the outcome of an interactive run.
+
+    Its exit code is salloc's, unless Slurm itself ended the job.
+    """
     submission = status.submission_of(paths)
     state = ended(client, paths, submission.job_id)
     if state is None or state.state in ("COMPLETED", "COMPLETING", "FAILED"):
         known = state or JobState(job_id=submission.job_id, state="COMPLETED")
         state = replace(known, state="FAILED" if code else "COMPLETED", exit_code=code, signal=0)
-    return follow.finish(client, paths, decided, state)
+    return finish_job(client, paths, decided, state)

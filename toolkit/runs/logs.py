@@ -1,21 +1,149 @@
-"""The logs of a run, while they grow and afterwards: complete lines, each with the rank or the node that it came from."""
+"""Read the logs of a run in bounded memory, while they grow and afterwards.
+
+Bytes are split into lines, and each line is attributed to the rank or the node that it came from.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from toolkit.model.plan import Launch
 from toolkit.records import secrets
 from toolkit.records.store import Log, Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.lines import Splitter, stream
+from toolkit.units import human_size
 
-_LEAST = 6  # characters of a secret that is looked for in logs; shorter ones are in any text
+LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
+_CHUNK = 1 << 20
+_SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
 
-# Said by healthy runs, and of no use to the people who read them; the files keep them.
+
+class Splitter:
+    """A splitter of a growing stream of bytes into lines, of which it keeps ``LONGEST`` bytes.
+
+    A progress bar redraws its line with carriage returns; only the last drawing is kept.
+    """
+
+    def __init__(self) -> None:
+        """Start with an empty line."""
+        self._head = b""
+        self._dropped = 0
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """Yield the lines that ``data`` completes."""
+        *rows, rest = data.split(b"\n")
+        for row in rows:
+            if self._head or len(row) > LONGEST or b"\r" in row:
+                self._keep(row)
+                yield self._take()
+            else:
+                yield row.decode("utf-8", "replace")
+        self._keep(rest)
+
+    def rest(self) -> Iterator[str]:
+        """Yield the last line where it has no newline."""
+        if self._head:
+            yield self._take()
+
+    def _keep(self, part: bytes) -> None:
+        body = self._head + part
+        ending = b"\r" if body.endswith(b"\r") else b""
+        _, redrawn, last = body[: len(body) - len(ending)].rpartition(b"\r")
+        if redrawn:
+            self._dropped = 0
+        self._dropped += max(0, len(last) - LONGEST)
+        self._head = last[:LONGEST] + ending
+
+    def _take(self) -> str:
+        text = self._head.removesuffix(b"\r").decode("utf-8", "replace")
+        if self._dropped:
+            text += f"... [{human_size(self._dropped)} more on this line]"
+        self._head, self._dropped = b"", 0
+        return text
+
+
+def stream(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
+    """Yield chunks of a file from its current position, up to the offset ``end``."""
+    position = file.tell()
+    while end is None or position < end:
+        data = file.read(_CHUNK if end is None else min(_CHUNK, end - position))
+        if not data:
+            return
+        position += len(data)
+        yield data
+
+
+def split(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield all lines of some chunks, also a last one without a newline."""
+    splitter = Splitter()
+    for data in chunks:
+        yield from splitter.feed(data)
+    yield from splitter.rest()
+
+
+def ends(path: Path, most: int, start: int = 0) -> Iterator[str]:
+    """Yield the lines of a log from ``start`` on; of a large log only its beginning and its end.
+
+    A quarter of ``most`` is read from the beginning, where a job is set up, and the rest from the
+    end, where the reason for a failure is.
+
+    Args:
+        path: of the log.
+        most: bytes that are read; of very short lines fewer, since each costs memory of its own.
+        start: offset in bytes.
+    """
+    lines = most // _SHORT + _FEW
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(start)
+        if size - start <= most:
+            rows = split(stream(file, size))
+            yield from islice(rows, lines // 4)
+            yield from deque(rows, lines * 3 // 4)
+            return
+        yield from islice(split(stream(file, start + most // 4)), lines // 4)
+        file.seek(size - most * 3 // 4)
+        tail = deque(split(stream(file, size)), lines * 3 // 4)
+        if len(tail) > 1:  # it begins in the middle of a line
+            tail.popleft()
+        yield from tail
+
+
+def find_lines(path: Path, word: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the offset and the text of each line that has ``word``.
+
+    It is fast, since most chunks are not split.
+    """
+    with path.open("rb") as file:
+        carried, offset = b"", 0
+        for data in stream(file):
+            block = carried + data
+            whole, newline, carried = block.rpartition(b"\n")
+            if word in whole:
+                yield from _rows_with(whole, word, offset)
+            offset += len(whole) + len(newline)
+            if len(carried) > LONGEST:  # one long line: its end is enough
+                offset += len(carried) - LONGEST
+                carried = carried[-LONGEST:]
+        yield from _rows_with(carried, word, offset)
+
+
+def _rows_with(block: bytes, word: bytes, offset: int) -> Iterator[tuple[int, str]]:
+    for row in block.split(b"\n"):
+        if word in row:
+            yield offset, row[:LONGEST].decode("utf-8", "replace")
+        offset += len(row) + 1
+
+
+_LEAST = 6  # characters of the shortest secret that is hidden in logs; shorter ones are in any text
+
+# Lines that healthy runs print and that help no reader; the files keep them.
 _NOISE = re.compile(
     r"hostname of the client socket cannot be retrieved"
     r"|^\*+$|Setting OMP_NUM_THREADS environment variable for each process"
@@ -28,9 +156,12 @@ _RANK = re.compile(r"^(?P<rank>\d{1,9})\| ?(?P<text>.*)$")
 class Line:
     """A line of a log.
 
-    ``rank`` is None where a launcher's agent or the batch shell wrote it; ``host`` is "" for the
-    batch shell; ``element`` is the number in a job array; ``attempt`` counts how often the job was
-    started, where its logs tell.
+    Attributes:
+        text: of the line.
+        host: node that it comes from; "" for the batch shell.
+        rank: that wrote it; None for a launcher's agent or the batch shell.
+        element: number in a job array.
+        attempt: how often the job had been started, from 1.
     """
 
     text: str
@@ -41,9 +172,9 @@ class Line:
 
     @property
     def label(self) -> str:
-        """``3``: the rank; ``nid001``: an agent; in a job array the element's number first: ``2.3``."""
-        speaker = str(self.rank) if self.rank is not None else self.host
-        return speaker if self.element is None else f"{self.element}.{speaker or 'batch'}"
+        """The source of the line: a rank (``3``) or an agent (``nid001``), in an array ``2.3``."""
+        source = str(self.rank) if self.rank is not None else self.host
+        return source if self.element is None else f"{self.element}.{source or 'batch'}"
 
 
 def line(text: str, log: Log, launch: Launch) -> Line:
@@ -60,19 +191,15 @@ def line(text: str, log: Log, launch: Launch) -> Line:
 
 
 def is_noise(text: str) -> bool:
-    """Whether a line is one that healthy runs print and nobody needs."""
+    """Return whether a line is one that healthy runs print and that helps no reader."""
     return not text.strip() or bool(_NOISE.search(text))
 
 
 class Tail:
-    """Reads what was added to a job's logs since the last time; new logs are noticed.
-
-    Args:
-        paths: of the run.
-        job_id: Slurm's number.
-    """
+    """A reader of what is appended to the logs of a job, also of logs that appear later."""
 
     def __init__(self, paths: Paths, job_id: int) -> None:
+        """Start at the beginning of each log of a job of a run."""
         self._paths = paths
         self._job_id = job_id
         self._hide = secret_filter(paths)
@@ -97,7 +224,7 @@ class Tail:
 
 
 def secret_filter(paths: Paths) -> Callable[[str], str]:
-    """Return a function that hides the values of the run's secret variables in a line, which a rank may have printed."""
+    """Return a function that hides the values of the run's secrets in what ranks printed."""
     values = tuple(
         value for value in secrets.read(paths.directory).values() if len(value) >= _LEAST
     )
@@ -111,12 +238,12 @@ def secret_filter(paths: Paths) -> Callable[[str], str]:
 
 
 def ranks(lines: Iterable[Line]) -> dict[str, tuple[int, ...]]:
-    """Host -> ranks that spoke on it, both in order."""
-    found: dict[str, set[int]] = {}
+    """Return the ranks that printed lines by host, both in order."""
+    by_host: dict[str, set[int]] = {}
     for entry in lines:
         if entry.rank is not None and entry.host:
-            found.setdefault(entry.host, set()).add(entry.rank)
+            by_host.setdefault(entry.host, set()).add(entry.rank)
     return {
         host: tuple(sorted(numbers))
-        for host, numbers in sorted(found.items(), key=lambda item: min(item[1]))
+        for host, numbers in sorted(by_host.items(), key=lambda item: min(item[1]))
     }

@@ -1,4 +1,4 @@
-"""One run is one job, whatever is lost on the way to Slurm and back.
+"""Submit a run as one job, whatever is lost on the way to Slurm and back.
 
 Each submission has a mark, which Slurm shows with the job. Where sbatch gives no answer, Slurm is
 asked for the mark before the script is submitted again. A job that surfaces all the same, minutes
@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
@@ -27,13 +27,10 @@ from toolkit.records.store import Paths
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait, patiently
 
-_LOOKS = (
-    0.0,
-    1.0,
-    2.0,
-    3.0,
-)  # seconds before each look for a job that a busy controller may take late
-_TRIES = 3  # submissions that give no answer while Slurm answers all else: then it is sbatch itself that is broken
+# Seconds before each query for a job that a busy controller may accept late.
+_QUERIES = (0.0, 1.0, 2.0, 3.0)
+# Submissions without an answer while Slurm answers everything else: then sbatch itself is broken.
+_TRIES = 3
 
 
 class Submitted(NamedTuple):
@@ -41,7 +38,7 @@ class Submitted(NamedTuple):
 
     Attributes:
         job_id: Slurm's number.
-        is_doubtful: an answer of sbatch was lost on the way, so that a second job with the same mark may surface.
+        is_doubtful: an answer of sbatch was lost: a second job with the same mark may surface.
     """
 
     job_id: int
@@ -54,12 +51,12 @@ def now() -> str:
 
 
 def new_mark() -> str:
-    """Return a word that no other job has."""
+    """Return a mark that no other job has."""
     return f"toolkit-{secrets.token_hex(8)}"
 
 
 def begin(paths: Paths, plan: Plan, cluster: str | None) -> Attempt:
-    """Write down that a run is being submitted, before Slurm is asked."""
+    """Record that a run is being submitted, before Slurm gets the script."""
     attempt = Attempt(
         mark=new_mark(),
         site=plan.site,
@@ -74,7 +71,7 @@ def begin(paths: Paths, plan: Plan, cluster: str | None) -> Attempt:
 
 
 def process_start(pid: int) -> int:
-    """Return when a process of this host started, in clock ticks since the host did; 0 if there is no such process."""
+    """Return when a process of this host started, in clock ticks since boot; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -82,7 +79,7 @@ def process_start(pid: int) -> int:
 
 
 def is_under_way(attempt: Attempt) -> bool:
-    """Return whether the process that submits is still at work; of one on another host this is not known, and False."""
+    """Return whether the submitting process still runs; False if it is on another host."""
     return (
         attempt.host == socket.gethostname()
         and attempt.process_start == process_start(attempt.pid) != 0
@@ -94,27 +91,26 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitte
 
     Raises:
         SubmissionError: Slurm refused it.
-        AnswerLostError: Slurm may have the job, and did not say in time.
-        SlurmSilentError: no controller was reached for as long as ``wait`` has patience; nothing was submitted.
+        AnswerLostError: Slurm may have the job, and did not answer in time.
+        SlurmSilentError: no controller was reached while ``wait`` lasted; nothing was submitted.
     """
     lost: AnswerLostError | None = None
     for _ in range(_TRIES):
         try:
-            # Here only a controller that was not reached is asked again: it cannot have taken the
-            # job.
+            # Only a controller that was not reached is asked again: it cannot have the job.
             number = patiently(lambda: client.submit(script, mark), wait)
         except AnswerLostError as error:
             lost = error
             wait.tell(f"{error.cause}; asking Slurm whether it has the job")
-            if found := look(client, mark, wait, lost):
-                wait.tell(f"Slurm has it: job {found[0]}")
-                return Submitted(found[0], True)
+            if jobs := find_jobs(client, mark, wait, lost):
+                wait.tell(f"Slurm has it: job {jobs[0]}")
+                return Submitted(jobs[0], True)
             wait.tell("Slurm does not have it; submitting it again")
         except SubmissionError as error:
             if lost is None:
                 raise
-            if found := look(client, mark, wait, lost):  # refused for being the second of two
-                return Submitted(found[0], True)
+            if jobs := find_jobs(client, mark, wait, lost):  # refused for being the second of two
+                return Submitted(jobs[0], True)
             raise unknown(lost, error) from None
         except SlurmSilentError as error:
             raise unknown(lost, error) if lost is not None else error from None
@@ -129,30 +125,30 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitte
     )
 
 
-def look(client: Client, mark: str, wait: Wait, lost: AnswerLostError) -> tuple[int, ...]:
-    """Return the jobs with a mark; that there is none is believed only after several looks.
+def find_jobs(client: Client, mark: str, wait: Wait, lost: AnswerLostError) -> tuple[int, ...]:
+    """Return the jobs with a mark; several queries must show that there is none.
 
     Raises:
         AnswerLostError: Slurm does not say.
     """
-    for pause in _LOOKS:
+    for pause in _QUERIES:
         time.sleep(pause)
         try:
-            found = patiently(lambda: client.marked(mark), wait)
+            jobs = patiently(lambda: client.marked(mark), wait)
         except SlurmSilentError as error:
             raise unknown(lost, error) from None
-        if found:
-            return found
+        if jobs:
+            return jobs
     return ()
 
 
 def unknown(lost: AnswerLostError, error: SubmissionError | SlurmSilentError) -> AnswerLostError:
-    """Return the error for a run of which it is not known whether Slurm has the job."""
+    """Return the error for a run whose job Slurm may or may not have."""
     return AnswerLostError(
         f"{lost.cause}, and {error.cause}: it is not known whether Slurm has the job",
         place=lost.place,
         details=error.details,
-        next_step="before you run it again: toolkit ps, which looks for the job as soon as Slurm answers",
+        next_step="before you run it again: toolkit ps, which finds the job once Slurm answers",
     )
 
 
@@ -174,8 +170,7 @@ def claim(paths: Paths, mark: str, job_id: int) -> int:
 def release_claim(paths: Paths) -> None:
     """Remove the claim of a run that has ended and of which there cannot be a second job.
 
-    It is a symbolic link that leads nowhere, which copies of the directory (`scp -r`) would stumble
-    over.
+    It is a dangling symbolic link, at which copies of the directory (`scp -r`) fail.
     """
     submission = paths.read_submission()
     if submission is not None and submission.mark and not submission.is_doubtful:
@@ -184,10 +179,11 @@ def release_claim(paths: Paths) -> None:
 
 
 def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
-    """Write down which job a run is.
+    """Record which job a run is.
 
     Raises:
-        UnrecordedError: Slurm has the job, and the directory cannot be written. The mark of the attempt is kept there.
+        UnrecordedError: Slurm has the job, and the directory cannot be written.
+            The mark of the attempt stays there.
     """
     try:
         job_id = (
@@ -206,7 +202,7 @@ def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
         write_atomically(paths.submission, to_json(submission))
     except OSError as error:
         raise UnrecordedError(
-            f"job {submitted.job_id} is in Slurm's queue, but this cannot be written down: {error.strerror}",
+            f"job {submitted.job_id} is queued, but cannot be recorded: {error.strerror}",
             place=str(paths.directory),
             next_step="make room there, then: toolkit ps, which finds the job by its mark",
         ) from error
@@ -224,11 +220,13 @@ def cancel_duplicates(client: Client, submission: Submission, jobs: Iterable[int
 
 
 def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submission | None:
-    """Record a run whose submission was interrupted, or whose answer was lost; return None if Slurm has no such job.
+    """Record the job of a run whose submission was interrupted, or whose answer was lost.
+
+    Return None if Slurm has no such job.
 
     Args:
         paths: of the run.
-        client_of: gives the client of the cluster of an attempt.
+        client_of: returns the client of the cluster of an attempt.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
@@ -237,9 +235,20 @@ def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submissio
         return None
     attempt = read_json(paths.attempt, Attempt)
     client = client_of(attempt)
-    found = client.marked(attempt.mark)
-    if not found:
+    jobs = client.marked(attempt.mark)
+    if not jobs:
         return None
-    submission = record(paths, attempt, Submitted(found[0], True))
-    cancel_duplicates(client, submission, found)
+    submission = record(paths, attempt, Submitted(jobs[0], True))
+    cancel_duplicates(client, submission, jobs)
     return submission
+
+
+def own_commands() -> Iterator[bytes]:
+    """Yield the command lines of this user's other processes on this host."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if entry.stat().st_uid == os.geteuid():
+                    yield (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has ended

@@ -1,7 +1,7 @@
-"""How a run came out: from Slurm's final state, the logs and the launcher to an exit code and a message. Pure.
+"""Derive the outcome of a run from Slurm's final state, its logs and the node states. Pure.
 
 Only what happened while the job ran counts: Slurm's state, the job's logs, and nodes that went down
-in that time. A node that is down when somebody looks later says nothing about the job.
+in that time. A node that is down later is not evidence about the job.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.run import Failure, JobState, Outcome
-from toolkit.runs import blame
+from toolkit.runs import blame, error_records
 from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand
 
-OVER_MEMORY = "the job used more memory"  # how the message of such an outcome begins
-# What slurmstepd says of a step that took more than was asked for; without cgroups the job itself
-# is only FAILED then.
-_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_]kill)", re.IGNORECASE)
-# What slurmstepd says on every node when slurmd ends a whole job: the node that says it need not be
-# the one with too much.
+OVER_MEMORY = "the job used more memory"  # the beginning of the message of such an outcome
+# slurmstepd's message about a step that took more memory than it has, or about a process of it,
+# such as a worker of a data loader; without cgroups the job itself is only FAILED then.
+_OVER_MEMORY = re.compile(
+    r"slurmstepd.{0,300}(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE
+)
+# slurmstepd's message on every node when slurmd ends a whole job, also on nodes that took less.
 _JOB_OVER_MEMORY = re.compile(r"slurmstepd.{0,300}: Exceeded job memory limit\s*$")
-# What srun and slurmstepd write into the batch shell's log when the controller tells them that a
-# node of the job is gone.
+# Messages of srun and slurmstepd in the batch shell's log when the controller reports a lost node.
 _NODE_FAILURE = re.compile(
     r"srun: error: Node failure on (?P<nodes>\S+)|CANCELLED AT \S+ DUE TO NODE FAILURE"
 )
-# As the shell's `timeout` and a shell's report of Ctrl-C have it.
+# As the program `timeout`, and a shell after Ctrl-C, report it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
 _SIGNALS = 128  # exit codes above are signals
 
@@ -44,11 +44,11 @@ _UNKNOWN = 1 << 30  # after every rank that is known
 
 
 def results(lines: Iterable[Line]) -> dict[str, Any]:
-    """The last JSON object that a rank printed on a line of its own, the lowest rank's first; empty if there is none.
+    """Return the last JSON object that the lowest rank printed on its own line; empty without one.
 
-    Where ranks are not known by their lines, because a script forks them, the first node's.
+    If lines do not tell their ranks, because a script forks them, the last line with one counts.
     """
-    found: dict[int, dict[str, Any]] = {}
+    by_rank: dict[int, dict[str, Any]] = {}
     for entry in lines:
         text = entry.text.strip()
         if entry.host and text.startswith("{") and text.endswith("}"):
@@ -57,12 +57,12 @@ def results(lines: Iterable[Line]) -> dict[str, Any]:
             except ValueError:
                 continue
             if isinstance(data, dict):
-                found[_UNKNOWN if entry.rank is None else entry.rank] = data
-    return found[min(found)] if found else {}
+                by_rank[_UNKNOWN if entry.rank is None else entry.rank] = data
+    return by_rank[min(by_rank)] if by_rank else {}
 
 
 def headline(results: Mapping[str, Any], *, most: int = 3) -> str:
-    """The first few results for one line: ``accuracy 0.961  loss 0.029``; all are in outcome.json."""
+    """Format the first results: ``accuracy 0.961  loss 0.029``; outcome.json has all of them."""
     shown = list(results.items())[:most]
     return "  ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
@@ -83,15 +83,14 @@ def outcome(
         plan: of the run.
         state: Slurm's final state of the job.
         lines: of the job's logs.
-        unhealthy: nodes of the job that went down while it ran, and what Slurm says of them.
+        unhealthy: nodes of the job that went down while it ran, and Slurm's states of them.
         reports: records that failing processes of the job have written.
     """
     failure = (
         None if state.state == "COMPLETED" else first_failure(plan.launch.launcher, lines, reports)
     )
-    survives = "no-kill" in dict(
-        plan.directives
-    )  # of an elastic job a failed rank is the cause, not a node that it survived
+    # The cause of an elastic job's failure is a failed rank, not a node whose loss it survived.
+    survives = "no-kill" in dict(plan.directives)
     lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
     code, kind, message = _verdict(state, failure, lost, _over_memory(state, lines))
     return Outcome(
@@ -103,7 +102,7 @@ def outcome(
         results=results(lines),
         failure=failure,
         message=message,
-        unwell=lost if kind == "lost" else {},
+        unhealthy=lost if kind == "lost" else {},
         kind=kind,
     )
 
@@ -111,23 +110,21 @@ def outcome(
 def first_failure(
     launcher: str, lines: Sequence[Line], reports: Sequence[Report]
 ) -> Failure | None:
-    """Return the first failure of a run, from the records of its processes where they tell, else from its launcher's words."""
+    """Return the first failure of a run, from its processes' records or from its launcher."""
     hosts = ranks(lines)
     reported = [
         _located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))
     ]
-    found = blame.first(launcher, reports, reported) or next(iter(reported), None)
-    return (
-        found
-        if found is None or found.words or found.exit_code <= _SIGNALS
-        else _crashed(found, lines)
-    )
+    failure = blame.first(launcher, reports, reported) or next(iter(reported), None)
+    if failure is None or failure.words or failure.exit_code <= _SIGNALS:
+        return failure
+    return _crashed(failure, lines)
 
 
 def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
-    """Add where in the user's code a rank was killed, if Python's faulthandler has printed it."""
-    place = blame.place_of_crash(line.text for line in lines if line.rank == failure.rank)
-    name = blame.signal_name(failure.exit_code - _SIGNALS)
+    """Add the place in the user's code at which a rank was killed, if faulthandler printed it."""
+    place = error_records.place_of_crash(line.text for line in lines if line.rank == failure.rank)
+    name = error_records.signal_name(failure.exit_code - _SIGNALS)
     text = failure.text + (f" ({name})" if name else "") + (f", {place}" if place else "")
     return replace(failure, text=text, place=place)
 
@@ -140,7 +137,7 @@ def mentions_node_failure(lines: Iterable[Line]) -> bool:
 def lost_nodes(
     state: JobState, lines: Iterable[Line], unhealthy: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the nodes that ended the job, with what Slurm says of each; "" for a name where only the fact is known."""
+    """Return the nodes that ended the job, with Slurm's state of each; "" for an unknown name."""
     matches = [
         match for line in lines if not line.host and (match := _NODE_FAILURE.search(line.text))
     ]
@@ -162,7 +159,7 @@ def _expanded(hosts: str) -> tuple[str, ...]:
 
 
 def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
-    """A rank of which only its number was told ran where its log comes from."""
+    """Add the host of a rank's log to a failure of which only the rank is known."""
     host = next((name for name, numbers in hosts.items() if failure.rank in numbers), None)
     return (
         failure
@@ -172,17 +169,20 @@ def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
 
 
 def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    by_host: dict[str, list[str]] = {}
     for entry in lines:
-        found.setdefault(entry.host, []).append(entry.text)
-    return list(found.items())
+        by_host.setdefault(entry.host, []).append(entry.text)
+    return list(by_host.items())
+
+
+def is_over_memory(text: str) -> bool:
+    """Return whether slurmstepd reports in a line that a step took too much memory."""
+    return bool(_OVER_MEMORY.search(text))
 
 
 def _over_memory(state: JobState, lines: Sequence[Line]) -> str | None:
-    """Return the hosts on which the job took too much memory, empty if they are not known; None if it did not."""
-    hosts = sorted(
-        {entry.host for entry in lines if entry.host and _OVER_MEMORY.search(entry.text)}
-    )
+    """Return the hosts on which the job took too much memory, or None; empty if not known."""
+    hosts = sorted({line.host for line in lines if line.host and is_over_memory(line.text)})
     is_over = (
         hosts
         or state.state == "OUT_OF_MEMORY"
@@ -203,7 +203,7 @@ def _verdict(
         return (
             CANCELLED,
             "cancelled",
-            "it never started: what it was to run after did not end as it had to",
+            "it never started: a job that it depends on did not end as required",
         )
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
@@ -211,7 +211,7 @@ def _verdict(
         return (
             JobLostError.exit_code,
             "lost",
-            "; ".join(_node_words(name, text) for name, text in sorted(lost.items())),
+            "; ".join(_describe_node(name, text) for name, text in sorted(lost.items())),
         )
     if over_memory is not None:
         where = f" on {over_memory}" if over_memory else ""
@@ -228,7 +228,7 @@ def _verdict(
     )
 
 
-def _node_words(name: str, text: str) -> str:
+def _describe_node(name: str, text: str) -> str:
     if not name:
         return text
     return f"node {name} {text}" if text.startswith("failed") else f"node {name} is {text}"

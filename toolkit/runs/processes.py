@@ -1,4 +1,4 @@
-"""The processes of a running job, seen from its own allocation: no ssh, and nothing but what Slurm lets its owner do."""
+"""List the processes and GPUs of a running job, from within its allocation, without ssh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 
-# What starts ranks and waits for them.
+# Programs that start ranks and wait for them.
 _WAITING = frozenset(
     (
         "bash",
@@ -29,13 +29,15 @@ _WAITING = frozenset(
         "conmon",
     )
 )
-# Of several numbers that a process may have been given the first that there is: the last one is
-# Slurm's own, of its task.
+# Variables that hold the rank of a process, the best first; the last is that of Slurm's task.
 _RANKS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 class Process(NamedTuple):
-    """A process of a job: ``cpu`` in percent of one core over the last second, ``memory`` and ``gpu_memory`` in bytes."""
+    """A process of a job.
+
+    ``cpu`` is in percent of one core over the last second, ``memory`` and ``gpu_memory`` in bytes.
+    """
 
     host: str
     rank: int | None
@@ -47,7 +49,7 @@ class Process(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A GPU of a job's node: how busy it was in percent, and bytes of its memory."""
+    """A GPU of a job's node: its use in percent, and bytes of its memory."""
 
     host: str
     number: int
@@ -57,15 +59,17 @@ class Gpu(NamedTuple):
 
 
 def script() -> str:
-    """What is run on each node."""
+    """Return the script that runs on each node."""
     return (package_directory("scripts") / "top.sh").read_text(encoding="utf-8")
 
 
-def look(client: Client, state: JobState, *, task_is_rank: bool) -> tuple[list[Process], list[Gpu]]:
-    """What runs on the nodes of a running job.
+def query(
+    client: Client, state: JobState, *, task_is_rank: bool
+) -> tuple[list[Process], list[Gpu]]:
+    """Return the processes and GPUs on the nodes of a running job.
 
     Raises:
-        SubmissionError: Slurm did not let us look.
+        SubmissionError: Slurm did not run the script on them.
     """
     return parse(
         client.on_nodes(state.job_id, len(expand(state.nodes)), script()).splitlines(),
@@ -74,11 +78,11 @@ def look(client: Client, state: JobState, *, task_is_rank: bool) -> tuple[list[P
 
 
 def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], list[Gpu]]:
-    """What the script printed on all nodes. Pure.
+    """Parse the output of the script on all nodes.
 
     Args:
         lines: of all nodes, in any order.
-        task_is_rank: the number of Slurm's task is a rank; else only a rank has one that a launcher gave it.
+        task_is_rank: the number of Slurm's task is a rank; else only launchers number ranks.
     """
     rows = [line.split("\t") for line in lines]
     used = {
@@ -110,17 +114,19 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
         for row in rows
         if row[0] == "gpu" and len(row) == 6
     ]
-    return sorted(
-        processes, key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.pid)
-    ), sorted(gpus)
+
+    def order(process: Process) -> tuple[str, int, int]:
+        return process.host, -1 if process.rank is None else process.rank, process.pid
+
+    return sorted(processes, key=order), sorted(gpus)
 
 
 def working(processes: Iterable[Process]) -> list[Process]:
-    """Without those that only start others and wait for them, as far as they do."""
+    """Return the processes that are not just waiting for others that they started."""
     return [
-        one
-        for one in processes
-        if one.cpu > 0 or one.gpu_memory or _name(one.command) not in _WAITING
+        process
+        for process in processes
+        if process.cpu > 0 or process.gpu_memory or _name(process.command) not in _WAITING
     ]
 
 
@@ -131,8 +137,8 @@ def _name(command: str) -> str:
 
 def _rank(numbers: dict[str, str], *, task_is_rank: bool) -> int | None:
     names = _RANKS if task_is_rank else _RANKS[:-1]
-    found = next((numbers[name] for name in names if numbers.get(name, "").isdigit()), None)
-    return None if found is None else int(found)
+    number = next((numbers[name] for name in names if numbers.get(name, "").isdigit()), None)
+    return None if number is None else int(number)
 
 
 def _bytes(mebibytes: str) -> int:

@@ -1,4 +1,4 @@
-"""Remove runs that have ended, and only these: Slurm is asked about each that left no outcome."""
+"""Remove runs that have ended, and only these: Slurm is asked about each without an outcome."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from toolkit.errors import (
     BusyError,
     ConfigError,
@@ -21,15 +23,14 @@ from toolkit.errors import (
 from toolkit.images.store import usage
 from toolkit.model.base import Model
 from toolkit.records.store import Paths
-from toolkit.runs import follow, status
-from toolkit.runs.interrupted import own_commands
+from toolkit.runs import status
+from toolkit.runs.once import own_commands
 from toolkit.runtimes import RUNTIMES
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
-_PATIENCE = (
-    90.0  # seconds for a cancelled job to end; Slurm kills what does not after KillWait, 30 s
-)
-_BEING_WRITTEN = 300.0  # seconds that a run may lie there before its submission begins
+# Seconds for a canceled job to end; Slurm kills its processes after KillWait, 30 s.
+_PATIENCE = 90.0
+_BEING_WRITTEN = 300.0  # seconds that a run may exist before its submission begins
 _MARK = ".removed-"
 
 
@@ -41,23 +42,23 @@ class Removal(Model, frozen=True, kw_only=True):
         directory: absolute path.
         size: in bytes.
         age: in seconds, since it ended.
-        kept: why it stays; empty: it goes.
+        reason: why it stays; empty if it can be removed.
     """
 
     run: str
     directory: str
     size: int
     age: float
-    kept: str = ""
+    reason: str = msgspec.field(name="kept", default="")
 
 
 class _Reason(NamedTuple):
-    """Why a run must stay.
+    """The reason for which a run must stay.
 
     Attributes:
         text: for people.
         has_job: a job is known that can be cancelled.
-        is_certain: Slurm said so; else nobody can tell, and the user may know better.
+        is_certain: Slurm reports it; else it is not known, and the user may know better.
     """
 
     text: str
@@ -73,7 +74,7 @@ def reason_to_stay(paths: Paths, refresh: status.Refresh | None = None) -> str:
 
 def _reason(paths: Paths, refresh: status.Refresh | None = None) -> _Reason | None:
     try:
-        follow.read_plan(paths)
+        paths.read_plan()
         state, outcome = status.current(paths, refresh)
     except SlurmUnreachableError as error:
         return _Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
@@ -114,7 +115,7 @@ def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) 
     Args:
         runs: what to remove.
         cancel: cancel those that have not ended, and wait for their end.
-        force: also those of which nobody can tell whether they have ended.
+        force: also runs of which it is not known whether they have ended.
 
     Returns:
         the number of bytes that were freed.
@@ -137,13 +138,13 @@ def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) 
 
 
 def _check(paths: Paths, *, is_forced: bool) -> None:
-    """Refuse what is no run of ours to remove.
+    """Refuse what is not a run, or cannot be removed from here.
 
     Raises:
         ConfigError: its plan cannot be read.
     """
     if not (is_forced and paths.script.is_file()):
-        follow.read_plan(paths)
+        paths.read_plan()
     require_no_link(paths.directory)
     if Path.cwd().is_relative_to(paths.directory.resolve()):
         raise ForbiddenError(
@@ -159,7 +160,7 @@ def require_no_link(directory: Path) -> None:
         raise ForbiddenError(
             f"{directory} is a symbolic link; only a directory is removed",
             place=str(directory),
-            next_step="name the directory that it leads to",
+            next_step="give the directory that it links to",
         )
 
 
@@ -177,7 +178,7 @@ def _busy(staying: dict[Paths, _Reason]) -> BusyError:
 
 
 def _cancel(runs: Iterable[Paths]) -> None:
-    """Cancel jobs, and wait until they have ended or the patience is over."""
+    """Cancel jobs, and wait for their end, for a limited time."""
     waiting = list(runs)
     for paths in waiting:
         submission = status.submission_of(paths)
@@ -189,21 +190,21 @@ def _cancel(runs: Iterable[Paths]) -> None:
 
 
 def _remove(paths: Paths) -> int:
-    """Remove a run's directory. Its name goes first, so that no half of a run is ever listed.
+    """Remove a run's directory. It is renamed first, so that no partial run is ever listed.
 
-    ``shutil.rmtree`` opens each directory from its parent and does not follow symbolic links: what
-    they lead to stays, also if one is put there meanwhile.
+    ``shutil.rmtree`` opens each directory from its parent and does not follow symbolic links: their
+    targets stay, also if a link is created meanwhile.
     """
     size, image = size_of(paths.directory), _image(paths)
-    hidden = paths.directory.with_name(f".{paths.name}{_MARK}{secrets.token_hex(4)}")
+    aside = paths.directory.with_name(f".{paths.name}{_MARK}{secrets.token_hex(4)}")
     try:
-        paths.directory.rename(hidden)
-        _remove_tree(hidden)
+        paths.directory.rename(aside)
+        _remove_tree(aside)
     except OSError as error:
         raise ForbiddenError(
             f"{paths.name} could not be removed as a whole: {error.strerror}",
-            place=str(error.filename or hidden),
-            next_step=f"see whose it is: ls -l {hidden if hidden.exists() else paths.directory}",
+            place=str(error.filename or aside),
+            next_step=f"see who owns it: ls -l {aside if aside.exists() else paths.directory}",
         ) from error
     if image is not None:
         usage.release(image, paths.directory)
@@ -211,15 +212,15 @@ def _remove(paths: Paths) -> int:
     return size
 
 
-def _remove_tree(hidden: Path) -> None:
-    """Remove a directory, also while another process sweeps it away."""
-    while hidden.exists():
+def _remove_tree(directory: Path) -> None:
+    """Remove a directory, also while another process removes it."""
+    while directory.exists():
         with suppress(FileNotFoundError):
-            shutil.rmtree(hidden)
+            shutil.rmtree(directory)
 
 
 def _sweep(runs: Path) -> None:
-    """Remove what is left of runs whose removal was interrupted."""
+    """Remove the rest of runs whose removal was interrupted."""
     with suppress(OSError):
         for left in runs.glob(f".*{_MARK}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -227,7 +228,7 @@ def _sweep(runs: Path) -> None:
 
 def _image(paths: Paths) -> Path | None:
     try:
-        container = follow.read_plan(paths).container
+        container = paths.read_plan().container
     except ConfigError:
         return None
     runtime = RUNTIMES.get(container.runtime)
@@ -248,38 +249,38 @@ def size_of(directory: Path) -> int:
 def candidates(
     runs: Sequence[Paths], *, older_than: float | None, keep: int | None
 ) -> tuple[Removal, ...]:
-    """Return the runs that are old or many enough to go.
+    """Return the runs to remove by their age and number.
 
     Args:
         runs: of one directory, the newest first.
-        older_than: only those that ended longer ago than so many seconds.
-        keep: never the newest so many.
+        older_than: only runs that ended more seconds ago than this.
+        keep: never this many of the newest.
     """
     refresh = status.Refresh(paths for paths in runs if status.is_readable(paths))
-    found = ((paths, _age(paths)) for paths in runs[keep or 0 :])
+    ages = ((paths, _age(paths)) for paths in runs[keep or 0 :])
     return tuple(
         Removal(
             run=paths.name,
             directory=str(paths.directory.absolute()),
             size=size_of(paths.directory),
             age=age,
-            kept=_foreign(paths) or reason_to_stay(paths, refresh),
+            reason=_foreign(paths) or reason_to_stay(paths, refresh),
         )
-        for paths, age in found
+        for paths, age in ages
         if older_than is None or age > older_than
     )
 
 
 def _foreign(paths: Paths) -> str:
-    """Return why a run is not this user's to prune; a directory of runs may be a group's."""
+    """Return why this user does not prune a run: a directory of runs may be a group's."""
     with suppress(OSError):
         if paths.directory.lstat().st_uid not in (os.geteuid(), 0):
-            return "it is another user's"
+            return "it belongs to another user"
     return ""
 
 
 def _age(paths: Paths) -> float:
-    """Return the seconds since a run ended, or was planned if nothing tells its end."""
+    """Return the seconds since a run ended, or was planned if its end is not known."""
     for file in (paths.outcome, paths.plan):
         with suppress(OSError):
             return max(0.0, time.time() - file.stat().st_mtime)
@@ -289,7 +290,7 @@ def _age(paths: Paths) -> float:
 def holds_image(use: usage.Use) -> bool:
     """Return whether a run still uses its image, for `toolkit image remove` and `prune`.
 
-    Where the run's directory is gone, its job is asked for. The jobs of a local cluster that is
+    If the run's directory is gone, Slurm is asked for its job. The jobs of a local cluster that is
     not up have ended.
     """
     paths = Paths(use.run)

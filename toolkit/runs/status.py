@@ -1,4 +1,7 @@
-"""The present state of a run, whether it waits, runs or has ended; an end that nobody watched is worked out and written down."""
+"""Query the state of runs: waiting, running or ended.
+
+If a run ended while no process followed it, its outcome is derived and recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,30 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from toolkit.errors import ConfigError, SlurmUnreachableError, UnrecordedError
+from toolkit.errors import ConfigError, SlurmUnreachableError, UnknownRunError, UnrecordedError
 from toolkit.files import read_json
 from toolkit.localcluster.access import access as local_access
+from toolkit.model.job import Job
 from toolkit.model.run import Attempt, JobState, Outcome, Submission
 from toolkit.model.site import Access
-from toolkit.model.ways import Stint
-from toolkit.records.store import Paths
+from toolkit.model.ways import PointOutcome, Stint
+from toolkit.records.store import Paths, find
 from toolkit.runs import excerpt, follow, once
+from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.slurm.client import Client, no_slurm
 from toolkit.slurm.queue import Snapshot
 
-_LATEST = 900.0  # seconds after which no job of a lost answer surfaces any more
+_LATEST = 900.0  # seconds after which no job surfaces any more whose answer was lost
 
 
 class Status(NamedTuple):
-    """A row of `toolkit ps`. ``seconds`` is how long it ran, or has been running; ``exit_code`` is None before the end.
+    """A row of `toolkit ps`.
 
-    ``attempts`` counts how often it was started: more than once where it goes back into the queue.
+    Attributes:
+        seconds: how long it ran, or has been running.
+        exit_code: None before the end.
+        attempts: how often it was started; more than once if it is requeued.
     """
 
     run: str
@@ -50,13 +58,10 @@ def client_of(submission: Submission | Attempt) -> Client:
 
 
 class Refresh:
-    """The jobs of this user at one moment: each cluster is asked once, whatever the number of runs.
-
-    Args:
-        runs: those that will be asked for.
-    """
+    """The jobs of this user at one moment; each cluster is queried once for all runs."""
 
     def __init__(self, runs: Iterable[Paths]) -> None:
+        """Remember the jobs of the runs that will be queried."""
         self._jobs: dict[str | None, list[int]] = {}
         self._snapshots: dict[str | None, Snapshot | SlurmUnreachableError] = {}
         for paths in runs:
@@ -75,14 +80,16 @@ class Refresh:
                 self._snapshots[cluster] = client.snapshot(self._jobs.get(cluster, ()))
             except SlurmUnreachableError as error:
                 self._snapshots[cluster] = error
-        found = self._snapshots[cluster]
-        if isinstance(found, SlurmUnreachableError):
-            raise found
-        return found
+        snapshot = self._snapshots[cluster]
+        if isinstance(snapshot, SlurmUnreachableError):
+            raise snapshot
+        return snapshot
 
 
 def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | None, Outcome | None]:
-    """Return what Slurm says of a run, or how it came out; neither, if it was never submitted or Slurm has forgotten it.
+    """Return the state of a run in Slurm, and its outcome if it has ended.
+
+    Both are None if it was never submitted, or if Slurm has forgotten it.
 
     A second job of the same run, which surfaced after an answer of sbatch had been lost, is
     cancelled.
@@ -105,12 +112,12 @@ def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | No
     if state is not None and not follow.is_of(state, paths, submission.mark):
         return None, None
     if state is not None and state.ended:
-        return state, follow.finish(client, paths, follow.read_plan(paths), state)
+        return state, finish(client, paths, paths.read_plan(), state)
     return state, None
 
 
 def running(paths: Paths) -> list[JobState]:
-    """The job of a run, if it runs now; of a job array each element that does.
+    """Return the running job of a run, or the running elements of its job array.
 
     Raises:
         SlurmUnreachableError: it was never submitted, or Slurm does not answer.
@@ -120,11 +127,9 @@ def running(paths: Paths) -> list[JobState]:
     if state is None or state.state != "RUNNING":
         return []
     elements = (
-        client_of(submission).elements(submission.job_id)
-        if follow.read_plan(paths).array
-        else {0: state}
+        client_of(submission).elements(submission.job_id) if paths.read_plan().array else {0: state}
     )
-    return [one for one in elements.values() if one.state == "RUNNING"]
+    return [element for element in elements.values() if element.state == "RUNNING"]
 
 
 def of(paths: Paths, refresh: Refresh | None = None) -> Status:
@@ -153,7 +158,10 @@ def of(paths: Paths, refresh: Refresh | None = None) -> Status:
 
 
 def was_never_submitted(paths: Paths) -> bool:
-    """Return whether a submission was interrupted before Slurm had the job, given that Slurm has none with its mark."""
+    """Return whether a submission was interrupted before Slurm had the job.
+
+    The caller knows that Slurm has no job with its mark.
+    """
     if not paths.attempt.is_file() or any(paths.logs.glob("*.log")):
         return False
     attempt = read_json(paths.attempt, Attempt)
@@ -162,7 +170,7 @@ def was_never_submitted(paths: Paths) -> bool:
 
 
 def of_all(runs: Sequence[Paths]) -> list[Status]:
-    """Return the state of each run; Slurm is asked once for all of them."""
+    """Return the state of each run; Slurm is queried once for all of them."""
     rows = []
     refresh = Refresh(paths for paths in runs if is_readable(paths))
     for paths in runs:
@@ -180,7 +188,7 @@ def of_all(runs: Sequence[Paths]) -> list[Status]:
 def is_readable(paths: Paths) -> bool:
     """Return whether the files of a run can be read."""
     try:
-        follow.read_plan(paths)
+        paths.read_plan()
         paths.read_submission()
     except (ConfigError, OSError):
         return False
@@ -188,7 +196,7 @@ def is_readable(paths: Paths) -> bool:
 
 
 def unknown(paths: Paths) -> Status:
-    """Return the row of a run of which nothing can be said now."""
+    """Return the row of a run whose state is not known now."""
     return _row(
         paths,
         "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED",
@@ -203,19 +211,19 @@ def _row(
     paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str
 ) -> Status:
     submission = paths.read_submission()
-    plan = follow.read_plan(paths)
+    plan = paths.read_plan()
     number = submission.job_id if submission else 0
     attempts = max((stint.number for stint in stints(paths)), default=1)
-    words = f"attempt {attempts}{f'; {message}' if message else ''}" if attempts > 1 else message
-    return Status(paths.name, number, state, seconds, exit_code, plan.shape, nodes, words, attempts)
+    text = f"attempt {attempts}{f'; {message}' if message else ''}" if attempts > 1 else message
+    return Status(paths.name, number, state, seconds, exit_code, plan.shape, nodes, text, attempts)
 
 
 def stints(paths: Paths) -> tuple[Stint, ...]:
-    """The attempts of a run that may go back into the queue, as far as they have begun; empty for any other."""
+    """Return the attempts of a run that may be requeued; empty for any other run."""
     outcome, submission, plan = (
         paths.read_outcome(),
         paths.read_submission(),
-        follow.read_plan(paths),
+        paths.read_plan(),
     )
     if outcome is not None or submission is None or plan.requeue is None:
         return outcome.stints if outcome else ()
@@ -223,12 +231,43 @@ def stints(paths: Paths) -> tuple[Stint, ...]:
 
 
 def submission_of(paths: Paths) -> Submission:
-    """That a run was submitted.
+    """Return the submission of a run.
 
     Raises:
-        SlurmUnreachableError: it was not.
+        SlurmUnreachableError: it was never submitted.
     """
     submission = paths.read_submission() or once.recovered(paths, client_of)
     if submission is None:
         raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
     return submission
+
+
+def elements(paths: Paths) -> tuple[PointOutcome, ...]:
+    """Return the elements of a run that is a job array, now or as they came out.
+
+    Raises:
+        SlurmUnreachableError: it was never submitted, or has not ended and Slurm does not answer.
+    """
+    _, came_out = current(paths)
+    if came_out is not None:
+        return came_out.points
+    submission, plan = submission_of(paths), paths.read_plan()
+    states = client_of(submission).elements(submission.job_id)
+    past = excerpt.history(paths, plan, submission.job_id)
+    return read_elements(paths, plan, submission.job_id, states, past, ended=False)
+
+
+def elements_with_earlier(paths: Paths) -> list[tuple[str, PointOutcome]]:
+    """Return the elements of a run, each with the name of its run.
+
+    A rerun of failed points has the elements that succeeded in the earlier run, too.
+    """
+    by_number = {point.number: (paths.name, point) for point in elements(paths)}
+    earlier = read_json(paths.job, Job).rerun_of
+    if earlier:
+        try:
+            before = elements_with_earlier(find(earlier, paths.directory.parent))
+        except (UnknownRunError, SlurmUnreachableError):
+            before = []
+        by_number = {point.number: (name, point) for name, point in before} | by_number
+    return [by_number[number] for number in sorted(by_number)]

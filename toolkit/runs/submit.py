@@ -1,28 +1,45 @@
-"""From a plan to a submitted run: its directory, its files, its job."""
+"""Write the directory of a planned run, and submit its job once.
+
+`toolkit run` may be killed, or lose its connection, between sbatch and the record of its job. Then
+the next call for the same job takes up that submission.
+"""
 
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from toolkit import runtimes, scripts
-from toolkit.errors import ImageMissingError, SlurmUnreachableError, SubmissionError, ToolkitError
-from toolkit.files import write_atomically
+from toolkit.errors import (
+    ConfigError,
+    ImageMissingError,
+    SlurmUnreachableError,
+    SubmissionError,
+    ToolkitError,
+)
+from toolkit.files import read_json, write_atomically
 from toolkit.images.store import usage
 from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome, Submission
+from toolkit.model.run import Attempt, Outcome, Submission
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.records import secrets, store
 from toolkit.redaction import shows
-from toolkit.runs import once, reports
+from toolkit.resources import package_directory
+from toolkit.runs import once, status
 from toolkit.slurm.client import AnswerLostError, Client
 from toolkit.slurm.patience import Wait
+
+_SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier
 
 
 def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
@@ -36,7 +53,8 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
 
     decided = plan(frozen(inputs))
     if inputs.to_fetch:
-        step = f"toolkit image pull {inputs.to_fetch} --name {Path(inputs.image).name.removesuffix('.sif')}"
+        name = Path(inputs.image).name.removesuffix(".sif")
+        step = f"toolkit image pull {inputs.to_fetch} --name {name}"
         raise ImageMissingError(
             f"{inputs.to_fetch} has not been fetched", place="--image", next_step=step
         )
@@ -51,7 +69,7 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
         if values or shows(inputs.job.arguments):
             directory.chmod(0o700)
         if decided.reports:
-            reports.place_hook(directory)
+            _place_hook(directory)
         if values:
             secrets.write(directory, decided.container.prefix, values)
         # The plan comes first: a run whose submission is killed is listed, and can be removed.
@@ -104,8 +122,16 @@ def with_dependencies(inputs: Inputs) -> Inputs:
     return inputs._replace(after=after, findings=[*inputs.findings, *findings])
 
 
+def _place_hook(directory: Path) -> None:
+    """Copy the module that records failures to where the processes of a run import it."""
+    source = package_directory("scripts") / "report" / "sitecustomize.py"
+    target = store.Paths(directory).reports
+    target.mkdir(mode=0o700)
+    (target / source.name).write_bytes(source.read_bytes())
+
+
 def repeatable(inputs: Inputs, decided: Plan) -> Job:
-    """Return the settings by which a run can be repeated: without the values of secrets, and without what it waits for."""
+    """Return the settings that repeat a run, without values of secrets and dependencies."""
     script = (
         inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
     )
@@ -118,20 +144,20 @@ def repeatable(inputs: Inputs, decided: Plan) -> Job:
 def submit(
     paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None
 ) -> Submission:
-    """Submit a written run, once. From here on its directory is never removed.
+    """Submit a written run once. From now on its directory is never removed.
 
     Args:
         paths: of the run.
         decided: its plan.
         client: of the cluster.
         cluster: name of the local cluster, if it is one.
-        wait: how long a silent Slurm is waited for; None: not at all.
+        wait: patience with a Slurm that does not answer; None: none.
 
     Raises:
         SubmissionError: Slurm refused the job; `toolkit ps` lists the run as refused.
         SlurmSilentError: no controller was reached; `toolkit ps` lists the run as not submitted.
-        AnswerLostError: it is not known whether Slurm has the job, and `toolkit ps` looks for it.
-        UnrecordedError: Slurm has the job, and this could not be written down; `toolkit ps` looks for it.
+        AnswerLostError: it is not known whether Slurm has the job; `toolkit ps` searches for it.
+        UnrecordedError: Slurm has the job, but its number could not be recorded; `toolkit ps` does.
     """
     attempt = once.begin(paths, decided, cluster)
     try:
@@ -148,13 +174,80 @@ def submit(
 
 
 def not_submitted(paths: store.Paths, error: ToolkitError) -> None:
-    """Write down that Slurm does not have a run, and why if it refused it."""
+    """Record that Slurm does not have a run, and why if it refused the job."""
     if isinstance(error, SubmissionError):
-        words = "; ".join((error.cause, *error.details))
+        message = "; ".join((error.cause, *error.details))
         refused = Outcome(
-            state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=words
+            state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=message
         )
         write_atomically(paths.outcome, to_json(refused))
     paths.attempt.unlink(missing_ok=True)
-    again = f"the script is kept; submit it again: toolkit run {paths.directory.parent.name}/{paths.name}"
+    run = f"{paths.directory.parent.name}/{paths.name}"
+    again = f"the script is kept; submit it again: toolkit run {run}"
     error.details = (*error.details, again)
+
+
+class Resumed(NamedTuple):
+    """A run whose job Slurm has, although it was not recorded."""
+
+    paths: store.Paths
+    plan: Plan
+    submission: Submission
+
+
+def resume(inputs: Inputs, wait: Wait) -> Resumed | None:
+    """Return the run of the same job whose submission was interrupted, if Slurm has its job.
+
+    Any other interrupted run is left to `toolkit ps`.
+    """
+    for paths, attempt in _interrupted(Path(inputs.run_directory).parent):
+        if not _is_same(paths, attempt, inputs):
+            continue
+        wait.tell(
+            f"the submission of {paths.name} was interrupted; asking Slurm whether it has the job"
+        )
+        _await_sbatch(attempt.mark)
+        try:
+            once.find_jobs(
+                status.client_of(attempt),
+                attempt.mark,
+                wait,
+                AnswerLostError("the submission was interrupted"),
+            )
+            submission = once.recovered(paths, status.client_of)
+        except SlurmUnreachableError:
+            continue  # the new submission will report it, or reach another cluster
+        if submission is not None:
+            return Resumed(paths, paths.read_plan(), submission)
+    return None
+
+
+def _interrupted(runs: Path) -> Iterator[tuple[store.Paths, Attempt]]:
+    for file in sorted(runs.glob("*/attempt.json")):
+        paths = store.Paths(file.parent)
+        try:
+            attempt = read_json(file, Attempt)
+        except ConfigError:
+            continue
+        if not paths.submission.exists() and not once.is_under_way(attempt):
+            yield paths, attempt
+
+
+def _is_same(paths: store.Paths, attempt: Attempt, inputs: Inputs) -> bool:
+    """Return whether a run is of the same settings and of a script that has not changed since."""
+    try:
+        before = read_json(paths.job, Job)
+        changed = 0.0 if inputs.program else Path(before.script or "").stat().st_mtime
+    except (ConfigError, OSError):
+        return False
+    return (
+        before == repeatable(inputs, plan(inputs))
+        and changed <= datetime.fromisoformat(attempt.submitted).timestamp() + 1
+    )
+
+
+def _await_sbatch(mark: str) -> None:
+    """Wait for an sbatch that outlived the process that started it: it may be about to submit."""
+    until = time.monotonic() + _SBATCH_SECONDS
+    while time.monotonic() < until and any(mark.encode() in words for words in once.own_commands()):
+        time.sleep(0.2)

@@ -1,0 +1,152 @@
+"""Derive and record the outcome of a job that has ended, and of each element of a job array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from toolkit.files import write_atomically
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.model.report import Report
+from toolkit.model.run import JobState, Outcome
+from toolkit.model.ways import PointOutcome
+from toolkit.planning import arrays
+from toolkit.records.store import Log, Paths
+from toolkit.runs import excerpt, logs, once
+from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
+from toolkit.slurm.client import Client
+
+
+def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
+    """Derive the outcome of a job that has ended, and write it into the run's directory."""
+    past = excerpt.history(paths, plan, state.job_id)
+    if plan.array:
+        came_out = _of_array(client, paths, plan, state, past)
+    else:
+        lines = excerpt.of_logs(paths, plan, paths.logs_of(state.job_id), past).lines
+        came_out = _of_job(
+            client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
+        )
+    came_out = replace(came_out, stints=past.stints)
+    write_atomically(
+        paths.outcome, to_json(came_out, sort=False)
+    )  # results stay in the script's order
+    once.release_claim(paths)
+    return came_out
+
+
+def _of_job(
+    client: Client, plan: Plan, state: JobState, lines: list[logs.Line], reports: tuple[Report, ...]
+) -> Outcome:
+    may_have_lost_nodes = state.nodes and (
+        state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
+    )
+    unhealthy = client.unhealthy_nodes(state.nodes, state.start) if may_have_lost_nodes else {}
+    return outcome(plan, state, lines, unhealthy, reports)
+
+
+def _of_array(
+    client: Client, paths: Paths, plan: Plan, state: JobState, past: excerpt.History
+) -> Outcome:
+    """Derive the outcome of each element of an array, and of the array from the first failure."""
+    states = client.elements(state.job_id)
+    points = read_elements(paths, plan, state.job_id, states, past, ended=True)
+    for point in points if plan.points else ():
+        folder = paths.points / str(point.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "outcome.json", to_json(point, sort=False))
+    first = next(
+        (point.number for point in points if point.exit_code != 0),
+        points[0].number if points else None,
+    )
+    logs_of_first = _logs_by_element(paths, state.job_id).get(first, [])
+    lines = excerpt.of_logs(paths, plan, logs_of_first, past).lines
+    came_out = _of_job(
+        client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past)
+    )
+    summary = arrays.told(points, "point" if plan.points else "element")
+    message = summary if came_out.kind in ("ok", "failed") else f"{came_out.message}; {summary}"
+    return replace(came_out, points=points, results={}, message=message)
+
+
+def read_elements(
+    paths: Paths,
+    plan: Plan,
+    job_id: int,
+    states: Mapping[int, JobState],
+    past: excerpt.History,
+    *,
+    ended: bool,
+) -> tuple[PointOutcome, ...]:
+    """Read the outcome of each element; only one element's logs are in memory at a time.
+
+    Args:
+        paths: of the run.
+        plan: of the run.
+        job_id: Slurm's number of the array.
+        states: Slurm's states by element, as far as they are known.
+        past: the attempts of each element.
+        ended: the array has ended: an element without a state never started, or is forgotten.
+    """
+    logs_of = _logs_by_element(paths, job_id)
+    numbers = sorted({*states, *arrays.numbers(dict(plan.directives).get("array"))})
+    return tuple(
+        _point(
+            paths,
+            plan,
+            job_id,
+            number,
+            states.get(number),
+            logs_of.get(number, ()),
+            past,
+            ended=ended,
+        )
+        for number in numbers
+    )
+
+
+def _logs_by_element(paths: Paths, job_id: int) -> dict[int | None, list[Log]]:
+    """Group the logs of an array by element."""
+    by_element: dict[int | None, list[Log]] = {}
+    for log in paths.logs_of(job_id):
+        by_element.setdefault(log.element, []).append(log)
+    return by_element
+
+
+def _point(
+    paths: Paths,
+    plan: Plan,
+    job_id: int,
+    number: int,
+    state: JobState | None,
+    logs: Sequence[Log],
+    past: excerpt.History,
+    *,
+    ended: bool,
+) -> PointOutcome:
+    if state is not None and state.ended:
+        reports = excerpt.reports_of(paths, job_id, number, past)
+        came_out = outcome(plan, state, excerpt.of_logs(paths, plan, logs, past).lines, {}, reports)
+        return PointOutcome(
+            number=number,
+            state=came_out.state,
+            exit_code=came_out.exit_code,
+            seconds=came_out.seconds,
+            results=came_out.results,
+            message=came_out.message,
+        )
+    if not ended:
+        return PointOutcome(number=number, state=state.state if state else "PENDING")
+    if not logs:
+        return PointOutcome(
+            number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started"
+        )
+    printed = excerpt.of_logs(paths, plan, logs, past).lines
+    return PointOutcome(
+        number=number,
+        state="UNKNOWN",
+        results=results(printed),
+        message="Slurm no longer knows how it ended",
+    )
