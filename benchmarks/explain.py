@@ -12,10 +12,10 @@ import click
 from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import ConfigError
-from toolkit.explain.gather import of_capture, of_file
-from toolkit.explain.matcher import explain, pasted
+from toolkit.explain.entries import pasted
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import of_capture, of_file, rules
 from toolkit.explain.model import Evidence, Explanation, Rule
-from toolkit.explain.rulebook import rules
 from toolkit.model.base import Model
 
 # Which part of a set must come out right; of logs that no rule was made from, and none may be wrong

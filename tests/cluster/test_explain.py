@@ -252,4 +252,4 @@ def test_a_healthy_run_has_nothing_to_explain(
         cwd=shared_dir,
     )
     assert done.returncode == 0, done.stderr
-    assert "ended well" in toolkit("explain", cwd=shared_dir).stderr
+    assert "succeeded" in toolkit("explain", cwd=shared_dir).stderr

@@ -335,7 +335,7 @@ def test_full(tally: Row, small: Place) -> None:
     )
     done = small.run()
     assert done.returncode == 93, done.stderr
-    assert "is in Slurm's queue" in done.stderr
+    assert "is queued, but cannot be recorded" in done.stderr
     assert "toolkit ps" in done.stderr
     (small.directory / "fill").unlink()
     assert [row["state"] for row in small.ps()] != ["NOT SUBMITTED"]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.explain.matcher import entries_of, explain
+from toolkit.explain.entries import entries_of
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
-from toolkit.explain.rulebook import rules
 from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.report import ErrorRecord, Report
 from toolkit.model.run import Failure

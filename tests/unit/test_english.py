@@ -78,8 +78,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/cli/run*.py",
     #
-    "toolkit/explain/",
-    #
     "toolkit/api/",
     #
     "toolkit/localcluster/",

@@ -9,12 +9,12 @@ import pytest
 from benchmarks.explain import Count, count
 from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
-from toolkit.cli.explain import lines_of
+from toolkit.cli.outcome import lines_of
 from toolkit.explain import gather
-from toolkit.explain.gather import of_capture
-from toolkit.explain.matcher import entries_of, explain, pasted
+from toolkit.explain.entries import entries_of, pasted
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import of_capture, rules
 from toolkit.explain.model import Evidence, Example, Rule
-from toolkit.explain.rulebook import rules
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths

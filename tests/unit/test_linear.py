@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import toolkit
 from tests.slow_patterns import GENERAL, Use, is_slow, slow_search, uses
-from toolkit.explain.matcher import explain, pasted
+from toolkit.explain.entries import pasted
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
-from toolkit.explain.rulebook import rules
 from toolkit.redaction import redacted
 
 RULES = rules()
@@ -136,4 +137,4 @@ def test_a_cause_at_either_end_of_a_very_long_line_is_found() -> None:
         assert found.match
         assert found.match.rule == "disk-full"
         assert len(found.match.line) < 5000
-        assert "of 1 line only the first 3,072 and the last 1,024 characters" in found.looked_at
+        assert "of 1 line only the first 3,072 and the last 1,024 characters" in found.searched

@@ -48,7 +48,6 @@ PURE = (
 EDGES = (
     "launchers/mpirun.py",
     "explain/gather.py",
-    "explain/rulebook.py",
     "images/recipe/catalogue.py",
     "images/recipe/importers/",
     "images/recipe/importing.py",

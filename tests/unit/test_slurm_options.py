@@ -110,7 +110,9 @@ def test_a_hostile_value_reaches_sbatch_as_it_is(value: str) -> None:
             read += next(body) if character == "\\" else character
         written = read
     assert written == value
-    argv = words(planned({"slurm": {"mail-user": value}, "interactive": True}), "job.sbatch")
+    argv = salloc_command(
+        planned({"slurm": {"mail-user": value}, "interactive": True}), "job.sbatch"
+    )
     assert f"--mail-user={value}" in argv
     assert shlex.split(shlex.join(argv)) == list(argv)
 

@@ -280,7 +280,7 @@ def test_an_own_project_file_hides_that_of_another(tmp_path: Path) -> None:
 def test_files_of_the_configuration_are_held_to_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolkit.explain.rulebook import rules
+    from toolkit.explain.gather import rules
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     file = tmp_path / "toolkit" / kind

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from toolkit.explain.gather import of_waiting
 from toolkit.explain.waiting import Facts, Holder, explain
-from toolkit.explain.waiting_facts import gather
 from toolkit.shell import Result
 from toolkit.slurm import overview
 
@@ -93,7 +93,7 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
             "when one of yours ends",
         ),
         ("Licenses", "all licenses", "given back"),
-        ("None", "Slurm has not looked at it yet", "some seconds"),
+        ("None", "Slurm has not considered it yet", "some seconds"),
         ("FluxCapacitor", "Slurm's reason is FluxCapacitor", "man squeue"),
     ],
 )
@@ -165,7 +165,7 @@ class Answers:
 
 
 def test_what_slurm_tells_is_gathered() -> None:
-    facts = gather(Answers(), 7)  # type: ignore[arg-type]
+    facts = of_waiting(Answers(), 7)  # type: ignore[arg-type]
     assert (facts.holders, facts.ahead) == (
         [Holder("3", "ann", "nid001", "2026-11-22T10:40:00")],
         1,

@@ -1,21 +1,18 @@
-"""Shows a run on the terminal while it goes on: for `toolkit run` and `toolkit logs --follow`."""
+"""Print the states and lines of a run while it goes on."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from toolkit.cli import console
+from toolkit.cli.outcome import show_explanation, show_outcome
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
-from toolkit.model.ways import Stint
 from toolkit.records.store import Paths
 from toolkit.runs import follow as events
 from toolkit.runs import logs
-from toolkit.runs.outcome import headline
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 from toolkit.units import human_time
@@ -25,7 +22,7 @@ _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
 
 def is_worth_showing(line: logs.Line) -> bool:
-    """Return whether a line is shown unless all are asked for."""
+    """Return whether a line is shown by default."""
     return not logs.is_noise(line.text)
 
 
@@ -94,9 +91,7 @@ def show(
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
             unreachable = False
-            if (
-                not queued and event.state.state != "PENDING"
-            ):  # it started faster than anybody could look
+            if not queued and event.state.state != "PENDING":  # it started before the first query
                 console.note(
                     console.subject(
                         "queued", f"job {job_id}, partition {event.state.partition}; it has started"
@@ -145,52 +140,3 @@ def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
                 "running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}"
             )
         )
-
-
-def show_outcome(outcome: Outcome, paths: Paths) -> None:
-    """The last lines of a run: how it ended, where the ranks were, what to do next."""
-    word = "done" if outcome.kind == "ok" else outcome.kind
-    message = outcome.message or headline(outcome.results)
-    console.note(
-        console.subject(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
-    )
-    if outcome.ranks:
-        places = "   ".join(
-            f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items()
-        )
-        console.note(console.subject("", places))
-    show_attempts(outcome.stints)
-    directory = os.path.relpath(paths.directory)
-    if outcome.points and outcome.kind != "ok":
-        again = f"failed ones again: toolkit run --failed {directory}"
-        console.note(console.subject("", f"results: toolkit results {paths.word}     {again}"))
-    console.note(
-        console.subject("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
-    )
-
-
-def show_attempts(stints: Sequence[Stint]) -> None:
-    """The history of a run that went back into the queue."""
-    from toolkit.runs.attempts import describe, warning
-
-    for index, line in enumerate(describe(stints) if len(stints) > 1 else ()):
-        console.note(console.subject("" if index else "attempts", line))
-    if text := warning(stints):
-        console.note(console.subject("warning", text))
-
-
-def show_explanation(paths: Paths) -> None:
-    """Why a run failed, as far as the rules know; whatever is wrong with a rule of the user's own must not hide the outcome."""
-    from toolkit.cli.explain import lines_of
-    from toolkit.errors import ToolkitError
-    from toolkit.explain.gather import of_run
-    from toolkit.explain.matcher import explain
-    from toolkit.explain.rulebook import rules
-
-    try:
-        lines = lines_of(explain(of_run(paths)[0], rules()))
-    except ToolkitError as error:
-        lines = [console.subject("explain", f"{error.cause} ({error.place})")]
-    console.note("")
-    for line in lines:
-        console.note(line)

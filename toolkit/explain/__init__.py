@@ -1,0 +1,1 @@
+"""Explanations of failed runs and of jobs that wait."""

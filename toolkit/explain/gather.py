@@ -1,4 +1,4 @@
-"""The edge of explain: what is known of a run, from its directory; or of a log that somebody kept."""
+"""Gather the evidence of a run, a log file or a waiting job, and the rules. The edge of explain."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.errors import ConfigError
-from toolkit.explain.matcher import entries_of, labelled
-from toolkit.explain.model import Evidence
+from toolkit.explain.entries import entries_of, labelled
+from toolkit.explain.model import Evidence, Rule
+from toolkit.explain.waiting import Facts, Holder
+from toolkit.files import read_toml
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
+from toolkit.resources import package_directory
 from toolkit.runs import excerpt, logs, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
+from toolkit.slurm import overview
+from toolkit.slurm.client import Client
+
+_HOLDERS = 200  # the first to end of a large partition
 
 
 def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
-    """What a run's directory holds, and how it came out; None: it has not ended, as far as is known.
+    """Return the evidence in a run's directory, and its outcome; None if it has not ended.
 
     Raises:
         SlurmUnreachableError: it was never submitted.
@@ -30,29 +37,26 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
+    evidence = Evidence(
+        entries,
+        launcher=plan.launch.launcher,
+        forced=_forced(plan),
+        names=_names(paths, plan, submission.job_id),
+    )
     outcome = paths.read_outcome()
     if outcome is None:
-        return Evidence(
-            entries,
-            launcher=plan.launch.launcher,
-            forced=_forced(plan),
-            names=_names(paths, plan, submission.job_id),
-        ), None
+        return evidence, None
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
     return (
-        Evidence(
-            entries=entries,
+        evidence._replace(
             state=outcome.state,
             exit_code=outcome.exit_code,
-            launcher=plan.launch.launcher,
             nodes_down=outcome.unhealthy,
             first_rank=failure.rank if failure else None,
             first_host=(failure.host or "") if failure else "",
             first_text=_first_text(outcome),
-            forced=_forced(plan),
             failure=failure,
-            names=_names(paths, plan, submission.job_id),
         ),
         outcome,
     )
@@ -63,13 +67,13 @@ def _first_text(outcome: Outcome) -> str:
     if outcome.kind == "lost" or (outcome.kind == "timeout" and failure and failure.words):
         return outcome.message
     if failure and not failure.words and outcome.message.startswith(OVER_MEMORY):
-        # Slurm kills all tasks of the step, and tells of the first.
+        # Slurm kills all tasks of the step, and reports the first.
         return outcome.message.partition(";")[0]
     return failure.text if failure else ""
 
 
 def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
-    """Return what placeholders of fixes stand for."""
+    """Return the values of the placeholders in fixes."""
     image = {"image": plan.container.name} if plan.container.image else {}
     run_path = shell(os.path.relpath(paths.directory))
     return {"run": paths.word, "run_path": run_path, "job": str(job_id), **image}
@@ -80,7 +84,7 @@ def _forced(plan: Plan) -> tuple[str, ...]:
 
 
 def of_file(path: Path) -> Evidence:
-    """A log file.
+    """Return the evidence in a log file.
 
     Raises:
         ConfigError: it cannot be read.
@@ -96,7 +100,7 @@ def of_file(path: Path) -> Evidence:
 
 
 def of_stream(stream: BinaryIO) -> Evidence:
-    """Read a log from standard input, by way of a file: both ends of a large one are needed."""
+    """Return the evidence in a log on standard input; both ends of a large one are read."""
     import shutil
     import tempfile
 
@@ -107,9 +111,79 @@ def of_stream(stream: BinaryIO) -> Evidence:
 
 
 def of_capture(path: Path) -> Evidence:
-    """Evidence that was kept as JSON: the fields of ``Evidence``, and ``lines`` as text, host and rank."""
+    """Return evidence from JSON: the fields of ``Evidence``, and lines of text, host and rank."""
     import json
 
     data = json.loads(path.read_text(encoding="utf-8"))
     lines = data.pop("lines")
     return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)
+
+
+def of_waiting(client: Client, job_id: int) -> Facts:
+    """Return the facts about a waiting job, from Slurm.
+
+    Raises:
+        SlurmUnreachableError: Slurm does not answer.
+    """
+    shown = client.ask("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
+    job = overview.fields(next(iter(shown.splitlines()), ""))
+    partition = job.get("Partition", "").partition(",")[0]
+    of_it = (f"--partition={partition}",) if partition else ()
+    running = client.ask(
+        "squeue",
+        "--noheader",
+        "--states=RUNNING,COMPLETING",
+        "--sort=e",
+        *of_it,
+        "--format=%i|%u|%N|%e",
+    ).stdout
+    waiting = client.ask(
+        "squeue", "--noheader", "--states=PENDING", *of_it, "--format=%i|%Q"
+    ).stdout
+    reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout
+    reservations = [
+        overview.fields(line)
+        for line in reserved.splitlines()
+        if line.startswith("ReservationName=")
+    ]
+    return Facts(
+        job=job,
+        holders=[
+            Holder(*parts)
+            for line in running.splitlines()[:_HOLDERS]
+            if len(parts := line.strip().split("|")) == len(Holder._fields)
+        ],
+        ahead=_ahead(waiting, job),
+        nodes=client.node_states(partition or None),
+        reservations={fields["ReservationName"]: fields for fields in reservations},
+        start=client.expected_start(job_id),
+    )
+
+
+def _ahead(text: str, job: dict[str, str]) -> int:
+    """Count the waiting jobs with a higher priority than this job."""
+    own = job.get("Priority", "")
+    if not own.isdecimal():
+        return 0
+    others = (line.strip().partition("|")[2] for line in text.splitlines())
+    return sum(value.isdecimal() and int(value) > int(own) for value in others)
+
+
+def rule_directories() -> tuple[Path, ...]:
+    """Return the directories of rules; rules in a later one replace those of the same name."""
+    configured = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return (package_directory("explain") / "rules", configured / "toolkit" / "explain")
+
+
+def rules() -> dict[str, Rule]:
+    """Return every rule by its name: shipped ones, and the user's own.
+
+    Raises:
+        ConfigError: a file is broken.
+    """
+    files = {
+        path.stem: path
+        for directory in rule_directories()
+        for path in sorted(directory.glob("*.toml"))
+    }
+    return {name: read_toml(path, Rule) for name, path in sorted(files.items())}

@@ -1,10 +1,12 @@
-"""What is known of a failed run, the rules that read it, and what they say."""
+"""The evidence of a failed run, the rules that read it, and the explanation."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.model.run import Failure
@@ -13,17 +15,17 @@ Certainty = Literal["certain", "likely", "possible"]
 
 
 class Example(Model, frozen=True, kw_only=True):
-    """A log that a rule must recognise.
+    """A log that a rule must recognize.
 
     Attributes:
-        origin: ``captured``: it happened on the local cluster, and this is its log; ``published``: it is quoted from ``url``; ``composed``:
-            it was written by hand, in the words that the rule's source documents.
+        origin: ``captured``: the log of a failure on the local cluster; ``published``: quoted from
+            ``url``; ``composed``: written by hand, as the rule's source documents it.
         url: where it was published.
         log: lines as `toolkit logs` prints them: ``3| text``, ``nid001| text``, ``batch| text``.
-        state: Slurm's final state, where the rule asks for it.
-        exit_code: of the run, where the rule asks for it.
-        launcher: of the run, where the rule asks for it.
-        nodes_down: what Slurm says of nodes that are not well.
+        state: Slurm's final state, if the rule has a condition on it.
+        exit_code: of the run, likewise.
+        launcher: of the run, likewise.
+        nodes_down: unhealthy nodes, and their states.
     """
 
     origin: Literal["captured", "published", "composed"]
@@ -35,8 +37,9 @@ class Example(Model, frozen=True, kw_only=True):
     nodes_down: dict[str, str] = {}
 
     def __post_init__(self) -> None:
+        """Check that a published example, and no other, has a URL."""
         if (self.origin == "published") != bool(self.url):
-            raise ValueError("a published example, and no other, says where: url")
+            raise ValueError("a published example has a url, and no other")
 
 
 class Rule(Model, frozen=True, kw_only=True):
@@ -44,9 +47,9 @@ class Rule(Model, frozen=True, kw_only=True):
 
     Attributes:
         summary: what happened, in a few words.
-        cause: the same in a sentence; ``{name}`` is replaced by a group of the signature that matched.
-        fix: what to do about it, the best way first; groups are replaced as well.
-        source: where it is known from.
+        cause: the same as a sentence; ``{name}`` is replaced by a group of the matching signature.
+        fix: what to do about it, the best first; groups are replaced as well.
+        source: the documentation or report that it is based on.
         pitfall: its number in the list of pitfalls.
         signatures: regular expressions; a line that one of them matches shows the cause.
         also: each of these must match some line of the log.
@@ -54,12 +57,14 @@ class Rule(Model, frozen=True, kw_only=True):
         states: Slurm's final states that the rule is for; empty: any.
         exit_codes: of the run, that the rule is for; empty: any.
         launchers: that the rule is for; empty: any.
-        nodes_down: the rule is for runs of which a node is down.
-        early: a rank warns of it, goes on, and fails of it later, in words of its own.
-        weight: where several rules match, the one with most weight is the cause: 10 for what is general, 90 for what nothing else prints.
-        role: a ``consequence`` is only named where no cause is found: what other ranks print when one has gone.
-        sure: how sure the rule is when it matches.
-        examples: logs that it must recognise.
+        nodes_down: the rule is for runs with a node that is down.
+        early: a rank prints it as a warning, goes on, and fails later with another error.
+        weight: the matching rule with most weight is the cause: 10 for a general rule, 90 for a
+            message that no other failure prints.
+        role: a ``consequence`` is what other ranks print when a rank is lost; it is only named if
+            no cause is found.
+        sure: the confidence in the cause when the rule matches.
+        examples: logs that it must recognize.
     """
 
     summary: str
@@ -81,12 +86,13 @@ class Rule(Model, frozen=True, kw_only=True):
     examples: tuple[Example, ...] = ()
 
     def __post_init__(self) -> None:
+        """Check the patterns, and that there is a condition."""
         for pattern in (*self.signatures, *self.also, *self.without):
             try:
                 compiled(pattern)
             except re.error as error:
                 raise BadDataError(
-                    f"{pattern!r} is no regular expression: {error}", "signatures"
+                    f"{pattern!r} is not a regular expression: {error}", "signatures"
                 ) from None
         if not (self.signatures or self.states or self.nodes_down or self.exit_codes):
             raise ValueError("a rule needs a signature or a condition")
@@ -94,12 +100,15 @@ class Rule(Model, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A signature, compiled once."""
+    """Return a signature, compiled once."""
     return re.compile(pattern)
 
 
 class Entry(NamedTuple):
-    """A line of a log. ``rank`` and ``host`` are None and "" where nobody knows; ``number`` counts the lines of its own stream."""
+    """A line of a log.
+
+    ``rank`` and ``host`` are None and "" if unknown; ``number`` counts the lines of its own log.
+    """
 
     text: str
     host: str
@@ -108,24 +117,24 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As `toolkit logs` calls it: ``3``, ``nid001``, ``batch``."""
+        """The label of the line in `toolkit logs`: ``3``, ``nid001``, ``batch``."""
         return str(self.rank) if self.rank is not None else self.host or "batch"
 
 
 class Evidence(NamedTuple):
-    """All that is looked at.
+    """The facts that a failure is explained from.
 
     Attributes:
-        entries: every line of every log, each stream's in order.
-        state: Slurm's final state; empty: not known, as of a log that somebody pasted.
-        exit_code: of the run; None: not known.
-        launcher: of the run; empty: not known.
-        nodes_down: nodes of the job that are not well, and what Slurm says of them.
-        first_rank, first_host: the rank that failed first, as Slurm or its launcher tells; None and "": nobody told.
-        first_text: that in words.
-        forced: rules that would have stopped it before it was submitted, and the reason that somebody gave.
-        failure: the first failing rank in its own words, where a record or its launcher tells; None: only the lines tell.
-        names: what stands for placeholders in fixes: ``run``, ``image``, ``job``.
+        entries: every line of every log, each log's in order.
+        state: Slurm's final state; empty if unknown, as of a pasted log.
+        exit_code: of the run; None if unknown.
+        launcher: of the run; empty if unknown.
+        nodes_down: unhealthy nodes of the job, and their states in Slurm.
+        first_rank, first_host: the rank that failed first; None and "" if unknown.
+        first_text: the first failure as text.
+        forced: rules that refused the job before submission, and the user's reason to force it.
+        failure: the first failing rank by its record or its launcher; None if only lines tell.
+        names: values of placeholders in fixes: ``run``, ``image``, ``job``.
     """
 
     entries: tuple[Entry, ...]
@@ -142,14 +151,14 @@ class Evidence(NamedTuple):
 
 
 class Match(Model, frozen=True, kw_only=True):
-    """A rule that fits.
+    """A rule that matches.
 
     Attributes:
         rule: its name.
-        rank, host: of the line that shows it; None and "" where no line does.
+        rank, host: of the line that shows it; None and "" without a line.
         line: that line.
-        ranks: every rank that printed the like.
-        cause, fix: with what the line says filled in.
+        ranks: every rank that printed such a line.
+        cause, fix: with the groups of the line filled in.
     """
 
     rule: str
@@ -167,16 +176,16 @@ class Match(Model, frozen=True, kw_only=True):
 
 
 class Explanation(Model, frozen=True, kw_only=True):
-    """What came of it.
+    """The explanation of a failure.
 
     Attributes:
         first: what happened first, on which rank and node.
-        source: the user's own line of code at which it happened; empty if not known.
-        match: the cause; None: no rule knows it.
-        others: what else fits, less likely.
-        suspicious: where the cause is not known: the earliest lines of each rank that look like errors.
-        looked_at: what was read.
-        last: the last line of the rank that failed first, where only its exit code is known.
+        source: the line of the user's code at which it happened; empty if unknown.
+        match: the cause; None if no rule matches.
+        others: other rules that match, less likely.
+        suspicious: the earliest lines of each rank that look like errors, if no cause is known.
+        searched: what was read; its key in JSON is ``looked_at``.
+        last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
     """
 
@@ -185,6 +194,6 @@ class Explanation(Model, frozen=True, kw_only=True):
     source: str = ""
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
-    looked_at: tuple[str, ...] = ()
+    searched: tuple[str, ...] = msgspec.field(name="looked_at", default=())
     last: str = ""
     every_line: str = ""

@@ -1,4 +1,4 @@
-"""Explain why a job waits in the queue, and what would change that, from what Slurm tells of it. Pure."""
+"""Explain why a job waits in the queue, and what would change that. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
 
 
 class Holder(NamedTuple):
-    """A job that has nodes now: its number, user, nodes, and the end of its time limit in Slurm's words."""
+    """A running job: its number, user, nodes, and the end of its time limit as Slurm prints it."""
 
     job: str
     user: str
@@ -21,7 +21,7 @@ class Holder(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What Slurm tells.
+    """The facts about a waiting job, from Slurm.
 
     Attributes:
         job: fields of ``scontrol show job``.
@@ -158,13 +158,13 @@ _REASONS: dict[str, tuple[str, str]] = {
 
 
 def explain(facts: Facts, run: str) -> list[Line]:
-    """Return why a job waits, who holds what it needs and until when, and what would change that."""
+    """Return why a job waits, which jobs hold its resources, and what would change that."""
     reason = facts.job.get("Reason", "") or "None"
     words = _words(facts, run)
     if reason == "Dependency":
         why, change = (
             _dependency(facts.job.get("Dependency", "")),
-            "it starts when these have ended so; without them: scontrol update job={job} dependency=",
+            "it starts after that; to start it without them: scontrol update job={job} dependency=",
         )
     elif reason.startswith("ReqNodeNotAvail") or reason == "Reservation":
         why, change = (
@@ -174,7 +174,7 @@ def explain(facts: Facts, run: str) -> list[Line]:
     elif reason in ("Resources", "Priority"):
         return _busy(facts, reason, words)
     elif reason == "None":
-        why, change = "Slurm has not looked at it yet", "nothing: it takes some seconds"
+        why, change = "Slurm has not considered it yet", "nothing: it takes some seconds"
     else:
         why, change = _known(reason) or (
             "Slurm's reason is {reason}",
@@ -187,9 +187,9 @@ def explain(facts: Facts, run: str) -> list[Line]:
 
 
 def _known(reason: str) -> tuple[str, str] | None:
-    for name, told in _REASONS.items():
+    for name, explanation in _REASONS.items():
         if re.fullmatch(name.replace("*", ".{0,60}"), reason):
-            return told
+            return explanation
     return None
 
 
@@ -235,14 +235,15 @@ def _dependency(text: str) -> str:
 
 
 def _unavailable(facts: Facts, reason: str) -> str:
-    found = _UNAVAILABLE.search(reason)
+    match = _UNAVAILABLE.search(reason)
     which = (
-        f"nodes that it needs are not available: {found['nodes']}"
-        if found and found["nodes"]
+        f"nodes that it needs are not available: {match['nodes']}"
+        if match and match["nodes"]
         else "nodes that it needs are not available"
     )
     planned = [
-        f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} {name} of {fields.get('Nodes', '?')} "
+        f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} {name} "
+        f"of {fields.get('Nodes', '?')} "
         f"from {fields.get('StartTime', '?')} to {fields.get('EndTime', '?')}"
         for name, fields in facts.reservations.items()
     ]
@@ -266,7 +267,8 @@ def _busy(facts: Facts, reason: str, words: Mapping[str, str]) -> list[Line]:
     idle = sum(state.rstrip("*~#") == "idle" for state, _ in facts.nodes.values())
     out = sum(_is_out(state) for state, _ in facts.nodes.values())
     of = (
-        f"{idle} of the {len(facts.nodes)} nodes of {words['partition']} {'is' if idle == 1 else 'are'} idle"
+        f"{idle} of the {len(facts.nodes)} nodes of {words['partition']} "
+        f"{'is' if idle == 1 else 'are'} idle"
         if facts.nodes
         else ""
     )
@@ -281,7 +283,8 @@ def _busy(facts: Facts, reason: str, words: Mapping[str, str]) -> list[Line]:
         lines.append(
             Line(
                 "before it",
-                f"{facts.ahead or 'other'} waiting job{'' if facts.ahead == 1 else 's'} with a higher priority",
+                f"{facts.ahead or 'other'} waiting job{'' if facts.ahead == 1 else 's'} "
+                "with a higher priority",
             )
         )
     shown = facts.holders[:_MOST]
@@ -293,7 +296,8 @@ def _busy(facts: Facts, reason: str, words: Mapping[str, str]) -> list[Line]:
     lines.append(
         Line(
             "change",
-            "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), or another --partition: toolkit cluster show",
+            "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), "
+            "or another --partition: toolkit cluster show",
         )
     )
     return [*lines, *_expected(facts)]

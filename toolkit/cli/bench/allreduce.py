@@ -158,7 +158,7 @@ def _target(backend: str) -> str:
 
 
 def _failed(ran: Any) -> None:
-    from toolkit.cli.follow import show_explanation, show_outcome
+    from toolkit.cli.outcome import show_explanation, show_outcome
 
     show_outcome(ran.outcome, ran.paths)
     show_explanation(ran.paths)

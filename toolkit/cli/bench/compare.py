@@ -59,7 +59,7 @@ def command(
     """
     from toolkit.bench import compare
     from toolkit.bench.jobs import script_of
-    from toolkit.cli.follow import show_explanation, show_outcome
+    from toolkit.cli.outcome import show_explanation, show_outcome
 
     layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
     if dry_run:

@@ -1,0 +1,297 @@
+"""Explain a failure: choose the cause among the rules that match, and format it. Pure.
+
+If the first failing rank is known, its own record or its last lines decide, and the lines of other
+ranks are consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from msgspec.structs import replace
+
+from toolkit.explain import entries as log_entries
+from toolkit.explain.matcher import GENERAL, is_plain, matches, placeholders, recognized, source_of
+from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule
+from toolkit.launchers import LAUNCHERS
+from toolkit.model.run import Failure
+from toolkit.redaction import redacted
+from toolkit.runs.outcome import is_over_memory
+from toolkit.units import counted
+
+_SUSPICIOUS = re.compile(
+    r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed"
+    r"|failure|denied|refused|no such|not found|panic",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE
+)
+_RUNTIME = re.compile(r"INFO: {1,4}|WARNING: |slurmstepd|srun: ")  # printed around a program
+_OF_FIRST_RANK = 5  # added to the weight of a line of the rank that failed first
+_MOST_RANKS, _LINES_EACH = 8, 2
+# Characters at the beginning and at the end of a longer line that are searched and shown. A cause
+# is at the beginning of a line, or after the output of a progress bar or a dump of numbers. The
+# time of a search is linear, but a line can be megabytes long.
+_BEGIN, _END = 3072, 1024
+_CUT = " [...] "
+# The last lines of a rank that wrote no record; earlier ones belong to errors that it survived.
+_LAST_LINES = 20
+_RULES = {"exit": "exit-code", "argparse": "arguments"}
+# A rank that an exception ends waits in MPI_Finalize for the others, which wait for it.
+_HANGS = (
+    "end the others as well: MPI.COMM_WORLD.Abort(1) in an except clause, "
+    'or run it as "python -m mpi4py train.py"'
+)
+NO_FAILURE = "no failure found"
+_CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "possible")
+
+
+def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
+    """Return what happened first, its cause and the fix, by the rules.
+
+    The middle of a line of more than 4,096 characters is not searched.
+    """
+    long = sum(len(entry.text) > _BEGIN + _END for entry in evidence.entries)
+    if long:
+        entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
+        evidence = evidence._replace(entries=entries)
+    searched = _searched(evidence, len(rules), long)
+    if _is_healthy(evidence, rules):
+        return Explanation(first=NO_FAILURE, match=None, searched=searched)
+    ranked = _of_first_rank(evidence, rules) or sorted(
+        matches(evidence, rules), key=lambda match: _order(match, evidence)
+    )
+    best = ranked[0] if ranked else None
+    others = [
+        match
+        for match in ranked[1:]
+        if match.role == "cause" and best and match.line not in ("", best.line)
+    ]
+    has_cause = best is not None and best.role == "cause"
+    return Explanation(
+        first=_first(evidence, best),
+        match=best,
+        source=evidence.failure.source if evidence.failure else "",
+        others=tuple(others[:3]),
+        suspicious=() if has_cause else tuple(_suspicious(evidence)),
+        searched=searched,
+        last="" if has_cause else _last(evidence),
+        every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
+    )
+
+
+def _is_healthy(evidence: Evidence, rules: Mapping[str, Rule]) -> bool:
+    """Return whether a log of which only the lines are known shows no failure."""
+    if evidence.state or evidence.nodes_down or evidence.failure:
+        return False
+    causes, consequences = (
+        recognized(evidence.entries, rules, role) for role in ("cause", "consequence")
+    )
+    return not log_entries.shows_failure(
+        evidence.entries, causes, consequences, log_entries.survived(evidence.entries)
+    )
+
+
+def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:
+    """Return the causes in the record or the lines of the rank that failed first, the best first.
+
+    Lines of other ranks are consequences then, and earlier lines of the rank itself are errors that
+    it survived. The list is empty if that rank is not known.
+    """
+    failure = evidence.failure
+    if failure is None or not (failure.words or failure.certainty):
+        return []
+    causes = {name: rule for name, rule in rules.items() if rule.role == "cause"}
+    own = evidence._replace(entries=_own_entries(evidence, failure), nodes_down={})
+    ranked = sorted(matches(own, causes), key=lambda match: -match.weight)
+    if not failure.words:
+        return ranked or [_silent_match(failure, placeholders(evidence))]
+    special = [
+        match
+        for match in ranked
+        if match.weight >= GENERAL and (match.line or evidence.state == "OUT_OF_MEMORY")
+    ]
+    if not special and failure.kind != "argparse":
+        early = {name: rule for name, rule in causes.items() if rule.early}
+        special = list(matches(evidence._replace(entries=_printed(evidence)), early))
+    certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
+    special = [
+        replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special
+    ]
+    return [*special, _exception_match(failure, placeholders(evidence), evidence)]
+
+
+def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
+    """Return the record of the first failing rank as entries, or the last lines about it."""
+    over_memory = tuple(entry for entry in evidence.entries if is_over_memory(entry.text))
+    if failure.words and failure.kind not in ("exit", "argparse"):
+        lines = ("Traceback (most recent call last):", *failure.details)
+        record = (
+            Entry(text, failure.host or "", failure.rank, number)
+            for number, text in enumerate(lines)
+        )
+        return (*over_memory, *record)
+    if failure.words:
+        return over_memory
+    own = [entry for entry in _printed(evidence) if entry.rank is not None]
+    about = [
+        entry
+        for entry in evidence.entries
+        if entry.rank is None and entry.host in ("", failure.host)
+    ]
+    crash = next(
+        (number for number, entry in enumerate(own) if entry.text.startswith("Fatal Python error")),
+        len(own),
+    )
+    return (*over_memory, *own[max(0, crash - _LAST_LINES) :], *about)
+
+
+def _printed(evidence: Evidence) -> tuple[Entry, ...]:
+    """Return the lines of the first failing rank; if lines have no ranks, those of its node."""
+    rank, host = evidence.first_rank, evidence.first_host
+    own = tuple(entry for entry in evidence.entries if rank is not None and entry.rank == rank)
+    without = (entry for entry in evidence.entries if entry.rank is None and entry.host == host)
+    return own or (tuple(without) if host else ())
+
+
+def _exception_match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Match:
+    """Return a cause in the words of the script itself."""
+    logs = _logs_command(failure, names)
+    fixes = {
+        "argparse": "give the script only options that it has; "
+        "everything after its name is its own",
+        "exit": f"{logs} shows what it printed before",
+    }
+    fix = fixes.get(failure.kind, f"{logs} shows the whole traceback")
+    launcher = LAUNCHERS.get(evidence.launcher or "")
+    waits = launcher is not None and launcher.waits_for_failed
+    hangs = evidence.state == "TIMEOUT" and waits
+    place = f" ({failure.place})" if failure.place else ""
+    is_exception = failure.kind not in _RULES
+    match = _match_of(
+        failure,
+        rule=_RULES.get(failure.kind, "python-exception"),
+        summary=f"the script {'raised an exception' if is_exception else 'ended itself'}",
+        cause=f"{failure.words}{place}",
+        fix=(_HANGS, fix) if hangs else (fix,),
+        source="a record that the rank has written",
+    )
+    own = () if failure.rank is None else (failure.rank,)
+    return replace(match, line=failure.words, ranks=tuple(sorted({*failure.alike, *own})))
+
+
+def _silent_match(failure: Failure, names: Mapping[str, str]) -> Match:
+    """Return a cause for a rank that failed without an error; the others report consequences."""
+    signal = failure.exit_code - 128
+    how = f"ended with exit code {failure.exit_code}"
+    by = "os._exit(), native code, or a program that is not Python"
+    if signal > 0:
+        how, by = f"was killed by signal {signal}", "another process, or the system"
+    who = failure.text.partition(":")[0] or "a rank"
+    return _match_of(
+        failure,
+        rule="exit-code",
+        summary="a rank ended without an error of Python",
+        cause=f"{who} {how}, without an error of Python: {by}",
+        fix=(f"{_logs_command(failure, names)} shows what it printed last",),
+        source="the ranks' records: the others failed because of it",
+    )
+
+
+def _match_of(
+    failure: Failure, *, rule: str, summary: str, cause: str, fix: tuple[str, ...], source: str
+) -> Match:
+    """Return a match for the first failing rank that no rule on disk describes."""
+    return Match(
+        rule=rule,
+        summary=summary,
+        cause=cause,
+        fix=fix,
+        source=source,
+        sure=cast(Certainty, failure.certainty or "likely"),
+        role="cause",
+        weight=0,
+        rank=failure.rank,
+        host=failure.host or "",
+    )
+
+
+def _logs_command(failure: Failure, names: Mapping[str, str]) -> str:
+    rank = "" if failure.rank is None else f"--rank {failure.rank} "
+    return f"toolkit logs {rank}{names['run']}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _BEGIN + _END else text[:_BEGIN] + _CUT + text[-_END:]
+
+
+def _order(match: Match, evidence: Evidence) -> tuple[bool, int]:
+    """Return the sort key of a match: causes before consequences, then by weight.
+
+    A line of the rank that failed first counts for a little more.
+    """
+    own = evidence.first_rank is not None and match.rank == evidence.first_rank
+    return (match.role != "cause", -(match.weight + (_OF_FIRST_RANK if own else 0)))
+
+
+def _first(evidence: Evidence, best: Match | None) -> str:
+    """Return the first event as text."""
+    if evidence.first_text:
+        return evidence.first_text
+    if evidence.nodes_down:
+        down = sorted(evidence.nodes_down.items())
+        return "; ".join(f"node {name} is {text}" for name, text in down)
+    if best and best.line:
+        if is_plain(evidence):
+            return best.line
+        return f"{source_of(best.rank, best.host)}: {best.line}"
+    return f"Slurm reports {evidence.state}" if evidence.state else "not known"
+
+
+def _last(evidence: Evidence) -> str:
+    """Return the last line of the rank that failed first, if no more is known of its failure."""
+    own = [entry.text.strip() for entry in _printed(evidence) if entry.rank is not None]
+    text = next((text for text in reversed(own) if text and not _RUNTIME.match(text)), "")
+    return redacted(f"{evidence.first_rank}| {text}") if text else ""
+
+
+def _suspicious(evidence: Evidence) -> Iterator[str]:
+    """Yield the earliest lines that look like errors, a few for each of the first ranks.
+
+    The lines of the rank that failed first come first.
+    """
+    by_label: dict[str, list[str]] = {}
+    for entry in evidence.entries:
+        if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text):
+            lines = by_label.setdefault(entry.label, [])
+            if len(lines) < _LINES_EACH:
+                lines.append(redacted(entry.text.rstrip()))
+    first = str(evidence.first_rank)
+
+    def order(label: str) -> tuple[bool, bool, int, str]:
+        is_rank = label.isdigit()
+        return label != first, not is_rank, int(label) if is_rank else 0, label
+
+    labels, has_labels = sorted(by_label, key=order), not is_plain(evidence)
+    for label in labels[:_MOST_RANKS]:
+        yield from (f"{label}| {text}" if has_labels else text for text in by_label[label])
+    if len(labels) > _MOST_RANKS:
+        yield f"... and {len(labels) - _MOST_RANKS} more"
+
+
+def _searched(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
+    lines = counted(len(evidence.entries), "line")
+    logs = counted(len({entry.label for entry in evidence.entries}), "log")
+    parts = [f"{lines} in {logs} with {counted(rules, 'rule')}"]
+    if evidence.state:
+        code = "" if evidence.exit_code is None else f", exit code {evidence.exit_code}"
+        parts.append(f"Slurm's state {evidence.state}{code}")
+    if long:
+        ends = f"the first {_BEGIN:,} and the last {_END:,} characters"
+        parts.append(f"of {counted(long, 'line')} only {ends}")
+    if evidence.nodes_down:
+        parts.append(f"unhealthy nodes: {', '.join(sorted(evidence.nodes_down))}")
+    return tuple(parts)
