@@ -30,13 +30,14 @@ from toolkit.images.lockfile.packages import offered
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.references import Reference
-from toolkit.images.sif import file as sif_file
+from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.squashfs.format import Read, reading
+from toolkit.images.sif.squashfs.format import Reader as SquashfsReader
+from toolkit.images.sif.squashfs.format import damage_errors
 from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.inodes import DIRECTORY, listing, read_inode
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
-from toolkit.images.store import store
+from toolkit.images.sif.squashfs.inodes import DIRECTORY, list_directory, read_inode
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
+from toolkit.images.store import sif_files, store
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, Pinned, to_toml
@@ -69,13 +70,8 @@ _LAYER = gzip.decompress((GOLDEN / "layer.sqfs.gz").read_bytes())
 def _ours() -> bytes:
     """Build a SIF as layered builds write it."""
     texts = (b"Bootstrap: scratch\n", b'{"data": {"attributes": {"labels": {"a": "b"}}}}')
-    end = sif.FIRST + len(_BASE)
-    part = sif.Part(
-        system=len(_BASE),
-        definition=(end, len(texts[0])),
-        metadata=(end + len(texts[0]), len(texts[1])),
-    )
-    return sif.head(part, bytes(range(16)), 7, "x86_64") + _BASE + b"".join(texts)
+    sizes = (len(_BASE), len(texts[0]), len(texts[1]))
+    return sif.build_header(sizes, bytes(range(16)), 7, "x86_64") + _BASE + b"".join(texts)
 
 
 def _read_sif(data: bytes, directory: Path) -> None:
@@ -83,11 +79,11 @@ def _read_sif(data: bytes, directory: Path) -> None:
     path.write_bytes(data)
     for read in (
         store.whole_header,
-        sif_file.objects_of,
-        sif_file.partition_digest,
-        sif_file.is_signed,
-        lambda path: identity.labels_of(sif_file.text_of(path, sif.metadata)),
-        lambda path: sif_file.text_of(path, sif.definition),
+        sif_files.read_descriptors,
+        sif_files.partition_digest,
+        sif_files.is_signed,
+        lambda path: identity.labels_of(sif_files.read_text_object(path, sif.find_labels)),
+        lambda path: sif_files.read_text_object(path, sif.find_definition),
         lambda path: compose.read_image_tables(str(path)),
         lambda path: compose.data_range(str(path)),
         lambda path: store.find(str(path)),
@@ -104,7 +100,7 @@ def _tried(read: Callable[[Path], object], path: Path) -> None:
 
 
 def tables(data: bytes) -> Tables:
-    return read_tables(Read(len(data), lambda at, length: data[at : at + length]))
+    return read_tables(SquashfsReader(len(data), lambda at, length: data[at : at + length]))
 
 
 def _read_squashfs(data: bytes, directory: Path) -> None:
@@ -116,7 +112,7 @@ def _read_squashfs(data: bytes, directory: Path) -> None:
         inode = read_inode(found, waiting.pop())
         if inode.kind != DIRECTORY:
             continue
-        for entry in listing(found, inode):
+        for entry in list_directory(found, inode):
             left -= 1
             if left < 0:
                 return
@@ -127,16 +123,16 @@ def _graft_layer(data: bytes, directory: Path) -> None:
     del directory
     base = tables(_BASE)
     graft(base, tables(data), 96)
-    with reading("the new one"):
-        written(base)
+    with damage_errors("the new one"):
+        write_tables(base)
 
 
 def _graft_base(data: bytes, directory: Path) -> None:
     del directory
     base = tables(data)
     graft(base, tables(_LAYER), 96)
-    with reading("the new one"):
-        written(base)
+    with damage_errors("the new one"):
+        write_tables(base)
 
 
 # ---- texts
@@ -339,9 +335,9 @@ def _asked(ask: Callable[[], object]) -> None:
 
 READERS: dict[str, Reader] = {
     "sif": Reader((_SIF, _ours()), _read_sif),
-    "squashfs": Reader((_BASE, _LAYER), _read_squashfs),
-    "layer": Reader((_LAYER,), _graft_layer),
-    "base": Reader((_BASE,), _graft_base),
+    "squashfs": Reader((_BASE, _LAYER), _read_squashfs, SquashfsError),
+    "layer": Reader((_LAYER,), _graft_layer, SquashfsError),
+    "base": Reader((_BASE,), _graft_base, SquashfsError),
     "manifest": Reader((to_json(_MANIFEST).encode(),), _read_manifest),
     "model": Reader(
         (to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError

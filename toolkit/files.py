@@ -113,12 +113,13 @@ def _line_of(rows: Sequence[str], key: str) -> int | None:
     return found
 
 
-def hash_file(path: Path, digest: Any = None) -> str:
+def hash_file(path: Path, digest: Any = None, *, extent: tuple[int, int] | None = None) -> str:
     """Return the SHA-256 of a file, in hexadecimal.
 
     Args:
         path: The file.
         digest: A hash object that the file's bytes are added to; a new one by default.
+        extent: Position and length of the bytes; the whole file by default.
 
     Raises:
         OSError: The file cannot be read.
@@ -126,9 +127,12 @@ def hash_file(path: Path, digest: Any = None) -> str:
     import hashlib  # with OpenSSL; most commands hash nothing
 
     digest = digest or hashlib.sha256()
+    start, left = extent or (0, path.stat().st_size)
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
+        stream.seek(start)
+        while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
             digest.update(chunk)
+            left -= len(chunk)
     return str(digest.hexdigest())
 
 

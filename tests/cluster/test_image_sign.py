@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny
-from toolkit.images.sif.file import objects_of
-from toolkit.images.sif.objects import PARTITION
+from toolkit.images.sif.header import PARTITION
+from toolkit.images.store.sif_files import read_descriptors
 
 PASSPHRASE = "correct horse battery staple"
 
@@ -118,7 +118,7 @@ def test_a_passphrase_is_in_no_argument_and_no_output(signed: Tiny) -> None:
 
 def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
     path, copy = signed.images / "tiny.sif", signed.place / "copy.sif"
-    system = next(one for one in objects_of(path) if one.kind == PARTITION)
+    system = next(one for one in read_descriptors(path) if one.data_type == PARTITION)
     shutil.copy(path, copy)
     with copy.open("r+b") as stream:
         stream.seek(system.offset + system.size // 2)

@@ -82,7 +82,7 @@ def test_the_command_line_offers_every_comparison() -> None:
 
 def test_the_stand_in_is_an_image_for_our_own_reader() -> None:
     data = comparisons.stand_in()
-    header = sif.parse(data)
+    header = sif.parse_header(data)
     assert header is not None
     assert header.end == len(data) == sif.HEADER_SIZE
 

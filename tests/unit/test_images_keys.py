@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
-from toolkit.images.sif.objects import PARTITION, objects
+from toolkit.images.sif.header import PARTITION
 from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
+from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 
@@ -78,9 +78,9 @@ def test_a_pgp_fingerprint_is_told_from_a_path(text: str, found: str | None) -> 
 
 
 def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system") -> None:
-    end = sif.FIRST + 4096
-    part = sif.Part(system=4096, definition=(end, 4), metadata=(end + 4, 2))
-    path.write_bytes(sif.head(part, sif_id, time, "x86_64") + data.ljust(4096, b"\0") + b"from{}")
+    path.write_bytes(
+        sif.build_header((4096, 4, 2), sif_id, time, "x86_64") + data.ljust(4096, b"\0") + b"from{}"
+    )
 
 
 def test_the_same_contents_become_the_same_file(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_the_same_contents_become_the_same_file(tmp_path: Path) -> None:
     write_sif(one, b"1" * 16, 1000)
     write_sif(other, b"2" * 16, 2000)
     assert one.read_bytes() != other.read_bytes()
-    assert normalise(one, 1700000000) == normalise(other, 1700000000)
+    assert normalize(one, 1700000000) == normalize(other, 1700000000)
     assert one.read_bytes() == other.read_bytes()
-    header = sif.parse(one.read_bytes()[: sif.HEADER_SIZE])
+    header = sif.parse_header(one.read_bytes()[: sif.HEADER_SIZE])
     assert header
-    assert header.sif_id == normalise(one, 1700000000)
+    assert header.sif_id == normalize(one, 1700000000)
 
 
 def test_other_contents_have_another_id_and_another_hash(tmp_path: Path) -> None:
@@ -101,13 +101,15 @@ def test_other_contents_have_another_id_and_another_hash(tmp_path: Path) -> None
     write_sif(other, b"1" * 16, 1000, b"another file system")
     assert partition_digest(one) == hashlib.sha256(b"file system".ljust(4096, b"\0")).hexdigest()
     assert partition_digest(one) != partition_digest(other)
-    assert normalise(one, 1) != normalise(other, 1)
+    assert normalize(one, 1) != normalize(other, 1)
     assert not is_signed(one)
 
 
 def test_the_objects_of_a_sif_are_found(tmp_path: Path) -> None:
     write_sif(tmp_path / "one.sif", b"1" * 16, 1000)
-    found = objects_of(tmp_path / "one.sif")
+    found = read_descriptors(tmp_path / "one.sif")
     assert [(one.number, one.group) for one in found] == [(1, 1), (2, 1), (3, 1)]
-    assert [(one.offset, one.size) for one in found if one.kind == PARTITION] == [(sif.FIRST, 4096)]
-    assert objects(b"#!/bin/sh\n" * 1000) == ()
+    assert [(one.offset, one.size) for one in found if one.data_type == PARTITION] == [
+        (sif.DATA_START, 4096)
+    ]
+    assert sif.parse_descriptors(b"#!/bin/sh\n" * 1000) == ()

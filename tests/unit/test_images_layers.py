@@ -282,16 +282,15 @@ def test_an_image_says_what_its_definition_does(tmp_path: Path) -> None:
 
 
 def test_a_head_says_where_everything_is() -> None:
-    part = sif.Part(system=8192, definition=(40960, 10), metadata=(40970, 20))
-    head = sif.head(part, b"0123456789abcdef", 7, "x86_64")
-    assert len(head) == sif.FIRST
-    assert sif.parse(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
-    assert (sif.partition(head), sif.definition(head), sif.metadata(head)) == (
-        (sif.FIRST, 8192),
+    head = sif.build_header((8192, 10, 20), b"0123456789abcdef", 7, "x86_64")
+    assert len(head) == sif.DATA_START
+    assert sif.parse_header(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
+    assert (sif.find_partition(head), sif.find_definition(head), sif.find_labels(head)) == (
+        (sif.DATA_START, 8192),
         (40960, 10),
         (40970, 20),
     )
-    assert sif.partition(bytes(sif.HEAD_SIZE)) is None
+    assert sif.find_partition(bytes(sif.DESCRIPTORS_END)) is None
 
 
 def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from toolkit.images.build.apptainer.cache import BASES, LAYERS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.build.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.recipe.chain import chain
-from toolkit.images.sif.squashfs.format import Read, SquashfsError, linear
-from toolkit.images.sif.squashfs.tables import read_tables
-from toolkit.images.sif.squashfs.times import settle
+from toolkit.images.sif import SquashfsError
+from toolkit.images.sif.squashfs.format import Reader, position_of
+from toolkit.images.sif.squashfs.tables import read_tables, settle_times
 from toolkit.model.image import BaseImage, Layer
 from toolkit.model.lock import Lock
 
@@ -126,7 +126,7 @@ def test_only_logs_of_package_managers_are_dropped(path: str, dropped: bool) -> 
 
 
 def _places(export: bytearray) -> list[int]:
-    return [linear(reference) + 8 for (reference,) in struct.iter_unpack("<Q", export)]
+    return [position_of(reference) + 8 for (reference,) in struct.iter_unpack("<Q", export)]
 
 
 def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
@@ -135,14 +135,14 @@ def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
         {f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)}
         | {"directory": {"file": b"text"}}
     )
-    tables = read_tables(Read(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
+    tables = read_tables(Reader(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
     places = _places(tables.export)
     assert any(place // 8192 != (place + 3) // 8192 for place in places)
     before = [1000 + number % 7 for number in range(len(places))]
     for place, time in zip(places, before, strict=True):
         struct.pack_into("<I", tables.inodes, place, time)
     rest = bytes(tables.inodes)
-    settle(tables, 1003, 7)
+    settle_times(tables, 1003, 7)
     assert [struct.unpack_from("<I", tables.inodes, place)[0] for place in places] == [
         7 if time >= 1003 else time for time in before
     ]
@@ -153,10 +153,10 @@ def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
 
 def test_an_inode_outside_of_its_table_is_an_error() -> None:
     image = Image({"file": b"text"})
-    tables = read_tables(Read(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
+    tables = read_tables(Reader(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
     tables.export[:8] = struct.pack("<Q", 0xFFFF)
     with pytest.raises(SquashfsError):
-        settle(tables, 0, 7)
+        settle_times(tables, 0, 7)
 
 
 # What a build takes from the caches. The contents of a layer are a text here.

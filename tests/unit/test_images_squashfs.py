@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import struct
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from toolkit.images import sif
+from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import (
     SUPERBLOCK_SIZE,
-    Read,
-    SquashfsError,
+    Reader,
     Superblock,
-    decoded,
-    encoded,
-    indexed,
-    linear,
-    reference,
+    decode,
+    encode,
+    encode_indexed,
+    position_of,
+    reference_to,
 )
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import (
@@ -26,31 +30,15 @@ from toolkit.images.sif.squashfs.inodes import (
     SYMLINK,
     Entry,
     Inode,
-    add_inode,
-    add_listing,
-    listing,
+    append_inode,
+    append_listing,
+    list_directory,
     read_inode,
 )
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
 
 Tree = Mapping[str, "Tree | bytes | str | None"]  # directory, file, symbolic link, whiteout
-_HEAD = Superblock(
-    inodes=0,
-    mkfs_time=1,
-    block_size=131072,
-    fragments=0,
-    compression=6,
-    flags=0,
-    ids=1,
-    root=0,
-    bytes_used=0,
-    id_table=0,
-    xattr_table=0,
-    inode_table=0,
-    directory_table=0,
-    fragment_table=0,
-    export_table=0,
-)
+_HEAD = Superblock(*[0] * 19)._replace(mkfs_time=1, block_size=131072, compression=6, ids=1)
 
 
 class Image:
@@ -70,12 +58,9 @@ class Image:
             bytearray(),
         )
         root = self._directory(tree, 1_000_000)
-        self.tables.head = Superblock(
-            **{name: getattr(_HEAD, name) for name in _HEAD.__struct_fields__}
-            | {"root": root.inode}
-        )
+        self.tables.head = _HEAD._replace(root=root.inode)
         self.tables.data_end = len(self.data)
-        head, tail = written(self.tables)
+        head, tail = write_tables(self.tables)
         self.bytes = head + bytes(self.data[SUPERBLOCK_SIZE:]) + tail
 
     def _number(self) -> int:
@@ -85,11 +70,11 @@ class Image:
     def _directory(self, tree: Tree, parent: int) -> Entry:
         number = self._number()
         entries = [self._entry(name.encode(), value, number) for name, value in tree.items()]
-        start, size, index = add_listing(self.tables, entries)
+        start, size, index = append_listing(self.tables, entries)
         inode = Inode(
             DIRECTORY, 0o755, 0, 0, 7, number, links=2, start=start, size=size, parent=parent
         )
-        return Entry(b"", add_inode(self.tables, inode, index), number, DIRECTORY)
+        return Entry(b"", append_inode(self.tables, inode, index), number, DIRECTORY)
 
     def _entry(self, name: bytes, value: Tree | bytes | str | None, parent: int) -> Entry:
         if isinstance(value, Mapping):
@@ -114,11 +99,11 @@ class Image:
             inode = Inode(
                 SYMLINK, 0o777, 0, 0, 7, inode.number, size=len(value), sizes=value.encode()
             )
-        return Entry(name, add_inode(self.tables, inode), inode.number, inode.kind)
+        return Entry(name, append_inode(self.tables, inode), inode.number, inode.kind)
 
 
 def read(data: bytes) -> Tables:
-    return read_tables(Read(len(data), lambda at, length: data[at : at + length]))
+    return read_tables(Reader(len(data), lambda at, length: data[at : at + length]))
 
 
 def contents(data: bytes) -> dict[str, object]:
@@ -127,7 +112,7 @@ def contents(data: bytes) -> dict[str, object]:
 
     def directory(at: int) -> dict[str, object]:
         found: dict[str, object] = {}
-        for entry in listing(tables, read_inode(tables, at)):
+        for entry in list_directory(tables, read_inode(tables, at)):
             inode = read_inode(tables, entry.inode)
             assert inode.number == entry.number
             assert struct.unpack_from("<Q", tables.export, 8 * (inode.number - 1))[0] == entry.inode
@@ -153,7 +138,7 @@ def grafted(base: Tree, *layers: Tree) -> bytes:
         graft(tables, of_layer, SUPERBLOCK_SIZE)
         data += above.bytes[SUPERBLOCK_SIZE : of_layer.data_end]
         assert len(data) == tables.data_end
-    head, tail = written(tables)
+    head, tail = write_tables(tables)
     return head + bytes(data[SUPERBLOCK_SIZE:]) + tail
 
 
@@ -205,9 +190,9 @@ def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
     graft(base, layer, SUPERBLOCK_SIZE, only_adds=True)
     root = {
         entry.name: read_inode(base, entry.inode)
-        for entry in listing(base, read_inode(base, base.head.root))
+        for entry in list_directory(base, read_inode(base, base.head.root))
     }
-    assert [entry.name for entry in listing(base, root[b"a"])] == [b"b", b"c"]
+    assert [entry.name for entry in list_directory(base, root[b"a"])] == [b"b", b"c"]
     assert [
         struct.unpack_from("<I", base.ids, 4 * root[name].owner)[0] for name in (b"a", b"new")
     ] == [0, 33]
@@ -223,7 +208,7 @@ def test_directories_larger_than_a_block_have_an_index_that_leads_to_each_name()
 
 def test_what_is_written_is_read_again_the_same() -> None:
     image = Image({"a": {"b": b"1" * 9000}, "c": "d"}).bytes
-    head, tail = written(read(image))
+    head, tail = write_tables(read(image))
     tables = read(image)
     assert head + image[SUPERBLOCK_SIZE : tables.data_end] + tail == image
 
@@ -231,33 +216,46 @@ def test_what_is_written_is_read_again_the_same() -> None:
 @pytest.mark.parametrize("size", [0, 1, 8191, 8192, 8193, 40000])
 def test_streams(size: int) -> None:
     stream = bytes(number % 251 for number in range(size))
-    assert decoded(encoded(stream)) == stream
-    blocks, index = indexed(stream, 1000)
+    assert decode(encode(stream)) == stream
+    blocks, index = encode_indexed(stream, 1000)
     assert len(blocks) == index - 1000 + 8 * -(-size // 8192)
 
 
 @pytest.mark.parametrize("position", [0, 1, 8191, 8192, 100_000])
 def test_references(position: int) -> None:
-    assert linear(reference(position)) == position
-    assert reference(position) & 0xFFFF < 8192
+    assert position_of(reference_to(position)) == position
+    assert reference_to(position) & 0xFFFF < 8192
 
 
 def test_what_is_broken_is_refused() -> None:
     image = Image({"a": b"1"}).bytes
     with pytest.raises(SquashfsError, match="shorter"):
         read(image[:50])
-    with pytest.raises(SquashfsError, match="no squashfs"):
+    with pytest.raises(SquashfsError, match="not a squashfs"):
         read(bytes(200))
     with pytest.raises(SquashfsError, match="cut off"):
         read(image[:-3])
     with pytest.raises(SquashfsError, match="compressed"):
-        decoded(struct.pack("<H", 4) + b"abcd")
+        decode(struct.pack("<H", 4) + b"abcd")
 
 
 def test_packed_in_another_way_is_refused() -> None:
     base, layer = read(Image({}).bytes), read(Image({}).bytes)
-    layer.head = Superblock(
-        **{name: getattr(layer.head, name) for name in _HEAD.__struct_fields__} | {"compression": 1}
-    )
+    layer.head = layer.head._replace(compression=1)
     with pytest.raises(SquashfsError, match="another way"):
         graft(base, layer, SUPERBLOCK_SIZE)
+
+
+def test_the_package_could_be_published_alone() -> None:
+    """It imports Python's own modules, zstandard and itself, and none that touches the machine."""
+    package = Path(sif.__file__).parent
+    allowed = {*sys.stdlib_module_names, "zstandard"} - {"os", "subprocess", "socket", "time"}
+    modules = list(package.rglob("*.py"))
+    assert len(modules) >= 6
+    for module in modules:
+        for node in ast.walk(ast.parse(module.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                is_own = f"{name}.".startswith("toolkit.images.sif.")
+                assert is_own or name.partition(".")[0] in allowed, f"{module}: {name}"

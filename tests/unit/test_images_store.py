@@ -127,7 +127,7 @@ def test_a_file_that_is_no_image(tmp_path: Path, images: Path) -> None:
     (tmp_path / "script.sif").write_text("#!/bin/sh\n")
     (tmp_path / "long.sif").write_bytes(b"\0" * 5000)
     for name in ("script.sif", "long.sif"):
-        with pytest.raises(ImageMissingError, match="no image"):
+        with pytest.raises(ImageMissingError, match="not an image"):
             store.find(name)
 
 

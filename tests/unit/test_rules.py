@@ -343,8 +343,7 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     inside = tmp_path / "me" / "project"
     inside.mkdir(parents=True)
     image = inside / "x.sif"
-    part = sif.Part(system=0, definition=(0, 0), metadata=(0, 0))
-    image.write_bytes(sif.head(part, b"0" * 16, 0, "aarch64"))
+    image.write_bytes(sif.build_header((0, 0, 0), b"0" * 16, 0, "aarch64"))
     (inside / "x.json").write_text("{}")
     old = time.time() - 5 * 86400
     script = inside / "train.py"

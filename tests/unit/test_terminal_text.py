@@ -316,8 +316,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An image of somebody else, whose manifest holds hostile text."""
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
     path = tmp_path / "x.sif"
-    part = sif.Part(system=16, definition=(sif.FIRST + 16, 1), metadata=(sif.FIRST + 17, 1))
-    path.write_bytes(sif.head(part, bytes(16), 0, "x86_64") + bytes(18))
+    path.write_bytes(sif.build_header((16, 1, 1), bytes(16), 0, "x86_64") + bytes(18))
     manifest = msgspec.structs.replace(
         MANIFEST,
         name="x",

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit.errors import MalformedInputError
 from toolkit.files import open_regular
 from toolkit.hostsetup.parts import DATASETS
+from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.images.store import space
 from toolkit.images.store.store import FoundImage
@@ -118,8 +118,8 @@ def datasets(job: Job, site: Site) -> dict[str, str]:
 def _architecture(image: Path) -> str:
     try:
         with open_regular(image) as stream:
-            return sif.architecture(stream.read(sif.HEADER_SIZE))
-    except (OSError, MalformedInputError):
+            return sif.parse_architecture(stream.read(sif.HEADER_SIZE))
+    except (OSError, SifError):
         return ""
 
 

@@ -41,10 +41,10 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.chain import chain
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.sif.file import normalise, partition_digest
 from toolkit.images.store import sbom, store
 from toolkit.images.store.materials import complete
 from toolkit.images.store.sharing import require_writable
+from toolkit.images.store.sif_files import normalize, partition_digest
 from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
@@ -402,7 +402,7 @@ def _finished(
         )
     manifest = Manifest(
         name=name,
-        sif_id=normalise(place.sif, lock.epoch) if lock else store.whole_header(place.sif).sif_id,
+        sif_id=normalize(place.sif, lock.epoch) if lock else store.whole_header(place.sif).sif_id,
         size=place.sif.stat().st_size,
         recipe_hash=task.wanted,
         built=datetime.now(timezone.utc).isoformat(timespec="seconds"),

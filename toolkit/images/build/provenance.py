@@ -14,7 +14,7 @@ from toolkit import __version__, shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.images.build.contents import Contents
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
-from toolkit.images.sif.file import partition_digest
+from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.quoting import shell_words
 

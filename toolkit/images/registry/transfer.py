@@ -40,10 +40,10 @@ from toolkit.images.registry.auth import credentials
 from toolkit.images.registry.references import Reference, is_loopback, parse
 from toolkit.images.registry.source import Source, source
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.file import text_of
 from toolkit.images.store import store
 from toolkit.images.store.prune import FAILED_LOG, files_of
 from toolkit.images.store.sbom import ENDING
+from toolkit.images.store.sif_files import read_text_object
 from toolkit.images.store.store import FoundImage
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
@@ -238,7 +238,7 @@ def _about(
         return None, {}
     try:
         # The data object that ``push`` adds is of the kind that SIFs have for their labels.
-        bundle = msgspec.json.decode(text_of(small, sif.metadata), type=dict[str, str])
+        bundle = msgspec.json.decode(read_text_object(small, sif.find_labels), type=dict[str, str])
         return from_json(bundle.pop(".json", ""), Manifest), bundle
     except (ValueError, RecursionError) as error:
         reason = f"what is kept beside {place} cannot be read: {error}"

@@ -1,82 +1,100 @@
-"""The head of a SIF file: its identity, its objects, and the head of a new one.
+"""Parse and write the first 32 KiB of a SIF: its global header and the table of its objects.
 
-The layout is ``sif.header`` of github.com/sylabs/sif: fixed offsets, little-endian. Pure: works on
-bytes that others have read. Nothing in a head is believed before it fits into the file that it
-heads.
+The layout is that of the package ``sif`` of github.com/sylabs/sif: fixed offsets, little-endian.
+Every number is compared with the size of the file before anything relies on it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from toolkit.errors import MalformedInputError
-from toolkit.model.base import Model
+from toolkit.images.sif import SifError
 
-HEADER_SIZE = 128  # bytes to read from the beginning of the file
+HEADER_SIZE = 128  # bytes of the global header
+DATA_START = 32768  # where the first object of a SIF begins that this module writes
 _MAGIC = b"SIF_MAGIC"
-_MAGIC_AT, _ID_AT, _COUNTS_AT, _DATA_AT = 32, 48, 80, 112
-_HEAD = struct.Struct("<32s10s3s3s16s8q")
-_COUNTS = struct.Struct("<qqqq")  # free descriptors, all of them, where they begin, their length
+_MAGIC_AT, _ID_AT, _TIMES_AT, _COUNTS_AT, _DATA_AT = 32, 48, 64, 80, 112
+_HEADER = struct.Struct("<32s10s3s3s16s8q")
+_COUNTS = struct.Struct("<3q")  # free descriptors, all descriptors, position of the first
 _LAUNCH = b"#!/usr/bin/env run-singularity\n"
-# kind, used, id, group, link, offset, size, size with padding, created, modified, user, group,
-# name, facts of its kind
 _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
-_DESCRIPTORS_AT, _MOST = 4096, 48
-_DEFINITION, PARTITION, SIGNATURE, _JSON = 0x4001, 0x4004, 0x4005, 0x4006
-_NO_GROUP, _GROUP = 0xF0000000, 0xF0000001
-_PRIMARY = struct.Struct("<ii3s")  # of a partition: squashfs, the system that starts, architecture
-FIRST = 32768  # where an image of ours has its file system: behind the head and all descriptors
-HEAD_SIZE = _DESCRIPTORS_AT + _MOST * _DESCRIPTOR.size  # bytes that ``objects`` needs
+_DESCRIPTOR_TIMES_AT = 41
+_DESCRIPTORS_AT, _MOST_DESCRIPTORS = 4096, 48
+DESCRIPTORS_END = _DESCRIPTORS_AT + _MOST_DESCRIPTORS * _DESCRIPTOR.size
+DEFINITION, PARTITION, SIGNATURE, LABELS = 0x4001, 0x4004, 0x4005, 0x4006
+_GROUP_MASK = 0xF0000000
+_PARTITION_FACTS = struct.Struct("<ii3s")  # file system, role of the partition, architecture
+_SQUASHFS, _PRIMARY = 1, 2
 _ARCHITECTURES = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06", "s390x": b"09"}
 
-Place = tuple[int, int]  # position in the file, and length in bytes
+Extent = tuple[int, int]  # position in the file, and length in bytes
 
 
-class Header(Model, frozen=True, kw_only=True):
-    """What the head of a SIF says.
+class Header(NamedTuple):
+    """The facts of a global header that callers need.
 
     Attributes:
-        sif_id: the file's own id, 32 hexadecimal digits; a new one with every build.
-        end: how many bytes the file has at least when nothing of it is cut off.
+        sif_id: the id of the file, 32 hexadecimal digits; each build makes a new one.
+        end: the size that the file has at least if it is complete.
     """
 
     sif_id: str
     end: int
 
 
-class Object(Model, frozen=True, kw_only=True):
-    """One object of a SIF.
+class Descriptor(NamedTuple):
+    """One object of a SIF, with the fields of ``sif.rawDescriptor`` in their order.
 
     Attributes:
-        number: of it in the file, from 1 on.
-        kind: ``PARTITION``, ``SIGNATURE`` or another.
-        group: of objects that belong together and are signed together; 0: none.
-        offset, size: where its data are.
-        created: when, in seconds since 1970.
-        at: where its descriptor is.
-        extra: facts of its kind.
+        position: where the descriptor itself is in the file.
+        data_type: ``PARTITION``, ``SIGNATURE`` or another of the constants.
+        number: the number of the object in the file, from 1 on.
+        group_id: the group that is signed together, with the bits of ``_GROUP_MASK`` set.
+        offset: where the data of the object begin.
+        extra: facts that only objects of this type have.
     """
 
+    position: int
+    data_type: int
+    is_used: bool
     number: int
-    kind: int
-    group: int
+    group_id: int
+    link: int
     offset: int
     size: int
+    padded_size: int
     created: int
-    at: int
-    extra: bytes = b""
+    modified: int
+    user: int
+    user_group: int
+    name: bytes
+    extra: bytes
 
     @property
-    def place(self) -> Place:
-        """Where its data are, and how long they are."""
+    def group(self) -> int:
+        """The number of the group; 0 if the object is in none."""
+        return max(self.group_id - _GROUP_MASK, 0)
+
+    @property
+    def extent(self) -> Extent:
+        """Position and length of the data."""
         return self.offset, self.size
 
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is the squashfs that a container starts from."""
+        facts = _PARTITION_FACTS.unpack_from(self.extra)
+        return self.data_type == PARTITION and facts[:2] == (_SQUASHFS, _PRIMARY)
 
-def parse(head: bytes) -> Header | None:
-    """Read the first ``HEADER_SIZE`` bytes of a file; None where it is not a SIF.
+
+def parse_header(head: bytes) -> Header | None:
+    """Parse the first ``HEADER_SIZE`` bytes of a file. Return None if it is not a SIF.
 
     Raises:
-        MalformedInputError: it begins as a SIF does, and says what cannot be.
+        SifError: it begins as a SIF does, and its numbers are impossible.
     """
     if len(head) < HEADER_SIZE or not head.startswith(_MAGIC, _MAGIC_AT):
         return None
@@ -86,115 +104,116 @@ def parse(head: bytes) -> Header | None:
     return Header(sif_id=head[_ID_AT : _ID_AT + 16].hex(), end=start + size)
 
 
-def architecture(head: bytes) -> str:
-    """Return the architecture of a SIF, as ``uname -m`` writes it; empty where it is unknown."""
-    if parse(head) is None:
+def parse_architecture(head: bytes) -> str:
+    """Return the architecture of a SIF as ``uname -m`` writes it; empty if it is unknown."""
+    if parse_header(head) is None:
         return ""
-    code = _HEAD.unpack_from(head)[3].rstrip(b"\0")
+    code = _HEADER.unpack_from(head)[3].rstrip(b"\0")
     return next((name for name, known in _ARCHITECTURES.items() if known == code), "")
 
 
-def objects(head: bytes, size: int | None = None) -> tuple[Object, ...]:
-    """Read the objects of a SIF; none where it is not one.
+def parse_descriptors(head: bytes, file_size: int | None = None) -> tuple[Descriptor, ...]:
+    """Parse the descriptors of a SIF. Return none if the file is not a SIF.
 
     Args:
-        head: the first ``HEAD_SIZE`` bytes of the file.
-        size: of the file, in bytes; None: unknown, so places of data are not compared with it.
+        head: the first ``DESCRIPTORS_END`` bytes of the file.
+        file_size: None if it is unknown; then extents of data are not compared with it.
 
     Raises:
-        MalformedInputError: it begins as a SIF does, and its table of objects is broken.
+        SifError: the file begins as a SIF does, and its table of objects is broken.
     """
-    if parse(head) is None:
+    if parse_header(head) is None:
         return ()
-    _, count, begin, _ = _COUNTS.unpack_from(head, _COUNTS_AT)
-    if count < 0 or begin < HEADER_SIZE or begin + count * _DESCRIPTOR.size > len(head):
-        raise _broken(f"its table of {count} objects cannot begin at {begin}", _COUNTS_AT)
-    places = range(begin, begin + count * _DESCRIPTOR.size, _DESCRIPTOR.size)
-    return tuple(_object(head, at, size) for at in places if head[at + 4])
+    _, count, start = _COUNTS.unpack_from(head, _COUNTS_AT)
+    end = start + count * _DESCRIPTOR.size
+    if count < 0 or start < HEADER_SIZE or end > len(head):
+        raise _broken(f"its table of {count} objects cannot begin at {start}", _COUNTS_AT)
+    positions = range(start, end, _DESCRIPTOR.size)
+    every = (Descriptor(at, *_DESCRIPTOR.unpack_from(head, at)) for at in positions)
+    used = tuple(descriptor for descriptor in every if descriptor.is_used)
+    for one in used:
+        end = one.offset + one.size
+        if min(one.extent) < 0 or (file_size is not None and end > file_size):
+            reason = f"the {one.size} bytes at {one.offset} of object {one.number}"
+            raise _broken(f"{reason} are not in the file", one.position)
+    return used
 
 
-def _object(head: bytes, at: int, whole: int | None) -> Object:
-    kind, _, number, group, _, offset, size, _, created, *_, extra = _DESCRIPTOR.unpack_from(
-        head, at
-    )
-    if offset < 0 or size < 0 or (whole is not None and offset + size > whole):
-        raise _broken(f"the {size} bytes at {offset} of object {number} are not in the file", at)
-    owner = group - _NO_GROUP if group > _NO_GROUP else 0
-    return Object(
-        number=number,
-        kind=kind,
-        group=owner,
-        offset=offset,
-        size=size,
-        created=created,
-        at=at,
-        extra=extra[: _PRIMARY.size],
-    )
+def _broken(reason: str, position: int) -> SifError:
+    return SifError(f"this SIF is broken at byte {position}: {reason}")
 
 
-def _broken(how: str, at: int) -> MalformedInputError:
-    return MalformedInputError(f"this SIF is broken at byte {at}: {how}")
+def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
+    """Return the extent of the squashfs that a SIF starts from; None if it has none.
 
-
-def partition(head: bytes, size: int | None = None) -> Place | None:
-    """Return where the squashfs is that a SIF starts from; None where there is none.
-
-    Arguments and errors are those of ``objects``.
+    Arguments and errors are those of ``parse_descriptors``.
     """
-    found = objects(head, size)
-    return next((one.place for one in found if one.kind == PARTITION and _is_primary(one)), None)
+    descriptors = parse_descriptors(head, file_size)
+    return next((one.extent for one in descriptors if one.is_primary), None)
 
 
-def _is_primary(one: Object) -> bool:
-    return _PRIMARY.unpack_from(one.extra)[:2] == (1, 2)
+def find_labels(head: bytes, file_size: int | None = None) -> Extent | None:
+    """Return the extent of the labels that ``inspect`` shows; None if they have no object."""
+    return _find(LABELS, head, file_size)
 
 
-def metadata(head: bytes, size: int | None = None) -> Place | None:
-    """Return where the labels are that ``inspect`` shows; None where they are not kept apart."""
-    return next((one.place for one in objects(head, size) if one.kind == _JSON), None)
+def find_definition(head: bytes, file_size: int | None = None) -> Extent | None:
+    """Return the extent of the definition that a SIF was built from; None if it has no object."""
+    return _find(DEFINITION, head, file_size)
 
 
-def definition(head: bytes, size: int | None = None) -> Place | None:
-    """Return where the definition is that it was built from; None where it is not kept apart."""
-    return next((one.place for one in objects(head, size) if one.kind == _DEFINITION), None)
+def _find(data_type: int, head: bytes, file_size: int | None) -> Extent | None:
+    descriptors = parse_descriptors(head, file_size)
+    return next((one.extent for one in descriptors if one.data_type == data_type), None)
 
 
-class Part(Model, frozen=True, kw_only=True):
-    """What a new SIF holds beside its file system, which begins at ``FIRST``: position and length of each."""
-
-    system: int
-    definition: tuple[int, int]
-    metadata: tuple[int, int]
-
-
-def head(part: Part, sif_id: bytes, time: int, machine: str) -> bytes:
-    """The first ``FIRST`` bytes of a SIF.
+def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str) -> bytes:
+    """Build the first ``DATA_START`` bytes of a SIF.
 
     Args:
-        sif_id: 16 bytes, of no other file.
-        time: of its making, in seconds since 1970.
-        machine: the architecture as ``uname -m`` says it.
+        sizes: of the squashfs, of the definition and of the labels, which follow each other from
+            ``DATA_START`` on.
+        sif_id: 16 bytes that no other file has.
+        time: when the file was made, in seconds since 1970.
+        machine: the architecture as ``uname -m`` writes it.
     """
+    system, definition, labels = sizes
     architecture = _ARCHITECTURES.get(machine, b"00") + b"\0"
-    entries = (
-        (_DEFINITION, *part.definition, b"", b""),
-        (_JSON, *part.metadata, b"inspect-metadata.json", b""),
-        (PARTITION, FIRST, part.system, b"", _PRIMARY.pack(1, 2, architecture)),
+    end = DATA_START + system
+    facts = _PARTITION_FACTS.pack(_SQUASHFS, _PRIMARY, architecture)
+    objects = (
+        (DEFINITION, end, definition, b"", b""),
+        (LABELS, end + definition, labels, b"inspect-metadata.json", b""),
+        (PARTITION, DATA_START, system, b"", facts),
     )
+    group, times = _GROUP_MASK + 1, (time, time)
     packed = b"".join(
-        _DESCRIPTOR.pack(
-            kind, True, number, _GROUP, 0, start, size, size, time, time, 0, 0, name, extra
-        )
-        for number, (kind, start, size, name, extra) in enumerate(entries, 1)
+        _DESCRIPTOR.pack(kind, True, number, group, 0, at, size, size, *times, 0, 0, name, extra)
+        for number, (kind, at, size, name, extra) in enumerate(objects, 1)
     )
-    end = max(FIRST + part.system, sum(part.definition), sum(part.metadata))
-    places = (
-        _MOST - len(entries),
-        _MOST,
-        _DESCRIPTORS_AT,
-        _MOST * _DESCRIPTOR.size,
-        HEAD_SIZE,
-        end - HEAD_SIZE,
+    counts = (_MOST_DESCRIPTORS - len(objects), _MOST_DESCRIPTORS)
+    table = (_DESCRIPTORS_AT, _MOST_DESCRIPTORS * _DESCRIPTOR.size)
+    data = (DESCRIPTORS_END, end + definition + labels - DESCRIPTORS_END)
+    first = _HEADER.pack(
+        _LAUNCH, _MAGIC, b"01\0", architecture, sif_id, *times, *counts, *table, *data
     )
-    first = _HEAD.pack(_LAUNCH, _MAGIC, b"01\0", architecture, sif_id, time, time, *places)
-    return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(FIRST, b"\0")
+    return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(DATA_START, b"\0")
+
+
+def derive_id(digests: Iterable[str]) -> bytes:
+    """Derive the 16 bytes of an id from the hashes of a SIF's objects."""
+    return hashlib.sha256("\n".join(digests).encode()).digest()[:16]
+
+
+def plan_normalization(
+    descriptors: Sequence[Descriptor], sif_id: bytes, time: int
+) -> tuple[tuple[int, bytes], ...]:
+    """Return what to write at which positions, so that a SIF has this id and only this time.
+
+    Apptainer gives each SIF a random id and the current time. Neither says anything that a manifest
+    does not, and they keep equal images from being equal files. So both are replaced before a
+    signature fixes the header.
+    """
+    times = struct.pack("<qq", time, time)
+    places = (_TIMES_AT, *(one.position + _DESCRIPTOR_TIMES_AT for one in descriptors))
+    return ((_ID_AT, sif_id), *((place, times) for place in places))

@@ -12,8 +12,7 @@ from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
 from toolkit.images.build.collect import read_contents
 from toolkit.images.build.workspace import require_space, workspace
-from toolkit.images.sif.file import objects_of, partition_digest
-from toolkit.images.sif.objects import PARTITION
+from toolkit.images.sif.header import PARTITION
 from toolkit.images.store import store
 from toolkit.images.store.diff import (
     Change,
@@ -26,6 +25,7 @@ from toolkit.images.store.diff import (
     named,
     variables,
 )
+from toolkit.images.store.sif_files import partition_digest, read_descriptors
 from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Packages
 from toolkit.model.recipe import Space
@@ -126,7 +126,7 @@ def _unsquashfs() -> str:
 
 
 def _offsets(path: Path) -> list[int]:
-    return [one.offset for one in objects_of(path) if one.kind == PARTITION]
+    return [one.offset for one in read_descriptors(path) if one.data_type == PARTITION]
 
 
 def _entries(path: Path) -> dict[str, Entry]:

@@ -31,10 +31,10 @@ from toolkit.errors import (
 )
 from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.workspace import require_space, workspace
-from toolkit.images.sif.file import is_signed, normalise, objects_of, partition_digest
-from toolkit.images.sif.objects import SIGNATURE
+from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
 from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
+from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
 from toolkit.images.store.store import FoundImage
 from toolkit.model.image import Manifest, Signature
 from toolkit.model.recipe import Space
@@ -102,11 +102,11 @@ def _prepare(path: Path) -> tuple[str, str]:
     The time is that of the image: so two builds by one lock are still one file but for their
     signatures.
     """
-    for one in reversed(objects_of(path)):
-        if one.kind == SIGNATURE:
+    for one in reversed(read_descriptors(path)):
+        if one.data_type == SIGNATURE:
             shell.run([shell.require_apptainer(), "sif", "del", str(one.number), path])
-    time = min(one.created for one in objects_of(path))
-    return partition_digest(path), normalise(path, time)
+    time = min(one.created for one in read_descriptors(path))
+    return partition_digest(path), normalize(path, time)
 
 
 def _publish(
@@ -255,7 +255,7 @@ def verify(path: Path, key: str) -> Signature:
             ) from None
     _require_signed(path)
     said = _verify(path, ["--local"])
-    data = sum(one.kind != SIGNATURE for one in objects_of(path))
+    data = sum(one.data_type != SIGNATURE for one in read_descriptors(path))
     for (found, name), objects in _pgp_signers(said).items():
         if found == wanted and objects >= data:
             return Signature(kind="pgp", fingerprint=found, signer=name)

@@ -12,11 +12,12 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from toolkit.errors import ConfigError, ImageMissingError, MalformedInputError, UnknownImageError
+from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
 from toolkit.files import open_regular, read_json, sync, write_atomically
 from toolkit.images.recipe.names import image_name
 from toolkit.images.recipe.names import recipe_names as recipe_names
 from toolkit.images.sif import header as sif
+from toolkit.images.store.sif_files import not_a_sif, sif_errors
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
 from toolkit.units import human_size
@@ -142,24 +143,14 @@ def whole_header(path: Path) -> sif.Header:
         MalformedInputError: its head says what cannot be.
     """
     try:
-        with open_regular(path) as stream:
-            header, size = (
-                sif.parse(stream.read(sif.HEADER_SIZE)),
-                os.fstat(stream.fileno()).st_size,
-            )
+        with open_regular(path) as stream, sif_errors(str(path)):
+            header = sif.parse_header(stream.read(sif.HEADER_SIZE))
+            size = os.fstat(stream.fileno()).st_size
     except OSError as error:
-        raise ImageMissingError(
-            f"the image cannot be read: {error.strerror}", place=str(path)
-        ) from None
-    except MalformedInputError as error:
-        error.place = str(path)
-        raise
+        reason = f"the image cannot be read: {error.strerror}"
+        raise ImageMissingError(reason, place=str(path)) from None
     if header is None:
-        raise ImageMissingError(
-            "this file is no image: it does not begin as a SIF does",
-            place=str(path),
-            next_step="toolkit image list",
-        )
+        raise not_a_sif(path)
     if size < header.end:
         raise ImageMissingError(
             f"the image is cut off: {human_size(size)} of {human_size(header.end)} are there",

@@ -24,19 +24,18 @@ from toolkit.errors import BuildError
 from toolkit.files import open_regular
 from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.cache import TABLES, Cache, CacheEntry
+from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.file import normalise, placed, text_of
-from toolkit.images.sif.squashfs import times
 from toolkit.images.sif.squashfs.format import (
     MKFS_TIME_AT,
     SUPERBLOCK_SIZE,
-    Read,
-    SquashfsError,
+    Reader,
     Superblock,
-    encoded,
+    encode,
 )
 from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, written
+from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
+from toolkit.images.store.sif_files import normalize, read_text_object, sif_errors
 
 _PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +56,7 @@ class Copier(threading.Thread):
     def __init__(self, target: Path) -> None:
         super().__init__(daemon=True)
         self.handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o755)
-        self.end = sif.FIRST
+        self.end = sif.DATA_START
         self._todo: list[tuple[str, int, int]] = []
         self._changed = threading.Condition()
         self._over = False
@@ -122,7 +121,7 @@ def _copied(source: int, start: int, target: int, end: int, length: int) -> int:
     return os.pwrite(target, os.pread(source, length, start), end)
 
 
-def open_squashfs(path: str) -> tuple[int, Read]:
+def open_squashfs(path: str) -> tuple[int, Reader]:
     """Where the squashfs of a SIF begins, and how to read it; a file that is a squashfs begins with it.
 
     Raises:
@@ -131,18 +130,18 @@ def open_squashfs(path: str) -> tuple[int, Read]:
     """
     handle = open_regular(Path(path))  # closed when nobody reads any more
     whole = os.fstat(handle.fileno()).st_size
-    head = handle.read(sif.HEAD_SIZE)
-    with placed(path):
-        place = (0, whole) if head.startswith(b"hsqs") else sif.partition(head, whole)
+    head = handle.read(sif.DESCRIPTORS_END)
+    with sif_errors(path):
+        place = (0, whole) if head.startswith(b"hsqs") else sif.find_partition(head, whole)
     if place is None:
         raise BuildError("this file holds no squashfs", place=path)
     offset, size = place
-    return offset, Read(size, lambda at, length: os.pread(handle.fileno(), length, offset + at))
+    return offset, Reader(size, lambda at, length: os.pread(handle.fileno(), length, offset + at))
 
 
 def labels_of(path: str) -> dict[str, str]:
     """Return the labels of a SIF."""
-    return identity.labels_of(text_of(Path(path), sif.metadata))
+    return identity.labels_of(read_text_object(Path(path), sif.find_labels))
 
 
 def read_image_tables(path: str) -> Tables:
@@ -152,7 +151,7 @@ def read_image_tables(path: str) -> Tables:
         MalformedInputError: it cannot be built upon; says why.
     """
     _, read = open_squashfs(path)
-    with placed(path, "nothing can be put on this file system: "):
+    with sif_errors(path, "nothing can be put on this file system: "):
         return read_tables(read)
 
 
@@ -168,15 +167,16 @@ def normalize_times(path: Path, since: int, time: int) -> None:
     """
     offset, _ = open_squashfs(str(path))
     tables = read_image_tables(str(path))
-    times.settle(tables, since, time)
+    with sif_errors(str(path)):
+        settle_times(tables, since, time)
     handle = os.open(path, os.O_RDWR)
     try:
-        os.pwrite(handle, encoded(tables.inodes), offset + tables.head.inode_table)
+        os.pwrite(handle, encode(tables.inodes), offset + tables.head.inode_table)
         os.pwrite(handle, struct.pack("<I", time), offset + MKFS_TIME_AT)
     finally:
         os.close(handle)
     if offset:
-        normalise(path, time)
+        normalize(path, time)
 
 
 def graft_layers(
@@ -206,7 +206,7 @@ def graft_layers(
 def data_range(path: str) -> tuple[str, int, int]:
     """Where the data of a SIF's base, or of a layer, begin and end in their file: for ``Copier.append``."""
     offset, read = open_squashfs(path)
-    with placed(path):
+    with sif_errors(path):
         head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
         if not SUPERBLOCK_SIZE <= head.inode_table <= read.size:
             raise SquashfsError(f"its tables cannot begin at {head.inode_table}")
@@ -216,7 +216,7 @@ def data_range(path: str) -> tuple[str, int, int]:
 def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
     """Graft the layer of a file; ``only_adds`` as for ``graft``."""
     above = read_image_tables(layer)
-    with placed(layer, "a layer cannot be put on the base: "):
+    with sif_errors(layer, "a layer cannot be put on the base: "):
         graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
 
 
@@ -233,7 +233,7 @@ def _remembered(cache: Cache, key: str) -> Tables | None:
             raw[_END.size : _END.size + SUPERBLOCK_SIZE],
             raw[_END.size + SUPERBLOCK_SIZE :],
         )
-        return read_tables(Read(end + len(tail), partial(_rest, head, tail, end)))
+        return read_tables(Reader(end + len(tail), partial(_rest, head, tail, end)))
     except (OSError, zstandard.ZstdError, struct.error, SquashfsError):
         return None  # they are made again
 
@@ -248,7 +248,7 @@ def _rest(head: bytes, tail: bytes, end: int, at: int, length: int) -> bytes:
 def _remember(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:
     import zstandard
 
-    head, tail = written(tables)
+    head, tail = write_tables(tables)
     made.write_bytes(
         zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail)
     )
@@ -263,17 +263,17 @@ def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time:
         time: of the making, in seconds since 1970.
     """
     copier.finish()
-    superblock, tail = written(tables)
-    assert copier.end == sif.FIRST + tables.data_end
+    superblock, tail = write_tables(tables)
+    assert copier.end == sif.DATA_START + tables.data_end
     system = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
     texts = [definition.encode(), metadata.encode()]
-    at = sif.FIRST + system
-    part = sif.Part(
-        system=system, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1]))
-    )
+    at = sif.DATA_START + system
+    sizes = (system, len(texts[0]), len(texts[1]))
     sif_id = uuid.uuid4().bytes
     os.pwrite(copier.handle, tail, copier.end)
     os.pwrite(copier.handle, b"".join(texts), at)
-    os.pwrite(copier.handle, sif.head(part, sif_id, time, platform.machine()) + superblock, 0)
+    os.pwrite(
+        copier.handle, sif.build_header(sizes, sif_id, time, platform.machine()) + superblock, 0
+    )
     os.close(copier.handle)
     return sif_id

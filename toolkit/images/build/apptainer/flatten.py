@@ -23,8 +23,8 @@ from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.privilege import build_command
 from toolkit.images.build.workspace import workspace
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.file import text_of
 from toolkit.images.store import store
+from toolkit.images.store.sif_files import read_text_object
 from toolkit.model.base import Model
 from toolkit.progress import Progress
 
@@ -100,17 +100,16 @@ def flatten(image: str, progress: Progress) -> Flattened:
 
 def _written(old: Path, packed: Path, target: Path) -> str:
     """A SIF of a packed file system, with what the old one keeps beside its own; its id."""
-    texts = [text_of(old, which) for which in (sif.definition, sif.metadata)]
+    texts = [read_text_object(old, which) for which in (sif.find_definition, sif.find_labels)]
     copier = compose.Copier(target)
     size = packed.stat().st_size
     copier.append(str(packed), 0, size)
     copier.finish()
-    at = sif.FIRST + size
-    part = sif.Part(
-        system=size, definition=(at, len(texts[0])), metadata=(at + len(texts[0]), len(texts[1]))
-    )
+    sizes = (size, len(texts[0]), len(texts[1]))
     sif_id = os.urandom(16)
-    os.pwrite(copier.handle, b"".join(texts), at)
-    os.pwrite(copier.handle, sif.head(part, sif_id, int(time.time()), platform.machine()), 0)
+    os.pwrite(copier.handle, b"".join(texts), sif.DATA_START + size)
+    os.pwrite(
+        copier.handle, sif.build_header(sizes, sif_id, int(time.time()), platform.machine()), 0
+    )
     os.close(copier.handle)
     return sif_id.hex()

@@ -1,13 +1,12 @@
-"""What a step changed, put on what was there before."""
+"""Graft a layer onto the file system below it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
-from toolkit.images.sif.squashfs.format import SquashfsError, reading
+from toolkit.images.sif import SquashfsError
+from toolkit.images.sif.squashfs.format import damage_errors
 from toolkit.images.sif.squashfs.inodes import (
     DIRECTORY,
     FILE,
@@ -15,24 +14,29 @@ from toolkit.images.sif.squashfs.inodes import (
     NO_XATTRS,
     Entry,
     Inode,
-    add_inode,
-    add_listing,
+    append_inode,
+    append_listing,
     is_whiteout,
-    listing,
+    list_directory,
     read_inode,
 )
-from toolkit.images.sif.squashfs.tables import Tables, add_fragments, add_ids, add_xattrs
+from toolkit.images.sif.squashfs.tables import Tables, append_fragments, append_xattrs, merge_ids
 
 _DEEPEST = 300  # nested directories; a path can have 4,096 characters
 
 
 def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = False) -> None:
-    """Put a layer on ``base``, which is changed: directories are merged, a whiteout deletes, everything else replaces.
+    """Graft a layer onto ``base``, which is changed.
+
+    Directories are merged, a whiteout deletes, and everything else replaces.
 
     Args:
-        layer: of the upper directory of an overlay, in which what is deleted is a whiteout.
-        data_start: where the layer's data begin in its own file; they are to be put at ``base.data_end`` as it was before.
-        only_adds: a directory that is there already keeps its owner and mode, of which the layer knows nothing.
+        base: the file system below.
+        layer: of the upper directory of an overlay, in which deleted names are whiteouts.
+        data_start: where the layer's data begin in its own file. The caller puts them at
+            ``base.data_end`` as it was before.
+        only_adds: a directory of the base keeps its owner and mode, of which the layer knows
+            nothing.
 
     Raises:
         SquashfsError: the two cannot be in one file, or one is broken.
@@ -45,37 +49,42 @@ def graft(base: Tables, layer: Tables, data_start: int, *, only_adds: bool = Fal
     if layer.data_end < data_start:
         raise SquashfsError(f"its tables begin at {layer.data_end}, before its data")
     shift = base.data_end - data_start
-    with reading("what refers to another table"):
-        moved = _Moved(
+    with damage_errors("what refers to another table"):
+        merge = _Graft(
             base=base,
             layer=layer,
             shift=shift,
-            fragments=add_fragments(base, layer, shift),
-            ids=add_ids(base, layer),
-            xattrs=add_xattrs(base, layer),
+            fragments=append_fragments(base, layer, shift),
+            ids=merge_ids(base, layer),
+            xattrs=append_xattrs(base, layer),
             only_adds=only_adds,
+            bytes_left=len(layer.inodes) + len(layer.directories) + len(base.directories),
         )
         base.data_end += layer.data_end - data_start
-        root = _directory(base, base.head.root)
-        top = moved.merged(root, _directory(layer, layer.head.root), root.parent)
-    base.head = msgspec.structs.replace(base.head, root=top.inode)
+        root = _read_directory(base, base.head.root)
+        top = merge.merge(root, _read_directory(layer, layer.head.root), root.parent)
+    base.head = base.head._replace(root=top.inode)
 
 
-def _directory(tables: Tables, at: int) -> Inode:
-    found = read_inode(tables, at)
-    if found.kind != DIRECTORY:
-        raise SquashfsError(f"inode {found.number} of it is not a directory")
-    return found
+def _read_directory(tables: Tables, reference: int) -> Inode:
+    inode = read_inode(tables, reference)
+    if inode.kind != DIRECTORY:
+        raise SquashfsError(f"inode {inode.number} of it is not a directory")
+    return inode
 
 
 @dataclass
-class _Moved:
+class _Graft:
     """One graft: how the layer's numbers become the base's.
 
     Attributes:
-        links: the inodes of the layer that are in the base already, by their numbers.
-        left: bytes of tables that may still be read. Each is read once, unless directories are within
-            themselves or lie on each other.
+        shift: what is added to positions of the layer's data.
+        fragments: the base's number of the layer's first fragment.
+        ids: the base's index of each owner of the layer.
+        xattrs: the base's number of the layer's first set of extended attributes.
+        bytes_left: how much of the tables may still be read. Each byte is read once, unless
+            directories are within themselves or overlap.
+        links: the layer's inodes that are in the base already, by their numbers.
     """
 
     base: Tables
@@ -85,18 +94,13 @@ class _Moved:
     ids: Sequence[int]
     xattrs: int
     only_adds: bool
+    bytes_left: int
     links: dict[int, Entry] = field(default_factory=dict)
-    left: int = 0
 
-    def __post_init__(self) -> None:
-        self.left = (
-            len(self.layer.inodes) + len(self.layer.directories) + len(self.base.directories)
-        )
-
-    def merged(
+    def merge(
         self, below: Inode | None, above: Inode, parent: int, name: bytes = b"", depth: int = 0
     ) -> Entry:
-        """Put a directory of the layer on one of the base, or on none.
+        """Merge a directory of the layer into one of the base, or add it.
 
         Raises:
             SquashfsError: a directory is within itself, or too deep.
@@ -106,52 +110,50 @@ class _Moved:
             raise SquashfsError(f"its directories are nested deeper than {_DEEPEST}")
         self._spend(above.size + (below.size if below else 0))
         number = below.number if below else self._new_number()
-        entries = {entry.name: entry for entry in listing(base, below)} if below else {}
-        for entry in list(listing(self.layer, above)):
+        entries = {entry.name: entry for entry in list_directory(base, below)} if below else {}
+        for entry in list(list_directory(self.layer, above)):
             inode = read_inode(self.layer, entry.inode)
             self._spend(len(inode.sizes))
             if is_whiteout(inode):
                 entries.pop(entry.name, None)
             elif inode.kind == DIRECTORY:
                 old = entries.get(entry.name)
-                lower = _directory(base, old.inode) if old and old.kind == DIRECTORY else None
-                entries[entry.name] = self.merged(lower, inode, number, entry.name, depth + 1)
+                lower = _read_directory(base, old.inode) if old and old.kind == DIRECTORY else None
+                entries[entry.name] = self.merge(lower, inode, number, entry.name, depth + 1)
             else:
-                entries[entry.name] = replace(self._leaf(inode), name=entry.name)
-        start, size, index = add_listing(base, entries.values())
-        directories = sum(entry.kind == DIRECTORY for entry in entries.values())
-        like = below if below and self.only_adds else self._owned(above)
-        whole = replace(
-            like, number=number, links=2 + directories, start=start, size=size, parent=parent
+                entries[entry.name] = replace(self._add_leaf(inode), name=entry.name)
+        start, size, index = append_listing(base, entries.values())
+        links = 2 + sum(entry.kind == DIRECTORY for entry in entries.values())
+        attributes = below if below and self.only_adds else self._with_base_owners(above)
+        merged = replace(
+            attributes, number=number, links=links, start=start, size=size, parent=parent
         )
-        return Entry(name, add_inode(base, whole, index), number, DIRECTORY)
+        return Entry(name, append_inode(base, merged, index), number, DIRECTORY)
 
     def _spend(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
+        self.bytes_left -= size
+        if self.bytes_left < 0:
             raise SquashfsError("its directories are within themselves, or lie on each other")
 
-    def _leaf(self, inode: Inode) -> Entry:
-        """Anything but a directory; the second name of the same inode gets the same inode."""
+    def _add_leaf(self, inode: Inode) -> Entry:
+        """Add anything but a directory; further hard links of an inode get the same inode."""
         if inode.number not in self.links:
             number = self._new_number()
-            whole = replace(self._owned(inode), number=number)
+            moved = replace(self._with_base_owners(inode), number=number)
             if inode.kind == FILE:
-                whole = replace(
-                    whole,
-                    start=inode.start + self.shift if inode.sizes else 0,
-                    fragment=inode.fragment + self.fragments
-                    if inode.fragment != NO_FRAGMENT
-                    else NO_FRAGMENT,
-                )
-            self.links[inode.number] = Entry(b"", add_inode(self.base, whole), number, inode.kind)
+                start = inode.start + self.shift if inode.sizes else 0
+                has_fragment = inode.fragment != NO_FRAGMENT
+                fragment = inode.fragment + self.fragments if has_fragment else NO_FRAGMENT
+                moved = replace(moved, start=start, fragment=fragment)
+            reference = append_inode(self.base, moved)
+            self.links[inode.number] = Entry(b"", reference, number, inode.kind)
         return self.links[inode.number]
 
-    def _owned(self, inode: Inode) -> Inode:
+    def _with_base_owners(self, inode: Inode) -> Inode:
+        """Return an inode with the base's numbers of its owners and extended attributes."""
         xattrs = inode.xattrs + self.xattrs if inode.xattrs != NO_XATTRS else NO_XATTRS
-        return replace(
-            inode, owner=self.ids[inode.owner], group=self.ids[inode.group], xattrs=xattrs
-        )
+        owner, group = self.ids[inode.owner], self.ids[inode.group]
+        return replace(inode, owner=owner, group=group, xattrs=xattrs)
 
     def _new_number(self) -> int:
         self.base.export += bytes(8)

@@ -1,4 +1,4 @@
-"""Inodes and directories of a squashfs: read from its streams, and packed for them."""
+"""Inodes and directories of a squashfs: read from its tables and appended to them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.images.sif.squashfs.format import SquashfsError, linear, reading, reference
+from toolkit.images.sif import SquashfsError
+from toolkit.images.sif.squashfs.format import (
+    METADATA_BLOCK,
+    damage_errors,
+    position_of,
+    reference_to,
+)
 from toolkit.images.sif.squashfs.tables import Tables
 
 DIRECTORY, FILE, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET = range(1, 8)
-_EXTENDED = 7  # the extended kind of an inode is its kind and this
+_EXTENDED = 7  # is added to the kind of an inode that has the longer form
 NO_XATTRS = NO_FRAGMENT = 0xFFFFFFFF
 
 _COMMON = struct.Struct("<4HII")  # kind, mode, owner, group, time, number
 _DIRECTORY = struct.Struct("<IIHHI")  # block, links, size, offset, parent
-_LARGE_DIRECTORY = struct.Struct(
-    "<IIIIHHI"
-)  # links, size, block, parent, count of the index, offset, attributes
+# links, size, block, parent, entries of the index, offset, attributes
+_LARGE_DIRECTORY = struct.Struct("<IIIIHHI")
 _FILE = struct.Struct("<4I")  # first block, fragment, offset in it, size
-_LARGE_FILE = struct.Struct(
-    "<QQQ4I"
-)  # first block, size, bytes of holes, links, fragment, offset in it, attributes
+# first block, size, bytes of holes, links, fragment, offset in it, attributes
+_LARGE_FILE = struct.Struct("<QQQ4I")
 _WORD = struct.Struct("<I")
-_TWO = struct.Struct("<II")
-_HEADER = struct.Struct(
-    "<III"
-)  # entries but one, block of their inodes, number from which theirs are counted
-_ENTRY = struct.Struct("<HhHH")  # offset of the inode, its number, kind, length of the name but one
-_INDEX = struct.Struct("<III")  # offset in the directory, block, length of the name but one
+_LINKS_AND_SIZE = struct.Struct("<II")
+# number of entries minus one, block of their inodes, number that theirs are relative to
+_HEADER = struct.Struct("<III")
+_ENTRY = struct.Struct("<HhHH")  # offset of the inode, its number, kind, length of the name minus 1
+_INDEX = struct.Struct("<III")  # offset in the directory, block, length of the name minus 1
 _MOST_ENTRIES = 256
-_EMPTY = 3  # a directory's size counts these for "." and ".."
-_BLOCK = 8192
+_EMPTY = 3  # the size of a directory counts these bytes for "." and ".."
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,10 @@ class Inode:
     Attributes:
         kind: one of the basic kinds.
         owner, group: indexes in the table of ids.
-        start: of a file, the position of its data; of a directory, that of its listing in the stream; of a device, its number.
-        size: in bytes; of a directory, of its listing.
-        sizes: of a file, those of its blocks as they are stored; of a symbolic link, where it leads.
+        start: the position of a file's data, the position of a directory's listing in its stream,
+            or the number of a device.
+        size: in bytes; for a directory, of its listing.
+        sizes: the stored sizes of a file's blocks, or the target of a symbolic link.
     """
 
     kind: int
@@ -73,158 +76,117 @@ class Entry:
     kind: int
 
 
-def read_inode(tables: Tables, at: int) -> Inode:
-    """Return the inode that a reference points to.
+def read_inode(tables: Tables, reference: int) -> Inode:
+    """Read the inode that a reference points to.
 
     Raises:
-        SquashfsError: there is none of a known kind.
+        SquashfsError: there is no inode of a known kind.
     """
-    stream, position = tables.inodes, linear(at)
-    try:
-        kind, mode, owner, group, time, number = _COMMON.unpack_from(stream, position)
-        basic = kind - _EXTENDED if kind > _EXTENDED else kind
-        common = Inode(basic, mode, owner, group, time, number)
-        rest = position + _COMMON.size
-        if basic == DIRECTORY:
-            return _directory(stream, rest, common, large=kind > _EXTENDED)
-        if basic == FILE:
-            return _file(stream, rest, common, tables.head.block_size, large=kind > _EXTENDED)
-        return _other(stream, rest, common, large=kind > _EXTENDED)
-    except (struct.error, OverflowError) as error:
-        raise SquashfsError(f"inode {at:#x} of it is broken: {error}") from None
+    stream, at = tables.inodes, position_of(reference)
+    with damage_errors(f"inode {reference:#x}"):
+        kind, mode, owner, group, time, number = _COMMON.unpack_from(stream, at)
+        is_large = kind > _EXTENDED
+        common = Inode(kind - _EXTENDED * is_large, mode, owner, group, time, number)
+        at += _COMMON.size
+        if common.kind == DIRECTORY:
+            return _read_directory(stream, at, common, is_large=is_large)
+        if common.kind == FILE:
+            return _read_file(stream, at, common, tables.head.block_size, is_large=is_large)
+        return _read_other(stream, at, common, is_large=is_large)
 
 
-def _directory(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
-    if large:
+def _read_directory(stream: bytearray, at: int, common: Inode, *, is_large: bool) -> Inode:
+    xattrs = NO_XATTRS
+    if is_large:
         links, size, block, parent, _, offset, xattrs = _LARGE_DIRECTORY.unpack_from(stream, at)
     else:
-        (block, links, size, offset, parent), xattrs = _DIRECTORY.unpack_from(stream, at), NO_XATTRS
-    start = linear(block << 16 | offset)
-    size = max(size, _EMPTY)
-    return replace(
-        common, links=links, start=start, size=size - _EMPTY, parent=parent, xattrs=xattrs
-    )
+        block, links, size, offset, parent = _DIRECTORY.unpack_from(stream, at)
+    start, size = position_of(block << 16 | offset), max(size - _EMPTY, 0)
+    return replace(common, links=links, start=start, size=size, parent=parent, xattrs=xattrs)
 
 
-def _file(stream: bytearray, at: int, common: Inode, block_size: int, *, large: bool) -> Inode:
-    if large:
-        start, size, holes, links, fragment, offset, xattrs = _LARGE_FILE.unpack_from(stream, at)
-        at += _LARGE_FILE.size
-    else:
-        (start, fragment, offset, size), holes, links, xattrs = (
-            _FILE.unpack_from(stream, at),
-            0,
-            1,
-            NO_XATTRS,
-        )
-        at += _FILE.size
-    blocks = size // block_size if fragment != NO_FRAGMENT else -(-size // block_size)
-    sizes = _bytes(stream, at, 4 * blocks)
-    return replace(
-        common,
-        links=links,
-        start=start,
-        size=size,
-        fragment=fragment,
-        offset=offset,
-        holes=holes,
-        xattrs=xattrs,
-        sizes=sizes,
-    )
+def _read_file(
+    stream: bytearray, at: int, common: Inode, block_size: int, *, is_large: bool
+) -> Inode:
+    form, names = _FILE, "start fragment offset size"
+    if is_large:
+        form, names = _LARGE_FILE, "start size holes links fragment offset xattrs"
+    fields = dict(zip(names.split(), form.unpack_from(stream, at), strict=True))
+    size, has_fragment = fields["size"], fields["fragment"] != NO_FRAGMENT
+    blocks = size // block_size if has_fragment else -(-size // block_size)
+    return replace(common, **fields, sizes=_bytes_at(stream, at + form.size, 4 * blocks))
 
 
-def _other(stream: bytearray, at: int, common: Inode, *, large: bool) -> Inode:
-    if common.kind == SYMLINK:
-        links, size = _TWO.unpack_from(stream, at)
-        target = _bytes(stream, at + 8, size)
-        xattrs = _WORD.unpack_from(stream, at + 8 + size)[0] if large else NO_XATTRS
-        return replace(common, links=links, size=size, sizes=target, xattrs=xattrs)
-    (links,) = _WORD.unpack_from(stream, at)
-    at += 4
-    device = 0
-    if common.kind in (BLOCK_DEVICE, CHARACTER_DEVICE):
-        (device,) = _WORD.unpack_from(stream, at)
-        at += 4
+def _read_other(stream: bytearray, at: int, common: Inode, *, is_large: bool) -> Inode:
+    links, start, size, target = _WORD.unpack_from(stream, at)[0], 0, 0, b""
+    at += _WORD.size
+    if common.kind in (SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE):
+        (size,) = _WORD.unpack_from(stream, at)
+        at += _WORD.size
     elif common.kind not in (FIFO, SOCKET):
         raise SquashfsError(f"it has an inode of the unknown kind {common.kind}")
-    return replace(
-        common,
-        links=links,
-        start=device,
-        xattrs=_WORD.unpack_from(stream, at)[0] if large else NO_XATTRS,
-    )
+    if common.kind == SYMLINK:
+        target = _bytes_at(stream, at, size)
+        at += size
+    else:
+        start, size = size, 0
+    xattrs = _WORD.unpack_from(stream, at)[0] if is_large else NO_XATTRS
+    return replace(common, links=links, start=start, size=size, sizes=target, xattrs=xattrs)
 
 
-def _bytes(stream: bytearray, at: int, length: int) -> bytes:
+def _bytes_at(stream: bytearray, at: int, length: int) -> bytes:
     if at + length > len(stream):
         raise SquashfsError(f"an inode of it is longer than its table: {length} bytes at {at}")
     return bytes(stream[at : at + length])
 
 
 def is_whiteout(inode: Inode) -> bool:
-    """Whether it says that the name is deleted below: the character device 0:0, as overlayfs has it."""
+    """Return whether an inode marks a name as deleted: overlayfs uses the character device 0:0."""
     return inode.kind == CHARACTER_DEVICE and inode.start == 0
 
 
-def add_inode(tables: Tables, inode: Inode, index: Sequence[tuple[int, int, bytes]] = ()) -> int:
-    """Append an inode, with the index of a directory; its reference."""
-    large = inode.kind in (DIRECTORY, FILE) or inode.xattrs != NO_XATTRS
-    kind = inode.kind + _EXTENDED if large else inode.kind
+def append_inode(tables: Tables, inode: Inode, index: Sequence[tuple[int, int, bytes]] = ()) -> int:
+    """Append an inode, with the index of a directory, and return its reference."""
+    is_large = inode.kind in (DIRECTORY, FILE) or inode.xattrs != NO_XATTRS
+    kind = inode.kind + _EXTENDED if is_large else inode.kind
     if not 1 <= inode.number <= len(tables.export) // 8:
         raise SquashfsError(f"it has no inode {inode.number}")
-    at = reference(len(tables.inodes))
-    tables.inodes += _COMMON.pack(
-        kind, inode.mode, inode.owner, inode.group, inode.time, inode.number
-    )
-    tables.inodes += _body(inode, len(index))
+    reference = reference_to(len(tables.inodes))
+    common = (kind, inode.mode, inode.owner, inode.group, inode.time, inode.number)
+    tables.inodes += _COMMON.pack(*common) + _pack_body(inode, len(index))
     for offset, block, name in index:
         tables.inodes += _INDEX.pack(offset, block, len(name) - 1) + name
-    tables.export[8 * (inode.number - 1) : 8 * inode.number] = struct.pack("<Q", at)
-    return at
+    tables.export[8 * (inode.number - 1) : 8 * inode.number] = struct.pack("<Q", reference)
+    return reference
 
 
-def _body(inode: Inode, index: int) -> bytes:
+def _pack_body(inode: Inode, index_entries: int) -> bytes:
     if inode.kind == DIRECTORY:
-        start = reference(inode.start)
-        fields = (
-            inode.links,
-            inode.size + _EMPTY,
-            start >> 16,
-            inode.parent,
-            index,
-            start & 0xFFFF,
-            inode.xattrs,
-        )
-        return _LARGE_DIRECTORY.pack(*fields)
+        start = reference_to(inode.start)
+        size, offset = inode.size + _EMPTY, start & 0xFFFF
+        place = (start >> 16, inode.parent, index_entries, offset, inode.xattrs)
+        return _LARGE_DIRECTORY.pack(inode.links, size, *place)
     if inode.kind == FILE:
-        place = (
-            inode.start,
-            inode.size,
-            inode.holes,
-            inode.links,
-            inode.fragment,
-            inode.offset,
-            inode.xattrs,
-        )
-        return _LARGE_FILE.pack(*place) + inode.sizes
+        place = (inode.start, inode.size, inode.holes, inode.links, inode.fragment)
+        return _LARGE_FILE.pack(*place, inode.offset, inode.xattrs) + inode.sizes
     xattrs = _WORD.pack(inode.xattrs) if inode.xattrs != NO_XATTRS else b""
     if inode.kind == SYMLINK:
-        return _TWO.pack(inode.links, inode.size) + inode.sizes + xattrs
+        return _LINKS_AND_SIZE.pack(inode.links, inode.size) + inode.sizes + xattrs
     device = _WORD.pack(inode.start) if inode.kind in (BLOCK_DEVICE, CHARACTER_DEVICE) else b""
     return _WORD.pack(inode.links) + device + xattrs
 
 
-def listing(tables: Tables, directory: Inode) -> Iterator[Entry]:
-    """Yield what a directory holds, sorted by name.
+def list_directory(tables: Tables, directory: Inode) -> Iterator[Entry]:
+    """Yield the entries of a directory, sorted by name.
 
     Raises:
-        SquashfsError: it is cut off, or a name in it cannot be one.
+        SquashfsError: the listing is cut off, or an entry is not a valid name.
     """
     stream, at = tables.directories, directory.start
     end = at + directory.size
     if end > len(stream):
         raise SquashfsError("a directory of it is cut off")
-    with reading("a directory"):
+    with damage_errors("a directory"):
         while at < end:
             count, block, first = _HEADER.unpack_from(stream, at)
             at += _HEADER.size
@@ -233,54 +195,51 @@ def listing(tables: Tables, directory: Inode) -> Iterator[Entry]:
                 at += _ENTRY.size + length + 1
                 if at > end:
                     raise SquashfsError("an entry of a directory of it is longer than it")
-                name = _name(stream[at - length - 1 : at])
+                name = bytes(stream[at - length - 1 : at])
+                if name in (b".", b"..") or b"/" in name or b"\0" in name:
+                    raise SquashfsError(f"{name!r} is not a name of a file")
                 yield Entry(name, block << 16 | offset, first + number, kind)
 
 
-def _name(raw: bytearray) -> bytes:
-    name = bytes(raw)
-    if name in (b".", b"..") or b"/" in name or b"\0" in name:
-        raise SquashfsError(f"{name!r} is no name of a file")
-    return name
-
-
-def add_listing(
+def append_listing(
     tables: Tables, entries: Iterable[Entry]
 ) -> tuple[int, int, list[tuple[int, int, bytes]]]:
-    """Append a directory's listing, sorted by name; where it is, its size, and an index of the blocks that it goes through."""
+    """Append the listing of a directory, sorted by name.
+
+    Returns:
+        Where it is, its size, and an index of the blocks that it spans: offset in the listing,
+        block, and the first name in that block.
+    """
     start = len(tables.directories)
     index: list[tuple[int, int, bytes]] = []
-    indexed = start // _BLOCK
-    run: list[Entry] = []
+    indexed_block = start // METADATA_BLOCK
+    run: list[Entry] = []  # entries below one header
     size = 0  # of the run, in bytes
 
     def end_run() -> None:
-        nonlocal indexed, size
+        nonlocal indexed_block, size
         at = len(tables.directories)
-        if at // _BLOCK != indexed:
-            index.append((at - start, reference(at) >> 16, run[0].name))
-            indexed = at // _BLOCK
-        tables.directories += _packed(run)
+        if at // METADATA_BLOCK != indexed_block:
+            index.append((at - start, reference_to(at) >> 16, run[0].name))
+            indexed_block = at // METADATA_BLOCK
+        tables.directories += _pack_run(run)
         run.clear()
         size = 0
 
     for entry in sorted(entries, key=lambda entry: entry.name):
         at = len(tables.directories)
-        if run and (not _together(run, entry) or (at + size) // _BLOCK != at // _BLOCK):
+        crosses_block = (at + size) // METADATA_BLOCK != at // METADATA_BLOCK
+        if run and (crosses_block or not _fits_run(run, entry)):
             end_run()
+        size += _ENTRY.size + len(entry.name) + (0 if run else _HEADER.size)
         run.append(entry)
-        size += (
-            (_ENTRY.size + len(entry.name))
-            if size
-            else (_HEADER.size + _ENTRY.size + len(entry.name))
-        )
     if run:
         end_run()
     return start, len(tables.directories) - start, index
 
 
-def _together(run: Sequence[Entry], entry: Entry) -> bool:
-    """Whether an entry can stand under the same header as those before it."""
+def _fits_run(run: Sequence[Entry], entry: Entry) -> bool:
+    """Return whether an entry can be below the same header as the run before it."""
     first = run[0]
     return (
         len(run) < _MOST_ENTRIES
@@ -289,14 +248,13 @@ def _together(run: Sequence[Entry], entry: Entry) -> bool:
     )
 
 
-def _packed(run: Sequence[Entry]) -> bytes:
+def _pack_run(run: Sequence[Entry]) -> bytes:
     first = run[0]
     parts = [_HEADER.pack(len(run) - 1, first.inode >> 16, first.number)]
     for entry in run:
+        number = entry.number - first.number
         parts += (
-            _ENTRY.pack(
-                entry.inode & 0xFFFF, entry.number - first.number, entry.kind, len(entry.name) - 1
-            ),
+            _ENTRY.pack(entry.inode & 0xFFFF, number, entry.kind, len(entry.name) - 1),
             entry.name,
         )
     return b"".join(parts)
