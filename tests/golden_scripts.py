@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.lint import lint
 from toolkit.lint.model import Context
+from toolkit.resources import package_directory
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"
 # A launcher in a runtime or with an option, where both have whole golden scripts of their own.
@@ -19,9 +20,13 @@ COMPOSED = frozenset(
 def assert_golden(name: str, text: str) -> None:
     """Compare a script with its golden file; of a combination, the lines that are its own.
 
+    Of a program that the script carries verbatim, the golden file has the name.
+
     To renew the files after an intended change: UPDATE_GOLDEN=1, twice, since the lines of
     combinations are compared with the whole scripts; then read the diff.
     """
+    for program in sorted((package_directory("scripts") / "templates").glob("*.py")):
+        text = text.replace(program.read_text(), f"<{program.name}>\n")
     path = GOLDEN / f"{name}.sbatch"
     if name in COMPOSED:
         assert lint(text, Context(is_directory=bool)) == ()
