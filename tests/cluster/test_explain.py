@@ -185,9 +185,11 @@ def provoked(
     return done
 
 
-# Of those that import torch, which takes ten seconds more, `make test` provokes one. The logs of
-# all are replayed by tests/unit/test_explain.py.
-_LONG = {name for name, one in FAILURES.items() if GROUP in one.script and one.launcher == "srun"}
+# Those that import torch take ten seconds more; test_first_failure.py has such failures, and the
+# logs of all are replayed by tests/unit/test_explain.py.
+_LONG = {
+    name for name, one in FAILURES.items() if GROUP in one.script or one.launcher == "torchrun"
+}
 _CASES = [
     pytest.param(name, marks=[pytest.mark.long] if name in _LONG else ()) for name in FAILURES
 ]

@@ -245,6 +245,7 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
     assert json.loads(again.stdout)["kept"] is True
 
 
+@pytest.mark.long  # beside it: a locked build on a second machine
 def test_locked_extensions_are_the_same_whatever_was_built_before(machines: Machines) -> None:
     """And they take no longer than open ones: what is kept and unchanged is used."""
     opened = machines.run("first", "build", machines.extension)

@@ -47,7 +47,14 @@ def test_there_is_a_stand_in_for_every_recipe() -> None:
     assert sorted(_CHECKS) == sorted(RECIPES)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+# One of PyTorch and one of TensorFlow; the others have the same blocks.
+_SHORT = ("pytorch_22.03", "tensorflow_25.02")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=() if name in _SHORT else [pytest.mark.long]) for name in RECIPES],
+)
 def test_a_recipe_of_ngc_builds_from_a_stand_in(
     docked: Docked, docker_engine: TestEngine, ngc_stand_ins: str, kept: Path, recipe: str
 ) -> None:

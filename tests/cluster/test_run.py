@@ -49,7 +49,10 @@ def jobs_known(toolkit: Callable[..., Any]) -> int:
     return len(json.loads(answer.stdout)["jobs"])
 
 
-@pytest.mark.parametrize("job", ["digits-ddp", "digits-horovod"])
+# digits-ddp is what the demo trains, in test_wheel.py.
+@pytest.mark.parametrize(
+    "job", [pytest.param("digits-ddp", marks=pytest.mark.long), "digits-horovod"]
+)
 def test_digits_are_learnt_on_two_nodes(
     job: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
