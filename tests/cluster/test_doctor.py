@@ -41,7 +41,7 @@ def test_a_healthy_cluster_passes(toolkit: Any, pytorch_image: Path, shared_dir:
         ]  # little room on a disk is worth a warning
     assert "GB/s per rank" in found["allreduce-gloo"]["detail"]
     assert "simulated; Slurm gave the nodes 1, 1" in found["gpus"]["detail"]
-    assert not list((Path.home() / ".cache/toolkit").glob("verify-*/told-*"))
+    assert not list((Path.home() / ".cache/toolkit").glob("verify-*/report-*"))
     assert toolkit("doctor", cwd=shared_dir).returncode == 0
 
 

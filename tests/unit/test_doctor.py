@@ -8,43 +8,33 @@ from typing import Any
 
 import pytest
 
-from toolkit.doctor import (
-    CHECKS,
-    clocks,
-    driver,
-    findings,
-    gpus,
-    interface,
-    names,
-    node_states,
-    rendezvous,
-    slurm,
-    space,
-    together,
-)
-from toolkit.doctor.assemble import Wanted, probe_words
-from toolkit.doctor.case import Case
+from toolkit.checks.result import Result, passed
+from toolkit.doctor.case import DoctorCase
+from toolkit.doctor.diagnose import REGISTRY, diagnose
+from toolkit.doctor.gather import DoctorOptions, probe_command
+from toolkit.doctor.items import allreduce, cluster, gpus, machine, network
 from toolkit.images.store.space import Room
 from toolkit.images.store.store import FoundImage
-from toolkit.images.verify.case import Answer, Inside, Met
-from toolkit.images.verify.case import Case as ImageCase
-from toolkit.images.verify.jobs import Ended
+from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
+from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 
 
-def case(*told: dict[str, Any], asked: int = 0, **more: Any) -> Case:
-    """Of nodes that told so much."""
+def case(*reports: dict[str, Any], asked: int = 0, **more: Any) -> DoctorCase:
+    """Return a case with these reports of nodes."""
     files: dict[str, Any] = {
-        f"told-{index}.json": {"host": f"n{index}", **one} for index, one in enumerate(told)
+        f"report-{index}.json": {"host": f"n{index}", **report}
+        for index, report in enumerate(reports)
     }
-    files["here-0.json"] = {"meeting": 61007}
-    return Case(
-        here=Path("/w"),
-        nodes=len(told),
+    files["presence-0.json"] = {"rendezvous": 61007}
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
+    return DoctorCase(
+        cwd=Path("/w"),
+        nodes=len(reports),
         gpus=asked,
-        probe=lambda: Ended(outcome={}, files=files),
+        run_probe=lambda: ScriptRun(outcome=outcome, files=files),
         **more,
     )
 
@@ -58,41 +48,50 @@ def way(clock: float = 0.0) -> dict[str, Any]:
     [
         (
             [{"gpus": ["GPU 0: V100", "GPU 1: V100"]}, {"gpus": ["GPU 0: V100", "GPU 1: V100"]}],
-            "PASS",
+            "passed",
             "4 x V100",
         ),
         (
             [{"gpus": ["GPU 0: V100", "GPU 1: V100"]}, {"gpus": ["GPU 0: V100"]}],
-            "FAIL",
+            "failed",
             "n1 sees 1",
         ),
-        ([{}, {}], "FAIL", "n0 sees 0; n1 sees 0"),
+        ([{}, {}], "failed", "n0 sees 0; n1 sees 0"),
     ],
 )
 def test_gpus(told: list[dict[str, Any]], outcome: str, words: str) -> None:
-    answer = gpus.check(case(*told, asked=2))
+    answer = gpus.check_gpus.only(case(*told, asked=2))
     assert answer.outcome == outcome
-    assert words in answer.detail
+    assert words in answer.message
 
 
 def test_gpus_of_a_local_cluster_are_simulated_and_said_to_be() -> None:
-    answer = gpus.check(case({"visible": "0,1"}, {"visible": "0,1"}, asked=2, simulated=True))
-    assert answer.outcome == "not checked"
-    assert "2, 2" in answer.detail
+    answer = gpus.check_gpus.only(
+        case({"visible": "0,1"}, {"visible": "0,1"}, asked=2, has_simulated_gpus=True)
+    )
+    assert answer.outcome == "unchecked"
+    assert "2, 2" in answer.message
 
 
 def test_drivers() -> None:
-    assert driver.check(case({"driver": "570.86"}, {"driver": "570.86"}, asked=1)).outcome == "PASS"
-    unlike = driver.check(case({"driver": "570.86"}, {"driver": "535.129"}, asked=1))
-    assert unlike.outcome == "WARN"
-    assert "n1 535.129" in unlike.detail
-    assert driver.check(case({"driver": "570.86"}, {}, asked=1)).outcome == "WARN"
+    assert (
+        gpus.check_driver.only(case({"driver": "570.86"}, {"driver": "570.86"}, asked=1)).outcome
+        == "passed"
+    )
+    unlike = gpus.check_driver.only(case({"driver": "570.86"}, {"driver": "535.129"}, asked=1))
+    assert unlike.outcome == "warning"
+    assert "n1 535.129" in unlike.message
+    assert gpus.check_driver.only(case({"driver": "570.86"}, {}, asked=1)).outcome == "warning"
 
 
-@pytest.mark.parametrize(("seconds", "outcome"), [(0.002, "PASS"), (-3.0, "WARN"), (120.0, "FAIL")])
+@pytest.mark.parametrize(
+    ("seconds", "outcome"), [(0.002, "passed"), (-3.0, "warning"), (120.0, "failed")]
+)
 def test_clocks(seconds: float, outcome: str) -> None:
     assert (
-        clocks.check(case({"ways": {"n1": way(seconds)}}, {"ways": {"n0": way(-seconds)}})).outcome
+        network.check_clocks.only(
+            case({"links": {"n1": way(seconds)}}, {"links": {"n0": way(-seconds)}})
+        ).outcome
         == outcome
     )
 
@@ -107,9 +106,14 @@ def test_names() -> None:
         }
 
     fine = told("n0", "n1", "10.0.0.2", "n1.cluster")
-    assert names.check(case(fine, told("n1", "n0", "10.0.0.1", "n0"))).outcome == "PASS"
-    assert names.check(case(fine, told("n1", "n0", "10.0.0.1", "login"))).outcome == "WARN"
-    broken = names.check(
+    assert (
+        network.check_names.only(case(fine, told("n1", "n0", "10.0.0.1", "n0"))).outcome == "passed"
+    )
+    assert (
+        network.check_names.only(case(fine, told("n1", "n0", "10.0.0.1", "login"))).outcome
+        == "warning"
+    )
+    broken = network.check_names.only(
         case(
             fine,
             {
@@ -120,31 +124,38 @@ def test_names() -> None:
             },
         )
     )
-    assert broken.outcome == "FAIL"
-    assert "n1 cannot resolve n0" in broken.detail
+    assert broken.outcome == "failed"
+    assert "n1 cannot resolve n0" in broken.message
 
 
 def test_interface_and_rendezvous() -> None:
     site = Site(name="s", interface="ib0")
     up = {"addresses": {"ib0": "10.0.0.1"}}
-    assert interface.check(
-        case(
-            {**up, "carries": {"n1": {"speed": 900.0}}},
-            {**up, "carries": {"n0": {"speed": 800.0}}},
-            site=site,
-        )
-    ) == ("PASS", "ib0 carries 800 to 900 MB/s between nodes, by one connection", "")
-    assert (
-        interface.check(case(up, {"addresses": {"eth0": "10.0.0.2"}}, site=site)).outcome == "FAIL"
+    fast = {**up, "throughput": {"n1": {"speed": 900.0}}}
+    slow = {**up, "throughput": {"n0": {"speed": 800.0}}}
+    carried = network.check_interface.only(case(fast, slow, site=site))
+    assert carried == Result(
+        "passed",
+        "ib0 carries 800 to 900 MB/s between nodes, by one connection",
+        name="interface",
     )
     assert (
-        interface.check(
-            case({**up, "carries": {"n1": {"error": "timed out"}}}, up, site=site)
+        network.check_interface.only(
+            case(up, {"addresses": {"eth0": "10.0.0.2"}}, site=site)
         ).outcome
-        == "FAIL"
+        == "failed"
     )
-    assert rendezvous.check(case({}, {})).detail == "n0:61007 is reached from n1"
-    assert rendezvous.check(case({}, {"meeting": {"error": "timed out"}})).outcome == "FAIL"
+    assert (
+        network.check_interface.only(
+            case({**up, "throughput": {"n1": {"error": "timed out"}}}, up, site=site)
+        ).outcome
+        == "failed"
+    )
+    assert network.check_rendezvous.only(case({}, {})).message == "n0:61007 is reached from n1"
+    assert (
+        network.check_rendezvous.only(case({}, {"rendezvous": {"error": "timed out"}})).outcome
+        == "failed"
+    )
 
 
 def test_nodes_that_take_no_jobs() -> None:
@@ -154,57 +165,63 @@ def test_nodes_that_take_no_jobs() -> None:
         "n3": ("down*", "Not responding"),
         "n4": ("mixed", "none"),
     }
-    found = node_states.judge(states, 2, "main")
-    assert found.outcome == "WARN"
-    assert "n2 drained: fan; n3 down*: Not responding" in found.detail
-    assert node_states.judge(states, 3, "main").outcome == "FAIL"
-    assert node_states.judge({"n1": ("idle", "none")}, 1, "main").outcome == "PASS"
+    found = cluster.judge_states(states, 2, "main")
+    assert found.outcome == "warning"
+    assert "n2 drained: fan; n3 down*: Not responding" in found.message
+    assert cluster.judge_states(states, 3, "main").outcome == "failed"
+    assert cluster.judge_states({"n1": ("idle", "none")}, 1, "main").outcome == "passed"
     assert [
         state
         for state in ("draining", "idle*", "allocated", "unknown", "mixed+drain", "reserved")
-        if node_states.usable(state)
-    ] == "allocated unknown reserved".split()
+        if cluster.is_usable(state)
+    ] == [
+        "allocated",
+        "unknown",
+        "reserved",
+    ]
 
 
 def test_room() -> None:
     def room(free: float, quota: float | None = None) -> Room:
         return Room(directory="/x", free=int(free), quota=None if quota is None else int(quota))
 
-    assert space.judge({"images": room(5e10), "runs": room(5e10)}).outcome == "PASS"
-    assert space.judge({"images": room(5e10, 1e9), "runs": room(5e10)}).outcome == "WARN"
-    assert space.judge({"images": room(5e10), "runs": room(0)}).outcome == "FAIL"
+    assert machine.judge_space({"images": room(5e10), "runs": room(5e10)}).outcome == "passed"
+    assert machine.judge_space({"images": room(5e10, 1e9), "runs": room(5e10)}).outcome == "warning"
+    assert machine.judge_space({"images": room(5e10), "runs": room(0)}).outcome == "failed"
 
 
 def test_an_allreduce_is_held_against_what_the_site_expects() -> None:
-    met = {"nccl": Met(outcome="passed", detail="", speed=5.0)}
-    verified = ImageCase(image=None, inside=Inside("apptainer", "/i.sif"), met=met)  # type: ignore[arg-type]
-    for expected, outcome in ((20.0, "WARN"), (6.0, "PASS"), (None, "PASS")):
+    sums = {"nccl": RankSum(outcome="passed", detail="", speed=5.0)}
+    runner = ImageRunner("/i.sif")
+    image_case = ImageCase(image=None, runner=runner, sums=sums)  # type: ignore[arg-type]
+    for expected, outcome in ((20.0, "warning"), (6.0, "passed"), (None, "passed")):
         site = Site(name="s", allreduce={"nccl": expected} if expected else {})
         assert (
-            together.judged(
-                case(site=site, verified=verified), Answer("passed", "4 ranks"), "nccl"
+            allreduce.judge_speed(
+                case(site=site, image_case=image_case), passed("4 ranks"), "nccl"
             ).outcome
             == outcome
         )
 
 
-def test_every_item_has_a_module_and_without_a_cluster_nodes_are_not_checked() -> None:
-    found = {
-        one.name: one for one in findings(Case(here=Path("/"), nodes=2, no_site="none is here"))
-    }
-    assert list(found) == list(CHECKS)
-    assert found["slurm"].outcome == "FAIL"
-    assert {one.outcome for name, one in found.items() if CHECKS[name].of_nodes} == {"not checked"}
+def test_without_a_cluster_no_node_is_checked() -> None:
+    case = DoctorCase(cwd=Path("/"), nodes=2, no_site="none is here")
+    results = {result.name: result for result in diagnose(case)}
+    assert list(results) == list(REGISTRY.checks)
+    assert results["slurm"].outcome == "failed"
+    of_nodes = {name for name, item in REGISTRY.checks.items() if item.traits.scope == "nodes"}
+    assert len(of_nodes) == 12
+    assert {results[name].outcome for name in of_nodes} == {"unchecked"}
 
 
 @pytest.mark.parametrize(
     ("version", "outcome", "words"),
     [
-        ("22.05.8", "PASS", "tested with all tests"),
-        ("24.11.5", "PASS", "tested with all tests"),
-        ("23.11.10-1", "PASS", "tested: the commands for jobs"),
-        ("26.11.0-0rc1", "WARN", "not tested; tested are 22.05, 23.02, "),
-        ("unknown", "WARN", "not tested"),
+        ("22.05.8", "passed", "tested with all tests"),
+        ("24.11.5", "passed", "tested with all tests"),
+        ("23.11.10-1", "passed", "tested: the commands for jobs"),
+        ("26.11.0-0rc1", "warning", "not tested; tested are 22.05, 23.02, "),
+        ("unknown", "warning", "not tested"),
     ],
 )
 def test_whether_the_version_of_slurm_was_tested(
@@ -214,9 +231,9 @@ def test_whether_the_version_of_slurm_was_tested(
     client = Client(Access())
     monkeypatch.setattr(Client, "partitions", lambda _: ())
     monkeypatch.setattr(Client, "version", lambda _: version)
-    answer = slurm.check(case(site=Site(name="s"), client=client))
+    answer = cluster.check_slurm.only(case(site=Site(name="s"), client=client))
     assert answer.outcome == outcome
-    assert words in answer.detail
+    assert words in answer.message
 
 
 def test_the_probe_is_python_that_old_images_have() -> None:
@@ -227,7 +244,7 @@ def test_the_probe_is_python_that_old_images_have() -> None:
 
 def test_what_would_be_run_on_nodes_can_be_seen_before() -> None:
     image = FoundImage(path="/i/x.sif", name="x", manifest=None)
-    words = probe_words(Wanted("neuron", "x", 2, 4, "amd", ("--time", "5")), image)
-    line = " ".join(words)
+    options = DoctorOptions("neuron", "x", 2, 4, {"partition": "amd", "time": "5"})
+    line = " ".join(probe_command(options, image))
     assert "--image /i/x.sif --site neuron" in line
     assert "--nodes 2 --ntasks-per-node 1 --gpus 4 --partition amd --time 5" in line

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.images.verify import CHECKS, merged
-from toolkit.images.verify.driver import judge as judge_driver
-from toolkit.images.verify.horovod_build import judge as judge_horovod
-from toolkit.images.verify.together import judge as judge_ranks
-from toolkit.images.verify.together import told
+from toolkit.images.verify.checks.horovod_build import judge as judge_horovod
+from toolkit.images.verify.checks.site import judge_driver
+from toolkit.images.verify.ranks import judge as judge_ranks
+from toolkit.images.verify.ranks import report_in
+from toolkit.images.verify.verdicts import REGISTRY, merged
 from toolkit.model.image import Verdict
 
 CHECK_BUILD = """\
@@ -86,7 +86,7 @@ def test_one_witness_alone_is_not_believed(
 ) -> None:
     found = judge_horovod(facts(**changes), promised, {"torch": "2.13.0"})
     assert found.outcome == outcome, found
-    assert says in found.detail
+    assert says in found.message
 
 
 RANKS = {"ranks": 2, "right": True, "hosts": ["a", "b"], "controller": "mpi", "drivers": []}
@@ -105,15 +105,15 @@ RANKS = {"ranks": 2, "right": True, "hosts": ["a", "b"], "controller": "mpi", "d
 def test_a_sum_over_ranks_is_looked_at_closely(changes: dict[str, Any], says: str | None) -> None:
     found = judge_ranks({**RANKS, **changes}, 2, "mpi", "nobody told", nodes=2)
     assert found.outcome == ("passed" if says is None else "failed")
-    assert says is None or says in found.detail
-    assert judge_ranks(None, 2, "mpi", "nobody told").detail == "nobody told"
+    assert says is None or says in found.message
+    assert judge_ranks(None, 2, "mpi", "nobody told").message == "nobody told"
 
 
 def test_what_rank_0_tells_is_found_behind_the_labels_of_launchers() -> None:
     line = '{"ranks": 2, "right": true, "hosts": ["a"], "controller": "gloo", "drivers": []}'
     for label in ("", "0| ", "[0]<stdout>: ", "[1,0]<stdout>:"):
-        assert told(["noise", f"{label}{line}", "more"]) is not None
-    assert told(["{}", "nothing"]) is None
+        assert report_in(["noise", f"{label}{line}", "more"]) is not None
+    assert report_in(["{}", "nothing"]) is None
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
 
 def test_names_are_those_of_the_checks_that_images_carry() -> None:
     assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= set(
-        CHECKS
+        REGISTRY.checks
     )

@@ -11,11 +11,9 @@ from toolkit.cli.options import _images, complete_sites
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.doctor.assemble import Wanted
-    from toolkit.doctor.case import Case, Finding
-
-
-_OUTCOME = len("not checked")
+    from toolkit.checks.result import Result
+    from toolkit.doctor.case import DoctorCase
+    from toolkit.doctor.gather import DoctorOptions
 
 
 @click.command("doctor")
@@ -79,80 +77,74 @@ def command(
     """
     from pathlib import Path
 
-    from toolkit.cli import console
-    from toolkit.doctor import CHECKS, findings
-    from toolkit.doctor.assemble import Wanted, assemble
+    from toolkit.doctor.gather import DoctorOptions, gather
     from toolkit.errors import PreflightError, UsageError
 
     if gpus and not nodes:
         step = f"--nodes 1 --gpus-per-node {gpus}"
         raise UsageError("GPUs are of nodes", place="--gpus-per-node", next_step=step)
-    pairs = (("--time", limit), ("--comment", comment), ("--account", account))
-    options = [word for option, value in pairs if value for word in (option, value)]
-    wanted = Wanted(site, image, nodes or 0, gpus or 0, partition, options)
-    case = assemble(wanted, Path.cwd())
+    given = {"partition": partition, "time": limit, "comment": comment, "account": account}
+    settings = {key: value for key, value in given.items() if value}
+    options = DoctorOptions(site, image, nodes or 0, gpus or 0, settings)
+    case = gather(options, Path.cwd())
     if dry_run:
-        _dry_run(wanted, case)
+        _dry_run(options, case)
         return
-    if nodes:
-        console.note(
-            console.subject(
-                "looking", f"at this machine, and by jobs at {nodes} node{'s' if nodes > 1 else ''}"
-            )
-        )
-    width = max(map(len, CHECKS))
-    found: list[Finding] = []
-    for finding in findings(case):
-        found.append(finding)
-        if not as_json and finding.outcome != "not checked":
-            _print(finding, width)
-    if as_json:
-        import msgspec
-
-        console.out_json(
-            {"site": case.site.name if case.site else None, "findings": msgspec.to_builtins(found)}
-        )
-    else:
-        _print_unchecked(found)
-    wrong = [one.name for one in found if one.outcome == "FAIL"]
-    if wrong:
+    results = _show(case, as_json=as_json)
+    failures = [result.name for result in results if result.outcome == "failed"]
+    if failures:
         raise PreflightError(
-            f"{len(wrong)} of {len(found)} items would keep jobs from running",
-            place=", ".join(wrong),
+            f"{len(failures)} of {len(results)} items would keep jobs from running",
+            place=", ".join(failures),
         )
 
 
-def _dry_run(wanted: Wanted, case: Case) -> None:
+def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
+    """Print each result as soon as it is known; those that were not checked come last."""
     from toolkit.cli import console
-    from toolkit.doctor.assemble import PROBE, probe_words
+    from toolkit.doctor.diagnose import FORMAT, REGISTRY, diagnose
+    from toolkit.units import counted
+
+    if case.nodes:
+        jobs = f"this machine, and {counted(case.nodes, 'node')} by jobs"
+        console.note(console.subject("examines", jobs))
+    width = max(map(len, REGISTRY.checks))
+    results = []
+    for result in diagnose(case):
+        results.append(result)
+        if not as_json and result.outcome != "unchecked":
+            for line in FORMAT.to_row(result, width):
+                console.out(line)
+    if as_json:
+        site = case.site.name if case.site else None
+        console.out_json({"site": site, "findings": [FORMAT.to_json(each) for each in results]})
+    else:
+        _show_unchecked(results)
+    return results
+
+
+def _dry_run(options: DoctorOptions, case: DoctorCase) -> None:
+    from toolkit.cli import console
+    from toolkit.doctor.gather import probe_command
     from toolkit.quoting import shell_words
 
     if not case.nodes or case.image is None:
         console.note("no job would be run: it takes --nodes and --image")
         return
-    console.out(shell_words(("toolkit", "run", *probe_words(wanted, case.image), str(PROBE))))
+    console.out(shell_words(probe_command(options, case.image)))
     console.note(
-        "then, where the image has what it takes, a job each for an all-reduce by Gloo, MPI and NCCL"
+        "then, if the image has what it takes, a job each for an all-reduce by Gloo, MPI and NCCL"
     )
 
 
-def _print(one: Finding, width: int) -> None:
+def _show_unchecked(results: Sequence[Result]) -> None:
+    """Print the items that were not checked; those with one reason share a line."""
     from toolkit.cli import console
 
-    console.out(f"{one.outcome:<{_OUTCOME}}  {one.name:<{width}}  {one.detail}")
-    if one.next_step:
-        console.out(f"{'':<{_OUTCOME}}  {'':<{width}}  next: {one.next_step}")
-
-
-def _print_unchecked(found: Sequence[Finding]) -> None:
-    """Items that were not checked for one and the same reason share a line."""
-    from toolkit.cli import console
-
-    together: dict[tuple[str, str], list[str]] = {}
-    for one in found:
-        if one.outcome == "not checked":
-            together.setdefault((one.detail, one.next_step), []).append(one.name)
-    for (detail, step), names in together.items():
-        console.out(
-            f"{'not checked':<{_OUTCOME}}  {', '.join(names)}: {detail}{f' ({step})' if step else ''}"
-        )
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.outcome == "unchecked":
+            by_reason.setdefault((result.message, result.fix), []).append(result.name)
+    for (reason, step), names in by_reason.items():
+        advice = f" ({step})" if step else ""
+        console.out(f"not checked  {', '.join(names)}: {reason}{advice}")

@@ -1,4 +1,4 @@
-"""What an item of the doctor's list is given, and what it answers."""
+"""What the doctor examines: a site, its Slurm, an image, and the reports of nodes."""
 
 from __future__ import annotations
 
@@ -6,79 +6,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any
 
 import msgspec
 
+from toolkit.checks.result import Result, unchecked
 from toolkit.images.store.store import FoundImage
-from toolkit.images.verify.jobs import Ended
+from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
 from toolkit.slurm.client import Client
 from toolkit.units import counted
 
-if TYPE_CHECKING:
-    from toolkit.images.verify.case import Case as ImageCase
 
-Outcome = Literal["PASS", "WARN", "FAIL", "not checked"]
+class NodeReport(Model, frozen=True, kw_only=True):
+    """What ``scripts/probe.py`` reports of one node.
 
-
-class Answer(NamedTuple):
-    """How an item came out, what was found, and what to do about it."""
-
-    outcome: Outcome
-    detail: str
-    next_step: str = ""
-
-
-def passed(detail: str) -> Answer:
-    return Answer("PASS", detail)
-
-
-def warned(detail: str, next_step: str = "") -> Answer:
-    return Answer("WARN", detail, next_step)
-
-
-def failed(detail: str, next_step: str = "") -> Answer:
-    return Answer("FAIL", detail, next_step)
-
-
-def unchecked(why: str, next_step: str = "") -> Answer:
-    """It could not be found out, and why."""
-    return Answer("not checked", why, next_step)
-
-
-class Finding(Model, frozen=True, kw_only=True):
-    """A line of the doctor's list.
-
-    Attributes:
-        name: of the item.
-        outcome: how it came out.
-        detail: what was found, or why it was not checked.
-        next_step: what to do about it; empty where there is nothing to do.
-    """
-
-    name: str
-    outcome: Outcome
-    detail: str
-    next_step: str = ""
-
-
-class Told(Model, frozen=True, kw_only=True):
-    """What ``scripts/probe.py`` found on one node. Where something did not work it says why: ``{"error": "timed out"}``.
+    Where something did not work the report says why: ``{"error": "timed out"}``.
 
     Attributes:
         host: as Slurm calls the node; ``called``: as it calls itself.
-        started: seconds from the start of the container's command to that of the program in it; 0: not known.
-        gpus: that are seen in the container.
+        started: seconds from the start of the container's command to that of the program in it; 0
+            if not known.
+        gpus: that the container sees.
         visible: CUDA_VISIBLE_DEVICES.
-        driver: of NVIDIA; empty: there is none.
+        driver: version of NVIDIA's driver; empty if there is none.
         addresses: of its network interfaces.
-        missing: tasks that never came to the notice board.
-        names: of every node its address and what this address is called.
-        ways: to every other node by its name: how far its clock is ahead, the addresses at both ends.
-        carries: MB/s to every other node, from interface to interface.
-        meeting: whether the port of the first node at which ranks meet could be reached.
+        missing: the number of tasks that never reported.
+        names: of every node its address, and what this address is called.
+        links: to every other node by its name: how far its clock is ahead, the addresses at both
+            ends.
+        throughput: MB/s to every other node, from interface to interface.
+        rendezvous: whether the port of the first node at which ranks meet could be reached.
     """
 
     host: str
@@ -90,72 +49,71 @@ class Told(Model, frozen=True, kw_only=True):
     addresses: dict[str, str] = {}
     missing: int = 0
     names: dict[str, dict[str, Any]] = {}
-    ways: dict[str, dict[str, Any]] = {}
-    carries: dict[str, dict[str, Any]] = {}
-    meeting: dict[str, Any] = {}
+    links: dict[str, dict[str, Any]] = {}
+    throughput: dict[str, dict[str, Any]] = {}
+    rendezvous: dict[str, Any] = {}
 
 
 @dataclass
-class Case:
-    """What the doctor looks at.
+class DoctorCase:
+    """What the doctor examines.
 
     Attributes:
-        here: where the user stands.
-        site: as it is written; None where there is none, and then ``no_site`` says why.
+        cwd: the current working directory.
+        site: as it is written; None if there is none, and then ``no_site`` says why.
         client: the door to its Slurm.
-        simulated: the cluster's GPUs are not real.
-        image: that jobs will use; None where none was named or found, and then ``no_image`` says why.
-        nodes, gpus: the shape that was asked for: nodes, and GPUs on each; 0 nodes: only this machine is looked at.
-        partition: that was asked for.
-        probe: runs the probe on nodes, once.
-        verified: the image for the checks of ``images.verify``, with a way to nodes.
+        has_simulated_gpus: the cluster's GPUs are not real.
+        image: that jobs will use; None if none was named or found, and then ``no_image`` says why.
+        nodes, gpus: the requested nodes, and GPUs on each; with 0 nodes only this machine is
+            examined.
+        partition: that was requested.
+        run_probe: runs the probe on nodes; called once.
+        image_case: the image for the checks of ``images.verify``, with access to nodes.
+        directories: where images, runs and caches go.
     """
 
-    here: Path
+    cwd: Path
     site: Site | None = None
     no_site: str = "no site was asked for"
     client: Client | None = None
-    simulated: bool = False
+    has_simulated_gpus: bool = False
     image: FoundImage | None = None
     no_image: str = "no image was named: --image NAME"
     nodes: int = 0
     gpus: int = 0
     partition: str | None = None
-    probe: Callable[[], Ended] = Ended
-    verified: ImageCase | None = None
+    run_probe: Callable[[], ScriptRun] = ScriptRun
+    image_case: ImageCase | None = None
     directories: dict[str, Path] = field(default_factory=dict)
 
     @property
     def ports(self) -> tuple[int, int]:
-        """The first and the last at which ranks may meet."""
+        """The first and the last port at which ranks may meet."""
         return self.site.ports if self.site else PORTS
 
     @cached_property
-    def ended(self) -> Ended:
-        """How the probe came out."""
-        return self.probe()
+    def probe(self) -> ScriptRun:
+        """What came of the probe."""
+        return self.run_probe()
 
     @property
-    def told(self) -> tuple[Told, ...]:
-        """What the nodes found, in the order of their tasks; only those that got so far."""
-        files = [
-            (name, found) for name, found in self.ended.files.items() if name.startswith("told-")
-        ]
-        return tuple(
-            msgspec.convert(found, Told)
-            for _, found in sorted(files, key=lambda one: int(one[0][5:].split(".")[0]))
-        )
+    def reports(self) -> tuple[NodeReport, ...]:
+        """The reports of the nodes that got so far, in the order of their tasks."""
+        files = {
+            int(name.removeprefix("report-").removesuffix(".json")): content
+            for name, content in self.probe.files.items()
+            if name.startswith("report-")
+        }
+        return tuple(msgspec.convert(files[task], NodeReport) for task in sorted(files))
 
-    def no_nodes(self, least: int = 1) -> Answer | None:
-        """Why nothing can be said of nodes; None: it can.
+    def no_reports(self, least: int = 1) -> Result | None:
+        """Return why nothing can be said of nodes; None if something can.
 
         Args:
-            least: nodes that it takes.
+            least: the number of nodes that the item takes.
         """
-        if len(self.told) < self.nodes or not self.told:
-            return unchecked("not all nodes told anything; see `image-on-nodes`")
-        return (
-            unchecked(f"it takes {counted(least, 'node')}: --nodes {least}")
-            if len(self.told) < least
-            else None
-        )
+        if len(self.reports) < self.nodes or not self.reports:
+            return unchecked("not all nodes reported; see `image-on-nodes`")
+        if len(self.reports) < least:
+            return unchecked(f"it takes {counted(least, 'node')}: --nodes {least}")
+        return None

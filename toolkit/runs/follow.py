@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -46,12 +47,15 @@ def _pause(waited: float) -> float:
     return min(10.0, max(0.3, waited / 20))
 
 
-def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Event]:
+def follow(
+    client: Client, paths: Paths, plan: Plan, job_id: int, *, until: float = math.inf
+) -> Iterator[Event]:
     """Yield the events of a job until it has ended; the last is its ``Outcome``, which is recorded.
 
     Raises:
         JobLostError: Slurm does not know the job any more.
         SlurmUnreachableError: Slurm did not answer for ten minutes.
+        TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
     tail = logs.Tail(paths, job_id)
     began = asked = heard = time.monotonic()
@@ -72,6 +76,8 @@ def follow(client: Client, paths: Paths, plan: Plan, job_id: int) -> Iterator[Ev
                 raise
             yield Unreachable(error)
         asked = time.monotonic()
+        if asked > until:
+            raise TimeoutError(f"job {job_id} has not ended in {(asked - began) / 60:.0f} minutes")
         while time.monotonic() - asked < _pause(asked - began):
             time.sleep(_READ_SECONDS)
             yield from _lines(tail, plan)

@@ -59,6 +59,7 @@ def command(
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
+    from toolkit.doctor.node_jobs import find_site
     from toolkit.images.build.build import BuildOptions
     from toolkit.images.build.build import build as build_image
 
@@ -75,7 +76,14 @@ def command(
         built = build_image(
             name,
             progress,
-            BuildOptions(force=force, engine=engine, flat=flat, wait=not no_wait, lock=lock_file),
+            BuildOptions(
+                force=force,
+                engine=engine,
+                flat=flat,
+                wait=not no_wait,
+                lock=lock_file,
+                find_site=find_site,
+            ),
         )
         if not built.kept:
             _tell_verdicts(built, progress)

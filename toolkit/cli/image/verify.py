@@ -53,51 +53,56 @@ def command(
       toolkit image verify /apps/images/pytorch.sif --json
     """
     from toolkit.cli import console
+    from toolkit.doctor.node_jobs import find_site, rank_runner
     from toolkit.errors import BuildError
+    from toolkit.images.build.verification import record
     from toolkit.images.store.store import find
-    from toolkit.images.verify import verdicts
-    from toolkit.images.verify.case import Asked, Case, Inside, Met
-    from toolkit.images.verify.finish import record
-    from toolkit.images.verify.nodes import local_drivers, on_nodes, site_or_reason
+    from toolkit.images.verify.case import (
+        ImageCase,
+        ImageRunner,
+        VerifyOptions,
+        local_drivers,
+    )
+    from toolkit.images.verify.verdicts import verdicts
+    from toolkit.shell import require_apptainer
 
     image = find(name)
-    here, drivers = local_drivers()
-    found, reason = site_or_reason(site or "auto", wanted=bool(site or nodes))
-    more = [
-        word
-        for option, value in (("--partition", partition), ("--time", limit), ("--comment", comment))
-        if value
-        for word in (option, value)
-    ]
-    case = Case(
+    require_apptainer()
+    local_gpus, drivers = local_drivers()
+    offer, reason = find_site(site or "auto", required=bool(site or nodes))
+    settings = {"partition": partition, "time": limit, "comment": comment}
+    given = {key: value for key, value in settings.items() if value}
+    case = ImageCase(
         image=image,
-        inside=Inside(image.path, gpus=here > 0),
-        gpus=here,
-        site=found,
+        runner=ImageRunner(image.path, gpus=local_gpus > 0),
+        gpus=local_gpus,
+        site=offer,
         no_site=reason,
-        asked=Asked(nodes=nodes or 0, gpus=gpus or 0, key=key or ""),
-        job=on_nodes(image.path, site or "auto", nodes, gpus or 0, more) if nodes else None,
-        met={"here": Met(outcome="unchecked", detail="", drivers=drivers)} if drivers else {},
+        options=VerifyOptions(nodes=nodes or 0, gpus=gpus or 0, key=key or ""),
+        run_ranks=rank_runner(image.path, site or "auto", nodes, gpus or 0, given)
+        if nodes
+        else None,
+        local_drivers=drivers,
     )
     with console.Steps() as steps:
         steps.begin("verify", image.path)
-        told = verdicts(
+        made = verdicts(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
-    record(image, told)
+    record(image, made)
     if as_json:
         import msgspec
 
-        console.out_json({"path": image.path, "verdicts": msgspec.to_builtins(told)})
+        console.out_json({"path": image.path, "verdicts": msgspec.to_builtins(made)})
     else:
         console.out(
             console.table(
-                ("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in told]
+                ("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in made]
             )
         )
-    failed = [one.name for one in told if one.outcome == "failed"]
+    failed = [one.name for one in made if one.outcome == "failed"]
     if failed:
         raise BuildError(
-            f"{image.name} did not pass {len(failed)} of {len(told)} checks",
+            f"{image.name} did not pass {len(failed)} of {len(made)} checks",
             place=", ".join(failed),
         )

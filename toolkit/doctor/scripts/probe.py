@@ -1,7 +1,7 @@
-"""One task on each node: looks at its node from inside the image, and at the ways to the others; leaves what it found in told-<task>.json.
+"""Examine one node from inside the image, and its links to the others; write report-<task>.json.
 
-The directory that it runs in is the notice board: every node sees it. No framework is imported.
-Runs on every Python since 3.6. Arguments: the first and the last port at which ranks meet; the
+One task runs on each node. They exchange files in the current working directory, which every node
+sees. No framework is imported. Runs on every Python since 3.6. Arguments: the first and the last port at which ranks meet; the
 network interface between the nodes, where the site knows one.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 PATIENCE = 60.0  # seconds for the other nodes to come
 ANSWER = 4.0  # seconds for a connection
-AMOUNT = 8 * 1024 * 1024  # bytes that are sent to measure the way between two nodes
+AMOUNT = 8 * 1024 * 1024  # bytes that are sent to measure the throughput between two nodes
 TASK, TASKS = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
 FIRST_PORT, LAST_PORT = int(sys.argv[1]), int(sys.argv[2])
 INTERFACE = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -30,7 +30,10 @@ ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
 def started() -> float:
-    """Seconds from the start of the container's command to ours: by then the image was found, opened and mounted."""
+    """Return the seconds from the start of the container's command to ours.
+
+    By then the image was found, opened and mounted.
+    """
     try:
         ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -42,19 +45,19 @@ STARTED = started()
 
 
 def gpus() -> Any:
-    """The GPUs that can be seen in the container: what nvidia-smi lists, else what the driver has files for."""
+    """Return the GPUs that nvidia-smi lists in the container, else those with files of the driver."""
     if shutil.which("nvidia-smi"):
         with contextlib.suppress(OSError):
-            said = subprocess.Popen(
+            output = subprocess.Popen(
                 ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             ).communicate()[0]
-            found = [
+            listed = [
                 line.split(" (UUID")[0]
-                for line in said.decode(errors="replace").splitlines()
+                for line in output.decode(errors="replace").splitlines()
                 if line.startswith("GPU ")
             ]
-            if found:
-                return found
+            if listed:
+                return listed
     names = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         text = path.read_text(errors="replace")
@@ -72,57 +75,61 @@ def gpus() -> Any:
 
 
 def driver() -> str:
+    """Return the version of NVIDIA's driver; empty if there is none."""
     try:
-        found = re.search(
+        match = re.search(
             r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text()
         )
     except OSError:
         return ""
-    return found.group(1) if found else ""
+    return match.group(1) if match else ""
 
 
 def address_of(interface: str) -> str:
-    """The address of a network interface; empty: there is none, or it is down."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
+    """Return the address of a network interface; empty if there is none, or it is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         answer = fcntl.ioctl(
-            asked.fileno(), ADDRESS_OF, struct.pack("256s", interface.encode()[:15])
+            probe.fileno(), ADDRESS_OF, struct.pack("256s", interface.encode()[:15])
         )
         return socket.inet_ntoa(answer[20:24])
     return ""
 
 
 def interfaces() -> Any:
-    found = {name: address_of(name) for _, name in socket.if_nameindex()}
-    return {name: address for name, address in found.items() if address}
+    """Return the network interfaces that have an address."""
+    addresses = {name: address_of(name) for _, name in socket.if_nameindex()}
+    return {name: address for name, address in addresses.items() if address}
 
 
 def serve(server: socket.socket) -> None:
-    """Answer: "T" with the time here, "D" with the number of bytes that came."""
+    """Answer "T" with this node's time, and "D" once all bytes have come."""
     while True:
         client, _ = server.accept()
         threading.Thread(target=answer, args=(client,), daemon=True).start()
 
 
 def answer(client: socket.socket) -> None:
+    """Answer the questions of one client until it closes the connection."""
     with client, contextlib.suppress(OSError):
         client.settimeout(PATIENCE)
         while True:
-            what = client.recv(1)
-            if what == b"T":
+            question = client.recv(1)
+            if question == b"T":
                 client.sendall(struct.pack("!d", time.time()))
-            elif what == b"D":
+            elif question == b"D":
                 left = AMOUNT
                 while left > 0:
-                    came = client.recv(min(left, 1 << 16))
-                    if not came:
+                    data = client.recv(min(left, 1 << 16))
+                    if not data:
                         return
-                    left -= len(came)
+                    left -= len(data)
                 client.sendall(b"!")
             else:
                 return
 
 
 def listen(port: int) -> socket.socket:
+    """Serve a port in a thread."""
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(("", port))
@@ -131,8 +138,8 @@ def listen(port: int) -> socket.socket:
     return server
 
 
-def meeting_port() -> int:
-    """Of the first node: the first free one from the port that the toolkit's scripts have their ranks meet at."""
+def rendezvous_port() -> int:
+    """Serve the first free port from the one at which the toolkit's scripts have ranks meet."""
     start = FIRST_PORT + int(os.environ.get("SLURM_JOB_ID", "0")) % (LAST_PORT - FIRST_PORT + 1)
     for port in [*range(start, LAST_PORT + 1), *range(FIRST_PORT, start)]:
         with contextlib.suppress(OSError):
@@ -141,34 +148,33 @@ def meeting_port() -> int:
     return 0
 
 
-def leave(kind: str, found: Any) -> None:
-    """Pin something on the notice board, whole or not at all."""
+def publish(kind: str, content: Any) -> None:
+    """Write a file for the other tasks, complete or not at all."""
     part = Path(f".{kind}-{TASK}")
-    part.write_text(json.dumps(found))
+    part.write_text(json.dumps(content))
     part.rename(f"{kind}-{TASK}.json")
 
 
 def all_of(kind: str) -> Any:
-    """What every task left, as far as it comes in time."""
+    """Return what the tasks have published, after waiting for all of them for a while."""
     until = time.monotonic() + PATIENCE
-    found: Any = {}
-    while len(found) < TASKS and time.monotonic() < until:
-        here = {
-            path.name for path in Path().iterdir()
-        }  # asks the file server anew, where a file's absence may be remembered
+    contents: Any = {}
+    while len(contents) < TASKS and time.monotonic() < until:
+        # Listing asks the file server anew, where a file's absence may be remembered.
+        names = {path.name for path in Path().iterdir()}
         for task in range(TASKS):
             name = f"{kind}-{task}.json"
-            if task not in found and name in here:
-                found[task] = json.loads(Path(name).read_text())
-        if len(found) < TASKS:
+            if task not in contents and name in names:
+                contents[task] = json.loads(Path(name).read_text())
+        if len(contents) < TASKS:
             time.sleep(0.05)
-    return found
+    return contents
 
 
-def tried(act: Any, *arguments: Any) -> Any:
-    """What comes of it, or why nothing does."""
+def attempt(function: Any, *arguments: Any) -> Any:
+    """Return what a function returns, or the error that it raises."""
     try:
-        return act(*arguments)
+        return function(*arguments)
     except OSError as error:
         return {
             "error": "timed out"
@@ -177,7 +183,8 @@ def tried(act: Any, *arguments: Any) -> Any:
         }
 
 
-def resolved(host: str) -> Any:
+def resolve(host: str) -> Any:
+    """Return the address of a host, and the name of that address."""
     address = socket.gethostbyname(host)
     try:
         back = socket.gethostbyaddr(address)[0]
@@ -187,77 +194,79 @@ def resolved(host: str) -> Any:
 
 
 def connect(host: str, port: int, source: str = "") -> socket.socket:
+    """Connect to a port, from an address if one is given."""
     return socket.create_connection((host, port), ANSWER, (source, 0) if source else None)
 
 
-def clock(way: socket.socket) -> float:
-    """How far the other clock is ahead of ours, in seconds: the answer that took the shortest time is the best."""
+def clock(link: socket.socket) -> float:
+    """Return the seconds by which the other clock is ahead; the fastest of five answers counts."""
     best = (1e9, 0.0)
     for _ in range(5):
         began = time.time()
-        way.sendall(b"T")
-        there = struct.unpack("!d", way.recv(8, socket.MSG_WAITALL))[0]
+        link.sendall(b"T")
+        remote = struct.unpack("!d", link.recv(8, socket.MSG_WAITALL))[0]
         ended = time.time()
-        best = min(best, (ended - began, there - (began + ended) / 2))
+        best = min(best, (ended - began, remote - (began + ended) / 2))
     return best[1]
 
 
-def look(other: Any) -> Any:
-    """The way to another node, by its name."""
-    with connect(other["host"], other["port"]) as way:
-        return {"clock": clock(way), "from": way.getsockname()[0], "to": way.getpeername()[0]}
+def measure_link(other: Any) -> Any:
+    """Connect to another node by its name."""
+    with connect(other["host"], other["port"]) as link:
+        return {"clock": clock(link), "from": link.getsockname()[0], "to": link.getpeername()[0]}
 
 
-def carry(other: Any, source: str) -> Any:
-    """MB/s from one address to another."""
-    with connect(other["addresses"][INTERFACE], other["port"], source) as way:
-        way.settimeout(PATIENCE)
+def measure_throughput(other: Any, source: str) -> Any:
+    """Return the MB/s from one address to another."""
+    with connect(other["addresses"][INTERFACE], other["port"], source) as link:
+        link.settimeout(PATIENCE)
         began = time.perf_counter()
-        way.sendall(b"D" + bytes(AMOUNT))
-        way.recv(1)
+        link.sendall(b"D" + bytes(AMOUNT))
+        link.recv(1)
         return {"speed": AMOUNT / (time.perf_counter() - began) / 1e6}
 
 
-def meet(first: Any) -> Any:
-    connect(first["host"], first["meeting"]).close()
+def reach_rendezvous(first: Any) -> Any:
+    """Connect to the port of the first node at which ranks meet."""
+    connect(first["host"], first["rendezvous"]).close()
     return {}
 
 
 def main() -> None:
+    """Publish this node's address, examine the others, publish the report."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    mine = interfaces()
-    kept = listen(0)
-    leave(
-        "here",
-        {
-            "host": host,
-            "port": kept.getsockname()[1],
-            "addresses": mine,
-            "meeting": meeting_port() if TASK == 0 else 0,
-        },
-    )
-    found = all_of("here")
-    others = [one for task, one in sorted(found.items()) if task != TASK]
-    told = {
+    addresses = interfaces()
+    server = listen(0)
+    presence = {
+        "host": host,
+        "port": server.getsockname()[1],
+        "addresses": addresses,
+        "rendezvous": rendezvous_port() if TASK == 0 else 0,
+    }
+    publish("presence", presence)
+    nodes = all_of("presence")
+    others = [node for task, node in sorted(nodes.items()) if task != TASK]
+    names = [*(other["host"] for other in others), host]
+    report = {
         "host": host,
         "called": socket.gethostname(),
         "started": STARTED,
         "gpus": gpus(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "driver": driver(),
-        "addresses": mine,
-        "missing": TASKS - len(found),
-        "names": {name: tried(resolved, name) for name in [*(one["host"] for one in others), host]},
-        "ways": {one["host"]: tried(look, one) for one in others},
-        "carries": {
-            one["host"]: tried(carry, one, mine[INTERFACE])
-            for one in others
-            if INTERFACE in mine and INTERFACE in one["addresses"]
+        "addresses": addresses,
+        "missing": TASKS - len(nodes),
+        "names": {name: attempt(resolve, name) for name in names},
+        "links": {other["host"]: attempt(measure_link, other) for other in others},
+        "throughput": {
+            other["host"]: attempt(measure_throughput, other, addresses[INTERFACE])
+            for other in others
+            if INTERFACE in addresses and INTERFACE in other["addresses"]
         },
-        "meeting": tried(meet, found[0]) if TASK and 0 in found else {},
+        "rendezvous": attempt(reach_rendezvous, nodes[0]) if TASK and 0 in nodes else {},
     }
-    leave("told", told)
-    all_of("told")  # the others may still be asking us
+    publish("report", report)
+    all_of("report")  # the others may still be asking us
 
 
 main()

@@ -27,6 +27,7 @@ from toolkit.images.build.fetched import ResolvedBase, resolve_base
 from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.provenance import add_provenance, describe_base
 from toolkit.images.build.reproducible import ENVIRONMENT
+from toolkit.images.build.verification import FindSite, finish, no_site, record
 from toolkit.images.build.wanted import base_state, find_existing, hash_lock, hash_recipe
 from toolkit.images.build.workspace import (
     Workspace,
@@ -45,7 +46,6 @@ from toolkit.images.store import sbom, store
 from toolkit.images.store.materials import complete
 from toolkit.images.store.sharing import require_writable
 from toolkit.images.store.sif_files import normalize, partition_digest
-from toolkit.images.verify.finish import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
 from toolkit.model.lock import Lock
@@ -84,6 +84,7 @@ class BuildOptions(Model, frozen=True, kw_only=True):
         flat: packed as one by Apptainer alone, not in layers.
         wait: for somebody else who builds the same image; else give up.
         lock: the lock file that says exactly what to build; None: what there is.
+        find_site: returns what the site offers that the image is verified for.
     """
 
     force: bool = False
@@ -91,6 +92,7 @@ class BuildOptions(Model, frozen=True, kw_only=True):
     flat: bool = False
     wait: bool = True
     lock: str | None = None
+    find_site: FindSite = no_site
 
 
 def build(recipe: str, progress: Progress, wish: BuildOptions | None = None) -> BuildResult:
@@ -436,7 +438,8 @@ def _finished(
     task.log.replace(task.log.with_name(f"{name}.log"))
     with ThreadPoolExecutor(1) as beside:  # most of looking at the image is waiting for it
         bill = beside.submit(sbom.cyclonedx, manifest, found, __version__)
-        verdicts = finish(store.FoundImage(name=name, path=str(path), manifest=manifest))
+        image = store.FoundImage(name=name, path=str(path), manifest=manifest)
+        verdicts = finish(image, task.wish.find_site)
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
     seconds = round(sum(outcome.seconds.values()), 1)
     return BuildResult(

@@ -1,8 +1,9 @@
-"""What a check of an image is given, and what it answers."""
+"""The image that is verified, and how programs are run in it and on a site's nodes."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,43 +17,27 @@ from toolkit.errors import CommandFailedError
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import FoundImage
 from toolkit.model.base import Model
+from toolkit.model.run import Outcome
 from toolkit.resources import package_directory
 
-MARK = "toolkit-json: "  # begins the line in which a script of ours tells what it found
-_MOUNTED = "/mnt/toolkit"  # where the scripts are seen in the image
+MARK = "toolkit-json: "  # begins the line in which a script of ours reports
+_MOUNTED = "/mnt/toolkit"  # where the image has the scripts
 _PATIENCE = 300.0  # seconds for one program in the image
+# Directory in the image -> directory of the package.
+_SCRIPTS = {"verify": "images/verify/scripts", "checks": "images/checks"}
 
 
-class Answer(NamedTuple):
-    """How a check came out, and what was found."""
-
-    outcome: Literal["passed", "failed", "unchecked"]
-    detail: str
-
-
-def passed(detail: str) -> Answer:
-    return Answer("passed", detail)
-
-
-def failed(detail: str) -> Answer:
-    return Answer("failed", detail)
-
-
-def unchecked(why: str) -> Answer:
-    """It could not be found out, and why."""
-    return Answer("unchecked", why)
-
-
-class Looked(Model, frozen=True, kw_only=True):
-    """What is in an image, as ``scripts/look.py`` finds it without importing anything.
+class ImageContents(Model, frozen=True, kw_only=True):
+    """What is in an image, as ``scripts/look.py`` lists it without importing anything.
 
     Attributes:
-        python: version; empty: there is no Python 3.
-        modules: the frameworks and their like that can be found.
-        programs: those of MPI, Horovod and torch that are on PATH.
-        cuda: version of CUDA; empty: there is none.
-        compat: CUDA's compat package is there, by which data-centre GPUs run newer CUDA on older drivers.
-        own: the commands of the image's own checks, by name.
+        python: version of Python 3; empty if there is none.
+        modules: the frameworks and related modules in it.
+        programs: the programs of MPI, Horovod and torch that are on PATH.
+        cuda: version of CUDA; empty if there is none.
+        compat: whether it has CUDA's compat package, by which data-center GPUs run newer CUDA on
+            older drivers.
+        own_checks: the commands of the image's own checks, by name.
     """
 
     python: str = ""
@@ -60,17 +45,17 @@ class Looked(Model, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()
     cuda: str = ""
     compat: bool = False
-    own: dict[str, str] = {}
+    own_checks: dict[str, str] = msgspec.field(name="own", default_factory=dict)
 
 
-class Offer(Model, frozen=True, kw_only=True):
-    """What a site was found to have.
+class SiteOffer(Model, frozen=True, kw_only=True):
+    """What a site offers to images.
 
     Attributes:
         name: of the site.
-        mpi: what ``srun --mpi`` takes; None: nobody asked.
-        container: the command that starts containers; None: there is none.
-        containers: those that would do.
+        mpi: the types that ``srun --mpi`` takes; None if they are not known.
+        container: the command that starts containers; None if there is none.
+        containers: the commands that would do.
     """
 
     name: str
@@ -79,14 +64,15 @@ class Offer(Model, frozen=True, kw_only=True):
     containers: tuple[str, ...] = ()
 
 
-class Met(Model, frozen=True, kw_only=True):
-    """What the ranks of one job on several nodes told, or why there was none.
+class RankSum(Model, frozen=True, kw_only=True):
+    """What came of ranks that summed their vectors in one job on several nodes.
 
     Attributes:
         outcome: as of a check.
-        detail: in words.
-        drivers: of NVIDIA, on the nodes.
-        speed: GB/s that each rank moved while all summed a long vector; 0: nobody asked for it (RANKS_SPEED_MB).
+        detail: what the ranks reported, or why there were none.
+        drivers: versions of the nodes' NVIDIA drivers.
+        speed: GB/s that each rank moved while all summed a long vector; 0 if that was not measured
+            (RANKS_SPEED_MB).
     """
 
     outcome: Literal["passed", "failed", "unchecked"]
@@ -95,7 +81,7 @@ class Met(Model, frozen=True, kw_only=True):
     speed: float = 0.0
 
 
-class Asked(Model, frozen=True, kw_only=True):
+class VerifyOptions(Model, frozen=True, kw_only=True):
     """What the user wants to know beyond the image itself: ``--nodes``, ``--gpus``, ``--key``."""
 
     nodes: int = 0
@@ -103,9 +89,42 @@ class Asked(Model, frozen=True, kw_only=True):
     key: str = ""
 
 
+class ScriptRun(NamedTuple):
+    """What came of a script of ours that ran on nodes.
+
+    Attributes:
+        outcome: of the run; None if it never ran, and then ``refusal`` says why.
+        refusal: in one sentence.
+        files: the content of the ``*.json`` files that the script left, by name.
+        fix: what `toolkit explain` advises after a failure; empty if it does not know.
+    """
+
+    outcome: Outcome | None = None
+    refusal: str = ""
+    files: dict[str, Any] = {}
+    fix: str = ""
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the first rank reported; empty if it reported nothing."""
+        return dict(self.outcome.results) if self.outcome else {}
+
+    @property
+    def complaint(self) -> str:
+        """Why there are no results, in one sentence."""
+        if self.outcome is None:
+            return self.refusal
+        return self.outcome.message or f"the job ended with {self.outcome.exit_code}"
+
+
+# Runs ``scripts/ranks.py`` on nodes, given a launcher and the script's arguments. It needs the run
+# API, which is above images, and is therefore passed in.
+RunRanks = Callable[[str, Sequence[str]], ScriptRun]
+
+
 @dataclass(frozen=True)
-class Inside:
-    """Runs programs in an image, as little helped by this machine as possible: no home, no variables, no ``/tmp`` of the host."""
+class ImageRunner:
+    """Runs programs in an image without help from this machine: no home, variables or ``/tmp``."""
 
     image: str
     gpus: bool = False
@@ -144,10 +163,10 @@ class Inside:
             variables=environment,
         )
 
-    def told(
+    def report_of(
         self, script: str, *arguments: str, variables: Mapping[str, str] = {}
     ) -> tuple[dict[str, Any] | None, shell.Result]:
-        """What one of our scripts tells of the image; None where it did not come to that."""
+        """Run a script of ours and return what it reports; None if it did not get that far."""
         result = self.run(["python3", at(script), *arguments], variables=variables)
         line = next(
             (line for line in reversed(result.stdout.splitlines()) if line.startswith(MARK)), None
@@ -155,80 +174,91 @@ class Inside:
         return (json.loads(line.removeprefix(MARK)) if line else None), result
 
 
-# What the image sees of us: directory there -> directory of the package.
-_SCRIPTS = {"verify": "images/verify/scripts", "checks": "images/checks"}
-
-
 def at(script: str) -> str:
-    """Where a script of ours is seen in the image: ``look.py``, or ``checks/user_site.py``."""
+    """Return the path in the image of a script: ``look.py``, or ``checks/user_site.py``."""
     return f"{_MOUNTED}/{script if '/' in script else f'verify/{script}'}"
 
 
+def local_drivers() -> tuple[int, tuple[str, ...]]:
+    """Return the number of GPUs of this machine, and the version of its NVIDIA driver."""
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return gpus, ()
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return gpus, (match[1],) if match else ()
+
+
 @dataclass
-class Case:
-    """An image that is being verified, and all that its checks may ask for.
+class ImageCase:
+    """An image that is verified, and all that its checks need.
 
     Attributes:
         image: the file, and the manifest that belongs to it.
-        inside: runs programs in it.
-        gpus: how many this machine has.
-        site: what the site offers; None where there is none, and then ``no_site`` says why.
-        asked: what the user wants beyond the image.
-        job: starts ranks on the site's nodes: from launcher and arguments of ``ranks.py`` to what came of it; None: nobody asked for nodes.
-        met: what the ranks of jobs told, by what carried their messages.
-        controllers: what the image's Horovod can meet by, once a check has found it out; None: nobody knows.
-        mpi: what the image's MPI speaks, once a check has found it out.
-        frameworks: what could be imported, and its version, once a check has tried.
+        runner: runs programs in it.
+        gpus: the number of GPUs of this machine.
+        site: what the site offers; None if there is none, and then ``no_site`` says why.
+        options: what the user wants beyond the image.
+        run_ranks: starts ranks on the site's nodes; None if no nodes were requested.
+        local_drivers: of this machine.
+        sums: what ranks on nodes reported, by backend.
+        controllers: how the image's Horovod can coordinate; None until a check has found it out.
+        mpi: the PMI types of the image's MPI, once a check has found them out.
+        frameworks: the versions of the modules that could be imported, once a check has tried.
     """
 
     image: FoundImage
-    inside: Inside
+    runner: ImageRunner
     gpus: int = 0
-    site: Offer | None = None
+    site: SiteOffer | None = None
     no_site: str = "no site was asked for"
-    asked: Asked = field(default_factory=Asked)
-    job: Callable[[str, Sequence[str], str], Met] | None = None
-    met: dict[str, Met] = field(default_factory=dict)
+    options: VerifyOptions = field(default_factory=VerifyOptions)
+    run_ranks: RunRanks | None = None
+    local_drivers: tuple[str, ...] = ()
+    sums: dict[str, RankSum] = field(default_factory=dict)
     controllers: tuple[str, ...] | None = None
     mpi: tuple[str, ...] = ()
     frameworks: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
+        """The path of the image."""
         return Path(self.image.path)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """What the image says of itself."""
+        """The image's labels."""
         from toolkit.images.store.labels import labels
 
         return labels(self.image.path)
 
     @cached_property
-    def looked(self) -> Looked:
+    def contents(self) -> ImageContents:
         """What is in the image."""
         try:
-            told, _ = self.inside.told("look.py")
+            report, _ = self.runner.report_of("look.py")
         except CommandFailedError:
-            told = None
-        return msgspec.convert(told, Looked) if told is not None else Looked()
+            report = None
+        return msgspec.convert(report, ImageContents) if report is not None else ImageContents()
 
     @cached_property
-    def promised(self) -> dict[str, str]:
-        """The modules that its manifest says it has, and their versions."""
+    def expected(self) -> dict[str, str]:
+        """The modules that the manifest lists, and their versions."""
         return dict(self.image.manifest.frameworks) if self.image.manifest else {}
 
     @property
-    def no_python(self) -> str | None:
-        """Why nothing can be found out that needs the image's Python; None: it can."""
-        return None if self.looked.python else "the image has no Python 3 that runs"
+    def no_python(self) -> str:
+        """Why checks that need the image's Python cannot be made; empty if they can."""
+        return "" if self.contents.python else "the image has no Python 3 that runs"
 
     def has(self, module: str) -> bool:
-        return module in self.looked.modules
+        """Return whether a module is in the image."""
+        return module in self.contents.modules
 
     @property
     def base(self) -> str:
-        """The reference of the image that it began as; of a foreign one what its labels say."""
+        """The reference of the base image; for a foreign image what its labels say."""
         manifest = self.image.manifest
         return (
             manifest.base.reference
@@ -238,14 +268,6 @@ class Case:
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """The NVIDIA drivers of the nodes that ranks ran on, and of this machine."""
-        return tuple(dict.fromkeys(driver for met in self.met.values() for driver in met.drivers))
-
-    def meet(self, launcher: str, arguments: Sequence[str], controller: str) -> Answer:
-        """Have ranks on the site's nodes sum, and say how that came out."""
-        if self.job is None:
-            return unchecked("no nodes were asked for: --nodes N")
-        if controller not in self.met:
-            self.met[controller] = self.job(launcher, arguments, controller)
-        met = self.met[controller]
-        return Answer(met.outcome, met.detail)
+        """The NVIDIA drivers of this machine and of the nodes that ranks ran on."""
+        of_nodes = (driver for each in self.sums.values() for driver in each.drivers)
+        return tuple(dict.fromkeys((*self.local_drivers, *of_nodes)))

@@ -6,11 +6,11 @@ result.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from toolkit.errors import LauncherMismatchError
 from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.slurm.mpi_types import common
 
 # Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
 _DEFAULT = ("pmix", "pmi2")
@@ -79,21 +79,3 @@ def _spoken(request: Request) -> tuple[str, ...]:
 
 def _common(request: Request) -> str | None:
     return common(_spoken(request), request.facts.mpi or ())
-
-
-def common(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
-    """Return the first PMI that both have; None if there is none.
-
-    It is the plain name if Slurm has it, else the newest version of the plugin (``pmix_v4``).
-
-    Args:
-        spoken: what the image's MPI supports, best first.
-        offered: what ``srun --mpi=list`` prints.
-    """
-    for name in spoken:
-        if name in offered:
-            return name
-        versions = [kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)]
-        if versions:
-            return max(versions, key=lambda kind: int(kind.rpartition("_v")[2]))
-    return None

@@ -1,0 +1,1 @@
+"""The items of the doctor's list. Each works on a ``DoctorCase``."""

@@ -1,0 +1,175 @@
+"""Run scripts of ours on a site's nodes, by the run API, in a directory that is removed afterwards.
+
+The doctor's probe runs so, and the ranks by which `toolkit image verify` checks communication.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit import shell
+from toolkit.errors import PlanError, ToolkitError
+from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
+from toolkit.localcluster.access import default_name
+from toolkit.model.run import Outcome
+from toolkit.model.site import Site
+from toolkit.planning import offline
+from toolkit.planning.gather import Place, find_place, prepare
+from toolkit.planning.settings import Layer
+from toolkit.resources import package_directory
+from toolkit.runs import submit
+from toolkit.runs.follow import follow
+from toolkit.runs.store import Paths
+from toolkit.slurm.client import Client
+from toolkit.slurm.patience import asked, patiently
+
+_PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
+_LOG = logging.getLogger("toolkit")
+
+
+def shared_directory(site: Site | None) -> Path:
+    """Return a directory that all nodes see: the one that the site takes jobs from, if it has one."""
+    if site is not None and site.submit_directory:
+        return Path(os.path.expandvars(site.submit_directory))
+    return Path.home() / ".cache" / "toolkit"
+
+
+def run_script(
+    script: Path, settings: Mapping[str, Any], arguments: Sequence[str], *, within: Path
+) -> ScriptRun:
+    """Run a script on nodes, and wait until it has ended.
+
+    Args:
+        script: is copied into a directory of its own.
+        settings: of the job, as job.toml calls them: image, site, launcher, nodes, ...
+        arguments: of the script.
+        within: the directory in which that directory is made.
+    """
+    within.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=within) as name:
+        directory = Path(name)
+        shutil.copy(script, directory)
+        values = {**settings, "snapshot": False, "arguments": tuple(arguments)}
+        try:
+            outcome, paths = _run(script.name, Layer("flag", values), directory)
+        except (ToolkitError, TimeoutError) as error:
+            return ScriptRun(refusal=_refusal(error))
+        files = {path.name: _read(path) for path in sorted(directory.glob("*.json"))}
+        known = {name: content for name, content in files.items() if content is not None}
+        return ScriptRun(outcome, files=known, fix=_fix(outcome, paths))
+
+
+def _run(script: str, flags: Layer, directory: Path) -> tuple[Outcome, Paths]:
+    wait = asked(_LOG.warning)
+    prepared = patiently(lambda: prepare(script, flags, directory), wait)
+    paths, plan = submit.write(prepared.inputs)
+    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    job_id = submit.submit(paths, plan, prepared.client, cluster, wait).job_id
+    try:
+        until = time.monotonic() + _PATIENCE
+        for event in follow(prepared.client, paths, plan, job_id, until=until):
+            if isinstance(event, Outcome):
+                return event, paths
+    except BaseException:
+        prepared.client.cancel(job_id)  # its directory is about to be removed
+        raise
+    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _refusal(error: ToolkitError | TimeoutError) -> str:
+    """Return why a job never ran, with the first of several reasons, on one line."""
+    if isinstance(error, TimeoutError):
+        return str(error)
+    if isinstance(error, PlanError) and error.findings:
+        first = error.findings[0]
+        return f"{error.cause}: {first.place or first.kind}: {first.cause}"
+    return error.cause
+
+
+def _fix(outcome: Outcome, paths: Paths) -> str:
+    """Return the first advice of `toolkit explain` about a failed run; empty if it has none."""
+    from toolkit.explain.gather import of_run
+    from toolkit.explain.matcher import explain
+    from toolkit.explain.rulebook import rules
+
+    if outcome.kind == "ok":
+        return ""
+    try:
+        match = explain(of_run(paths)[0], rules()).match
+    except ToolkitError:  # a broken rule of the user's own
+        return ""
+    return match.fix[0] if match and match.fix else ""
+
+
+def rank_runner(
+    image: str,
+    site: str,
+    nodes: int,
+    gpus: int,
+    settings: Mapping[str, Any],
+    *,
+    within: Path | None = None,
+) -> RunRanks:
+    """Return what starts ranks on nodes: one on each, or one for each GPU.
+
+    Args:
+        image: its path.
+        site: name of the site.
+        nodes, gpus: the number of nodes, and of GPUs on each.
+        settings: further settings of the jobs, such as a partition.
+        within: the directory that jobs are run in; None for one in the user's cache directory.
+    """
+    shape = {"gpus": gpus} if gpus else {"ntasks_per_node": 1}
+    script = package_directory("images/verify/scripts") / "ranks.py"
+
+    def run_ranks(launcher: str, arguments: Sequence[str]) -> ScriptRun:
+        job = {"image": image, "site": site, "launcher": launcher, "nodes": nodes}
+        return run_script(
+            script, {**job, **shape, **settings}, arguments, within=within or shared_directory(None)
+        )
+
+    return run_ranks
+
+
+def site_offer(place: Place, client: Client) -> SiteOffer:
+    """Return what a site offers to images."""
+    site = place.site
+    program = next((command for command in site.containers if shell.which(command)), None)
+    if program is None and site.modules:
+        program = offline.container_command(site)  # the module brings it, in the job
+    mpi = client.mpi_types() or ()
+    return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
+
+
+def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer | None, str]:
+    """Return what a site offers, or None and why that is not known.
+
+    Args:
+        name: of the site.
+        required: the user asked for it.
+
+    Raises:
+        ToolkitError: the site is required and cannot be reached.
+    """
+    try:
+        place = find_place(name)
+        return site_offer(place, Client(place.access)), ""
+    except ToolkitError as error:
+        if required:
+            raise
+        return None, f"no cluster: {error.cause}"

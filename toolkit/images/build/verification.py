@@ -1,0 +1,86 @@
+"""Verify an image at the end of its build.
+
+The results of the image's own checks become verdicts, and the quick checks are made from outside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from toolkit.errors import ToolkitError
+from toolkit.images.build.collect import read_contents
+from toolkit.images.store import store
+from toolkit.images.store.store import FoundImage
+from toolkit.images.verify.case import (
+    ImageCase,
+    ImageRunner,
+    SiteOffer,
+    local_drivers,
+)
+from toolkit.images.verify.verdicts import at_build, merged, verdicts
+from toolkit.model.image import Python, Verdict
+
+# Returns what the default site offers, or None and why that is not known. Sites are planned for
+# above images, so that the caller passes it in.
+FindSite = Callable[[], tuple[SiteOffer | None, str]]
+
+
+def no_site() -> tuple[None, str]:
+    """Return that no site is known."""
+    return None, "no site was asked for"
+
+
+def finish(image: FoundImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
+    """Verify an image that was just built, and save the verdicts in its manifest.
+
+    Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
+    """
+    manifest = image.manifest
+    assert manifest
+    own = tuple(
+        Verdict(
+            name=check.name,
+            outcome="passed" if check.passed else "failed",
+            detail=check.detail,
+            when=manifest.built,
+        )
+        for check in manifest.checks
+    )
+    gpus, drivers = local_drivers()
+    site, reason = find_site()
+    case = ImageCase(
+        image=image,
+        runner=ImageRunner(image.path, gpus=gpus > 0),
+        gpus=gpus,
+        site=site,
+        no_site=reason,
+        local_drivers=drivers,
+        mpi=manifest.mpi,
+    )
+    with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
+        ahead.submit(lambda: case.contents)
+        made = (*own, *verdicts(case, only=at_build()))
+    record(image, made)
+    return made
+
+
+def record(image: FoundImage, made: tuple[Verdict, ...]) -> None:
+    """Save verdicts to the manifest if the image directory is writable."""
+    path, manifest = Path(image.path), image.manifest
+    if manifest is not None and os.access(path.parent, os.W_OK):
+        pythons = manifest.pythons or _pythons(image.path)
+        verified = merged(manifest.verified, made)
+        store.rewrite_manifest(path, replace(manifest, verified=verified, pythons=pythons))
+
+
+def _pythons(image: str) -> tuple[Python, ...]:
+    """Return the Pythons of an image built before manifests recorded them; none if that fails."""
+    with suppress(ToolkitError):
+        return read_contents(image).pythons
+    return ()
