@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from toolkit import sites
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Partition, Site, Use
-from toolkit.preflight import judge as rules
-from toolkit.preflight.model import Case, Seen
+from toolkit.preflight.judge import REGISTRY
+from toolkit.preflight.model import HostFacts, PreflightCase
 from toolkit.preflight.options import asked_minutes
 from toolkit.slurm import overview, parse
 
@@ -120,7 +120,7 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
     merged = Job(**{**RIGHT, **job})
     partition = next(one for one in place.partitions if one.name == merged.partition)
     facts = Facts(partitions=place.partitions, mine=given.pop("mine", {}))
-    case = Case(
+    case = PreflightCase(
         job=merged,
         site=place.site,
         facts=facts,
@@ -128,7 +128,7 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
         minutes=asked_minutes(merged),
         **given,
     )
-    return [finding.error.cause for finding in rules.findings(case) if finding.stops]
+    return [result.message for result in REGISTRY.results(case) if result.outcome == "failed"]
 
 
 def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(
@@ -159,7 +159,7 @@ def test_jobs_are_taken_from_one_directory(toolkit: Any, place: Place, shared_di
     said = refused_by_slurm(toolkit, place, jobs)
     assert [bool(one) for one in said] == [False, True, True], said
     assert f"jobs are taken from {place.directory} only" in said[2]
-    assert stopped_by_rules(place, {}, seen=Seen(submit_from=str(place.directory)))
+    assert stopped_by_rules(place, {}, host=HostFacts(submit_from=str(place.directory)))
 
 
 def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:

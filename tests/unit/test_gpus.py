@@ -18,8 +18,8 @@ from toolkit.planning import settings
 from toolkit.planning.gpus import resolved
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, Settings
-from toolkit.preflight import judge as rules
-from toolkit.preflight.model import Case
+from toolkit.preflight.judge import REGISTRY
+from toolkit.preflight.model import PreflightCase
 from toolkit.slurm.parse import megabytes
 
 ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs
@@ -156,8 +156,10 @@ def test_memory_that_a_node_has_is_not(mem: str | int | None) -> None:
 
 def test_memory_is_not_judged_where_slurm_does_not_know_it() -> None:
     partition = replace(FACTS.partitions[0], memory=0)
-    assert not rules.findings(
-        Case(job=Job(mem="5G"), site=inputs().site, partition=partition, memory=5120)
+    assert not list(
+        REGISTRY.results(
+            PreflightCase(job=Job(mem="5G"), site=inputs().site, partition=partition, memory=5120)
+        )
     )
 
 

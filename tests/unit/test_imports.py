@@ -28,8 +28,8 @@ from toolkit.planning import gather as prepare
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, of_python
-from toolkit.preflight.model import Case, Seen
-from toolkit.preflight.rules import imports as rule
+from toolkit.preflight.model import HostFacts, PreflightCase
+from toolkit.preflight.rules.imports import check_imports
 from toolkit.resources import package_directory, shipped
 
 HAS = (
@@ -68,12 +68,12 @@ def read(directory: Path, script: str = "train.py", **around: Any) -> Imports:
     return imports(start, Surroundings(**(settings | around)))
 
 
-def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> Case:
-    return Case(
+def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> PreflightCase:
+    return PreflightCase(
         job=Job(**job),
         site=Site(name="local"),
         manifest=manifest,
-        seen=Seen(imports=found, image="/i.sif"),
+        host=HostFacts(imports=found, image="/i.sif"),
     )
 
 
@@ -81,11 +81,11 @@ def refused(directory: Path, text: str) -> set[str]:
     """Return the modules for which a script is refused."""
     write(directory, {"train.py": text})
     found = read(directory.resolve())
-    stopping = [one for one in rule.look(case(found)) if one.stops]
+    stopping = [one for one in check_imports(case(found)) if one.outcome == "failed"]
     return {
         name.name
         for name in found.names
-        if any(f" {name.name} (" in f" {one.error.cause}" for one in stopping)
+        if any(f" {name.name} (" in f" {one.message}" for one in stopping)
     }
 
 
@@ -233,7 +233,7 @@ def test_generated_scripts_are_refused_just_when_every_layer_is_executed(
             code = draw.choice([f"import {name}", f"from {name} import *"])
     write(tmp_path, {**files, "train.py": f"import torch\n{code}\n"})
     found = read(tmp_path.resolve())
-    stops = [one.error.cause for one in rule.look(case(found)) if one.stops]
+    stops = [one.message for one in check_imports(case(found)) if one.outcome == "failed"]
     assert bool(stops) is must, (files, code)
     if must:
         assert "gone (" in stops[0]
@@ -282,7 +282,7 @@ def test_what_python_itself_imports_is_never_refused(seed: int, tmp_path: Path) 
     found = read(root / "job", visible=(root,), known=known)
     python = Python(path="python3", version="3.11.2", modules=tuple(known))
     manifest = Manifest(name="i", sif_id="", size=0, recipe_hash="", built="", pythons=(python,))
-    stops = [one for one in rule.look(case(found, manifest)) if one.stops]
+    stops = [one for one in check_imports(case(found, manifest)) if one.outcome == "failed"]
     assert bool(stops) == (done.returncode != 0), (files["job/train.py"], done.stderr)
 
 
@@ -303,16 +303,17 @@ def test_the_shipped_jobs_import_only_what_is_known() -> None:
 
 def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(tmp_path: Path) -> None:
     root = write(tmp_path, {"train.py": "import torch\nimport cv2, yaml\n", "parts.py": ""})
-    (finding,) = rule.look(case(read(root)))
-    assert finding.stops
+    (finding,) = check_imports(case(read(root)))
+    assert finding.outcome == "failed"
     assert (
-        finding.error.cause
+        finding.message
         == "the image pytorch_cpu has no cv2 (train.py, line 2), yaml (train.py, line 2)"
     )
+    assert finding.error
     assert finding.error.details[-1] == 'packages = ["opencv-python-headless", "PyYAML"]'
     assert (
         "toolkit image new pytorch_cpu-more --from pytorch_cpu --pip opencv-python-headless --pip PyYAML"
-        in (finding.error.next_step or "")
+        in finding.fix
     )
 
 
@@ -327,17 +328,14 @@ def test_the_step_belongs_to_the_recipe_that_the_image_was_built_from(tmp_path: 
         pythons=(PYTHON,),
         command="toolkit image build mine.toml",
     )
-    (finding,) = rule.look(case(read(root), own))
-    assert (
-        finding.error.next_step
-        == "add the step below to mine.toml, then toolkit image build mine.toml"
-    )
+    (finding,) = check_imports(case(read(root), own))
+    assert finding.fix == "add the step below to mine.toml, then toolkit image build mine.toml"
 
 
 def test_an_environment_gets_it_by_its_own_pip(tmp_path: Path) -> None:
     root = write(tmp_path, {"train.py": "import sklearn\n"})
-    (finding,) = rule.look(case(read(root), runtime="conda"))
-    assert finding.error.next_step == "/opt/venv/bin/python3 -m pip install scikit-learn"
+    (finding,) = check_imports(case(read(root), runtime="conda"))
+    assert finding.fix == "/opt/venv/bin/python3 -m pip install scikit-learn"
 
 
 @pytest.mark.parametrize("manifest", [None, MANIFEST])
@@ -345,25 +343,25 @@ def test_an_image_whose_modules_were_not_recorded_is_never_refused(
     manifest: Manifest | None, tmp_path: Path
 ) -> None:
     root = write(tmp_path, {"train.py": "import json, torch, gone\n"})
-    (finding,) = rule.look(case(read(root, known=None), manifest))
-    assert not finding.stops
-    assert "not known" in finding.error.cause
-    assert "gone" in finding.error.cause
-    assert "json" not in finding.error.cause
+    (finding,) = check_imports(case(read(root, known=None), manifest))
+    assert finding.outcome == "warning"
+    assert "not known" in finding.message
+    assert "gone" in finding.message
+    assert "json" not in finding.message
 
 
 def test_nothing_is_said_of_an_old_image_where_its_frameworks_are_enough(tmp_path: Path) -> None:
     root = write(tmp_path, {"train.py": "import json, torch, horovod\n"})
-    assert rule.look(case(read(root, known=None), MANIFEST)) == []
+    assert not list(check_imports(case(read(root, known=None), MANIFEST)))
 
 
 def test_imports_that_may_never_run_are_one_warning(tmp_path: Path) -> None:
     root = write(
         tmp_path, {"train.py": "def f():\n    import wandb\nif len(x):\n    import einops\n"}
     )
-    (finding,) = rule.look(case(read(root)))
-    assert not finding.stops
-    assert "wandb (train.py, line 2), einops (train.py, line 4)" in finding.error.cause
+    (finding,) = check_imports(case(read(root)))
+    assert finding.outcome == "warning"
+    assert "wandb (train.py, line 2), einops (train.py, line 4)" in finding.message
 
 
 def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
@@ -377,9 +375,11 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
         pythons=(PYTHON,),
     )
     with pytest.raises(PlanError) as caught:
-        plan(inputs(manifest=manifest, seen=Seen(imports=found)))
+        plan(inputs(manifest=manifest, seen=HostFacts(imports=found)))
     assert caught.value.exit_code == 97
-    forced = plan(inputs(manifest=manifest, seen=Seen(imports=found), force="it is bound by hand"))
+    forced = plan(
+        inputs(manifest=manifest, seen=HostFacts(imports=found), force="it is bound by hand")
+    )
     assert any("gone" in text for text in forced.warnings)
 
 
@@ -443,10 +443,10 @@ def test_code_of_a_package_above_the_script_is_named(tmp_path: Path) -> None:
         tmp_path,
         {"pkg/__init__.py": "", "pkg/net.py": "", "jobs/train.py": "from pkg.net import Net\n"},
     )
-    (finding,) = rule.look(case(read(root / "jobs")))
-    assert finding.stops
-    assert f"pkg (imported in train.py, line 1) is in {root}" in finding.error.cause
-    assert finding.error.next_step == f"--env PYTHONPATH={root}"
+    (finding,) = check_imports(case(read(root / "jobs")))
+    assert finding.outcome == "failed"
+    assert f"pkg (imported in train.py, line 1) is in {root}" in finding.message
+    assert finding.fix == f"--env PYTHONPATH={root}"
     again = read(root / "jobs", search=(str(root),))
     assert not again.names
     assert [one.path for one in again.directories] == [str(root)]
@@ -454,8 +454,8 @@ def test_code_of_a_package_above_the_script_is_named(tmp_path: Path) -> None:
 
 def test_pythonpath_of_the_shell_is_named_since_ranks_do_not_get_it(tmp_path: Path) -> None:
     root = write(tmp_path, {"far/away/mine.py": "", "jobs/train.py": "import mine\n"})
-    (finding,) = rule.look(case(read(root / "jobs", others=(str(root / "far/away"),))))
-    assert finding.error.next_step == f"--env PYTHONPATH={root / 'far/away'}"
+    (finding,) = check_imports(case(read(root / "jobs", others=(str(root / "far/away"),))))
+    assert finding.fix == f"--env PYTHONPATH={root / 'far/away'}"
 
 
 def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
@@ -466,12 +466,13 @@ def test_packages_of_the_users_own_site_are_named(tmp_path: Path) -> None:
             "job/train.py": "import einops\n",
         },
     )
-    (finding,) = rule.look(case(read(root / "job", home=root / "home")))
+    (finding,) = check_imports(case(read(root / "job", home=root / "home")))
+    assert finding.error
     assert any("the ranks do not see it" in text for text in finding.error.details)
     assert any(
         "if einops is your own code: --env PYTHONPATH=" in text for text in finding.error.details
     )
-    assert "--pip einops" in (finding.error.next_step or "")
+    assert "--pip einops" in finding.fix
 
 
 def test_binds_are_followed(tmp_path: Path) -> None:
@@ -737,15 +738,16 @@ def test_standard_modules_are_those_of_the_image(tmp_path: Path) -> None:
     """An image's Python decides, not that of this machine: 3.8 has no tomllib, and 3.12 no distutils."""
     root = write(tmp_path, {"train.py": "import tomllib\n"})
     old = Python(path="python3", version="3.8.10", modules=("json",))
-    (finding,) = rule.look(
+    (finding,) = check_imports(
         case(
             read(root),
             Manifest(name="old", sif_id="", size=0, recipe_hash="", built="", pythons=(old,)),
         )
     )
-    assert finding.stops
+    assert finding.outcome == "failed"
+    assert finding.error
     assert finding.error.details[0] == "Python has tomllib since 3.11"
-    assert "--pip tomli" in (finding.error.next_step or "")
+    assert "--pip tomli" in finding.fix
 
 
 def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
@@ -798,8 +800,8 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
 def test_findings_name_only_some_of_many() -> None:
     names = [f"gone{number}" for number in range(40)]
     found = Imports(names=tuple(Import(name=name, file="train.py", line=1) for name in names))
-    (finding,) = rule.look(case(found))
-    assert "and 32 more" in finding.error.cause
+    (finding,) = check_imports(case(found))
+    assert "and 32 more" in finding.message
 
 
 def test_forms_are_many() -> None:

@@ -19,8 +19,8 @@ from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
 from toolkit.planning.plan import plan
 from toolkit.preflight import host_facts as looking
-from toolkit.preflight.model import Case, Seen
-from toolkit.preflight.rules import binds
+from toolkit.preflight.model import HostFacts, PreflightCase
+from toolkit.preflight.rules import files
 
 SPAWN = {"launcher": "spawn"}
 
@@ -203,8 +203,9 @@ def test_data_that_is_missing_is_named_with_the_package_that_has_it(
         looking, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
     )
     job = Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",))
-    ((found, _, _),) = binds.look(
-        Case(job=job, site=LOCAL, seen=Seen(binds=looking.binds(job, tmp_path)))
+    (result,) = files.check_binds(
+        PreflightCase(
+            job=job, site=LOCAL, host=HostFacts(binds=looking.missing_binds(job, tmp_path))
+        )
     )
-    assert found.next_step is not None
-    assert "apt-get install dataset-fashion-mnist" in found.next_step
+    assert "apt-get install dataset-fashion-mnist" in result.fix

@@ -22,11 +22,11 @@ from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Facts, Limits, Site, Use
 from toolkit.planning.plan import plan
-from toolkit.preflight import host_facts as looking
-from toolkit.preflight import judge as rules
-from toolkit.preflight.model import Case, Missing, Seen, Unread
+from toolkit.preflight.host_facts import read_host_facts
+from toolkit.preflight.judge import REGISTRY
+from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
 from toolkit.preflight.options import asked_minutes
-from toolkit.preflight.rules.user_jobs import elements
+from toolkit.preflight.rules.gpus import elements
 from toolkit.slurm.usage import uses
 
 NEURON = sites.load("neuron")
@@ -41,18 +41,20 @@ CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
 _GIGABYTE = 10**9
 
 
-def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> Case:
+def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> PreflightCase:
     merged = Job(**{**RIGHT, **(job or {})})
-    return Case(job=merged, site=site, minutes=asked_minutes(merged), **given)
+    return PreflightCase(job=merged, site=site, minutes=asked_minutes(merged), **given)
 
 
-def said(given: Case) -> list[tuple[str | None, bool, str]]:
+def said(given: PreflightCase) -> list[tuple[str | None, bool, str]]:
     """Place, whether it stops the job, and the cause of each finding."""
-    found = rules.findings(given)
-    assert all(finding.source and finding.error.next_step for finding in found), (
-        "each has a source and a fix"
-    )
-    return [(finding.error.place, finding.stops, finding.error.cause) for finding in found]
+    results = list(REGISTRY.results(given))
+    assert all(result.source and result.error and result.error.next_step for result in results)
+    return [
+        (result.error.place, result.outcome == "failed", result.message)
+        for result in results
+        if result.error
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,16 @@ def test_what_neuron_would_refuse_is_refused_before(
 
 
 def test_a_partition_with_as_many_gpus_is_named() -> None:
-    (finding,) = rules.findings(case({"gpus": 8}))
-    assert "amd_a100nv_8" in (finding.error.next_step or "")
+    (finding,) = REGISTRY.results(case({"gpus": 8}))
+    assert "amd_a100nv_8" in finding.fix
 
 
 def test_a_site_that_wants_an_account_says_so() -> None:
     places = [
         place
-        for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
+        for place, _, _ in said(
+            PreflightCase(job=Job(qos="regular"), site=sites.load("perlmutter-like"))
+        )
     ]
     assert places == ["--account", "--constraint"]
 
@@ -141,7 +145,9 @@ def test_slurms_own_limits_go_before_those_that_are_written() -> None:
     full = replace(live, mine={"cas_v100_4": Use(submitted=3)})
     assert [one[0] for one in said(case(facts=full))] == ["--partition"]
     elsewhere = Facts(limits={"main": limits})
-    assert said(Case(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere))
+    assert said(
+        PreflightCase(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere)
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,52 +174,57 @@ SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 
 @pytest.mark.parametrize(
     ("seen", "place", "stops"),
     [
-        (Seen(submit_from="/scratch/me"), "directory", True),
-        (Seen(writable=False), "directory", True),
-        (Seen(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
-        (Seen(unreadable="/home/other/train.py"), "SCRIPT", True),
-        (Seen(binds=(Missing("/data", package="p"),)), "--bind", True),
-        (Seen(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
-        (Seen(architecture="aarch64"), "--image", True),
-        (Seen(architecture="x86_64"), None, False),
-        (Seen(image="/i.sif", foreign_manifest=True), "--image", True),
-        (Seen(unread=(Unread("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
-        (Seen(unread=(Unread("--image", "/scratch/me/i.sif", 13.0),)), None, False),
-        (Seen(unread=(Unread("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)), "--image", True),
-        (Seen(free=50 * 10**6), "directory", True),
-        (Seen(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
-        (Seen(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
-        (Seen(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
-        (Seen(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
+        (HostFacts(submit_from="/scratch/me"), "directory", True),
+        (HostFacts(writable=False), "directory", True),
+        (HostFacts(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
+        (HostFacts(unreadable="/home/other/train.py"), "SCRIPT", True),
+        (HostFacts(binds=(MissingPath("/data", package="p"),)), "--bind", True),
+        (HostFacts(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
+        (HostFacts(architecture="aarch64"), "--image", True),
+        (HostFacts(architecture="x86_64"), None, False),
+        (HostFacts(image="/i.sif", foreign_manifest=True), "--image", True),
+        (HostFacts(unread=(UnreadFile("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
+        (HostFacts(unread=(UnreadFile("--image", "/scratch/me/i.sif", 13.0),)), None, False),
+        (
+            HostFacts(unread=(UnreadFile("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)),
+            "--image",
+            True,
+        ),
+        (HostFacts(free=50 * 10**6), "directory", True),
+        (HostFacts(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
+        (HostFacts(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
+        (HostFacts(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
+        (HostFacts(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
     ],
 )
-def test_what_is_seen_here_is_judged(seen: Seen, place: str | None, stops: bool) -> None:
-    assert [one[:2] for one in said(case(site=SCRATCH, seen=seen))] == (
+def test_what_is_seen_here_is_judged(seen: HostFacts, place: str | None, stops: bool) -> None:
+    assert [one[:2] for one in said(case(site=SCRATCH, host=seen))] == (
         [(place, stops)] if place else []
     )
 
 
 def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
     assert [
-        one[:2] for one in said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=_GIGABYTE)))
+        one[:2]
+        for one in said(PreflightCase(job=Job(), site=LOCAL, host=HostFacts(home_quota=_GIGABYTE)))
     ] == [("cache", False)]
-    assert not said(Case(job=Job(), site=LOCAL, seen=Seen(home_quota=50 * _GIGABYTE)))
+    assert not said(PreflightCase(job=Job(), site=LOCAL, host=HostFacts(home_quota=50 * _GIGABYTE)))
 
 
 def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> (
     None
 ):
-    seen = Seen(architecture="aarch64", machine="x86_64")
-    assert [one[1] for one in said(Case(job=Job(), site=Site(name="x"), seen=seen))] == [False]
-    assert [one[1] for one in said(Case(job=Job(), site=LOCAL, seen=seen))] == [True]
+    seen = HostFacts(architecture="aarch64", machine="x86_64")
+    assert [one[1] for one in said(PreflightCase(job=Job(), site=Site(name="x"), host=seen))] == [
+        False
+    ]
+    assert [one[1] for one in said(PreflightCase(job=Job(), site=LOCAL, host=seen))] == [True]
     arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
-    assert not said(case(arm, seen=seen)), "the nodes of gh200_1 are aarch64"
-    (finding,) = rules.findings(case(seen=seen))
-    assert finding.error.next_step == "an image for x86_64", (
-        "gh200_1 has one GPU on a node, 4 are asked for"
-    )
-    (finding,) = rules.findings(case({"gpus": 1}, seen=seen))
-    assert finding.error.next_step == "an image for x86_64, or one of the partitions gh200_1"
+    assert not said(case(arm, host=seen)), "the nodes of gh200_1 are aarch64"
+    (finding,) = REGISTRY.results(case(host=seen))
+    assert finding.fix == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
+    (finding,) = REGISTRY.results(case({"gpus": 1}, host=seen))
+    assert finding.fix == "an image for x86_64, or one of the partitions gh200_1"
 
 
 @pytest.mark.parametrize(
@@ -273,12 +284,12 @@ def test_the_nodes_driver_and_the_images_cuda(
 def test_an_image_of_another_lock_is_told_apart() -> None:
     manifest = replace(MANIFEST, locked="a" * 64)
     job = {"gpus": 0}
-    assert [one[1] for one in said(case(job, manifest=manifest, seen=Seen(lock="b" * 64)))] == [
-        False
-    ]
+    assert [
+        one[1] for one in said(case(job, manifest=manifest, host=HostFacts(lock="b" * 64)))
+    ] == [False]
     for lock in ("a" * 64, ""):
-        assert not said(case(job, manifest=manifest, seen=Seen(lock=lock)))
-    assert not said(case(job, manifest=MANIFEST, seen=Seen(lock="b" * 64))), (
+        assert not said(case(job, manifest=manifest, host=HostFacts(lock=lock)))
+    assert not said(case(job, manifest=MANIFEST, host=HostFacts(lock="b" * 64))), (
         "it was never built from a lock"
     )
 
@@ -329,12 +340,11 @@ def test_warnings_do_not_stop_a_job() -> None:
     assert "MASTER_PORT=29500 is the same for every job" in decided.warnings[-1]
 
 
-def test_all_rules_can_be_looked_up() -> None:
-    modules = {path.stem for path in (Path(rules.__file__).parent / "rules").glob("*.py")} - {
-        "__init__"
-    }
-    assert modules == set(rules.RULES)
-    assert json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout) == rules.RULES
+def test_all_rules_can_be_listed() -> None:
+    listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
+    assert list(listed) == list(REGISTRY.checks)
+    assert len(listed) == 24
+    assert all(listed.values())
 
 
 def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +367,7 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     found = FoundImage(name="x", path=str(image))
     job = Job(datasets=("a", "b", "c"), bind=(f"{inside}/gone:/x",))
-    seen = looking.look(job, site, inside, script=script, found=found, hidden={})
+    seen = read_host_facts(job, site, inside, script=script, image=found, hidden={})
     assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
     assert (seen.datasets, [missing.path for missing in seen.binds]) == (
         {"b": "/not/there"},
@@ -368,6 +378,6 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert seen.free is not None
     assert seen.caches["HF_HOME"] == "/somewhere"
     assert (
-        looking.look(job, site, tmp_path, script=None, found=None, hidden={}).submit_from
+        read_host_facts(job, site, tmp_path, script=None, image=None, hidden={}).submit_from
         == f"{tmp_path}/me"
     )

@@ -21,8 +21,8 @@ from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN, Takes
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, from_environment, layer, merge
-from toolkit.preflight.judge import findings
-from toolkit.preflight.model import Case
+from toolkit.preflight.judge import REGISTRY
+from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import sbatch_option
 from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
@@ -309,8 +309,9 @@ def test_a_type_that_is_not_there_and_too_many_of_one_are_refused(
 def _type_finding(job: Job, site: Site, facts: Facts | None = None) -> ToolkitError | None:
     known = facts or Facts()
     live = next((one for one in known.partitions if one.name == job.partition), None)
-    errors = [one.error for one in findings(Case(job=job, site=site, facts=known, partition=live))]
-    return next((error for error in errors if "type" in error.cause), None)
+    case = PreflightCase(job=job, site=site, facts=known, partition=live)
+    results = REGISTRY.checks["gpu_types"](case)
+    return next((result.error for result in results), None)
 
 
 def test_a_site_file_tells_which_types_there_are() -> None:

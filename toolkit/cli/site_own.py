@@ -201,9 +201,10 @@ def rules(as_json: bool) -> None:
     Example:
       toolkit site rules
     """
-    from toolkit.preflight.judge import RULES
+    from toolkit.preflight.judge import REGISTRY
 
+    rules = {name: rule.about for name, rule in REGISTRY.checks.items()}
     if as_json:
-        console.out_json(RULES)
+        console.out_json(rules)
     else:
-        console.out(console.table(("RULE", "ASKS FOR"), list(RULES.items())))
+        console.out(console.table(("RULE", "ASKS FOR"), list(rules.items())))

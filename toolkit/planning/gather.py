@@ -50,7 +50,7 @@ from toolkit.planning.settings import (
     merge,
 )
 from toolkit.planning.target import Target, module_file, of_python, resolve
-from toolkit.preflight.host_facts import look
+from toolkit.preflight.host_facts import read_host_facts
 from toolkit.records import store as runs
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher, noun
 from toolkit.runtimes.shared.base import Discovery, ImageFile, RuntimeFacts
@@ -154,7 +154,7 @@ def prepare(target_name: str, flags: Layer, here: Path, *, dry_run: bool = False
     script_file = read_script_file(script) if script is not None else None
     changed = _change(target, script_file)
     seen = (
-        look(job, place.site, here, script=script, found=found, hidden=hidden)
+        read_host_facts(job, place.site, here, script=script, image=found, hidden=hidden)
         if place.is_here
         else offline.seen(script)
     )

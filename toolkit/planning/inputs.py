@@ -13,7 +13,7 @@ from toolkit.model.imports import Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.model.source import Source
-from toolkit.preflight.model import Seen
+from toolkit.preflight.model import HostFacts
 
 
 class Inputs(NamedTuple):
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
     source: Source = Source()
     program: bool = False
     after: tuple[str, ...] = ()
-    seen: Seen = Seen()
+    seen: HostFacts = HostFacts()
     force: str | None = None
     environment: Environment | None = None
     engine: Engine | None = None

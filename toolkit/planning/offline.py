@@ -14,7 +14,7 @@ from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
-from toolkit.preflight.model import Seen, source_of
+from toolkit.preflight.model import HostFacts, source_of
 from toolkit.runtimes.shared.base import RuntimeFacts
 
 
@@ -66,11 +66,11 @@ def is_recipe(job: Job) -> bool:
     return job.image in store.recipe_names()
 
 
-def seen(script: Path | None) -> Seen:
+def seen(script: Path | None) -> HostFacts:
     """Return what is true of a job on any machine: all else is of the cluster's login node."""
     import os
 
-    return Seen(
+    return HostFacts(
         unreadable=str(script) if script is not None and not os.access(script, os.R_OK) else ""
     )
 

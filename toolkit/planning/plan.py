@@ -24,14 +24,14 @@ from toolkit.planning import gpus, requeue, slurm_options
 from toolkit.planning.binds import binds
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.origins import with_origins
-from toolkit.preflight import terminal
 from toolkit.preflight.judge import judge
-from toolkit.preflight.model import Case
+from toolkit.preflight.model import PreflightCase
 from toolkit.preflight.options import (
     asked_memory,
     asked_minutes,
     launcher_findings,
     node_findings,
+    terminal_findings,
     value_findings,
 )
 from toolkit.redaction import is_secret, shows
@@ -56,7 +56,7 @@ def plan(inputs: Inputs) -> Plan:
     installed = inputs.facts.sbatch_options
     findings += slurm_options.findings(job, installed)
     findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
-    findings += [*requeue.findings(job, asked_minutes(job)), *terminal.findings(job)]
+    findings += [*requeue.findings(job, asked_minutes(job)), *terminal_findings(job)]
     findings += sweep.findings(job, inputs.source)
     if inputs.after:
         job = replace(
@@ -197,14 +197,14 @@ def _with_gpus(
     return inputs._replace(job=job), notes
 
 
-def _case(inputs: Inputs, partition: Partition | None) -> Case:
-    return Case(
+def _case(inputs: Inputs, partition: Partition | None) -> PreflightCase:
+    return PreflightCase(
         job=inputs.job,
         site=inputs.site,
         facts=inputs.facts,
         partition=partition,
         manifest=inputs.manifest,
-        seen=inputs.seen,
+        host=inputs.seen,
         minutes=asked_minutes(inputs.job),
         memory=asked_memory(inputs.job),
     )

@@ -1,4 +1,4 @@
-"""Look at this machine for what the rules judge (``rules.Seen``): directories, files, room, the image's head."""
+"""Read the facts of this host that preflight rules need: directories, files, space, the image."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from toolkit.images.store import space
 from toolkit.images.store.store import FoundImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.preflight.model import Missing, Seen, Unread
-from toolkit.preflight.rules.cache import VARIABLES
+from toolkit.preflight.model import HostFacts, MissingPath, UnreadFile
+from toolkit.preflight.rules.storage import VARIABLES
 from toolkit.resources import shipped
 
 _DAY = 86400.0  # seconds
 
 
-def look(
+def read_host_facts(
     job: Job,
     site: Site,
-    here: Path,
+    cwd: Path,
     *,
     script: Path | None,
-    found: FoundImage | None,
+    image: FoundImage | None,
     hidden: Mapping[str, tuple[str, str]],
-) -> Seen:
-    """Everything that can be told without a node.
+) -> HostFacts:
+    """Read all facts that can be known without a node.
 
     Args:
         job: the merged settings.
-        site: it goes to.
-        here: where the user stands.
-        script: that is run; None: a program of the image.
-        found: the image, where there is one.
-        hidden: what the nodes do not see.
+        site: of the job.
+        cwd: the current working directory.
+        script: of the job; None if it runs a program of the image.
+        image: of the job, if it has one.
+        hidden: option -> a path that the nodes do not see.
     """
-    image = Path(found.path) if found else None
-    room = space.look(here)
+    path = Path(image.path) if image else None
+    room = space.look(cwd)
     home = Path.home()
-    return Seen(
-        directory=str(here),
-        writable=os.access(here, os.W_OK),
-        submit_from=submit_from(site, here),
+    return HostFacts(
+        directory=str(cwd),
+        writable=os.access(cwd, os.W_OK),
+        submit_from=submit_from(site, cwd),
         hidden=dict(hidden),
-        binds=binds(job, here),
-        datasets=datasets(job, site),
+        binds=missing_binds(job, cwd),
+        datasets=missing_datasets(job, site),
         unreadable=str(script) if script is not None and not os.access(script, os.R_OK) else "",
-        image=str(image or ""),
-        architecture=_architecture(image) if image else "",
+        image=str(path or ""),
+        architecture=_architecture(path) if path else "",
         machine=platform.machine(),
         foreign_manifest=bool(
-            found
-            and found.manifest is None
-            and image
-            and image.with_name(f"{found.name}.json").is_file()
+            image
+            and image.manifest is None
+            and path
+            and path.with_name(f"{image.name}.json").is_file()
         ),
-        lock=_lock(found.manifest.name, here)
-        if found and found.manifest and found.manifest.locked
+        lock=_lock(image.manifest.name, cwd)
+        if image and image.manifest and image.manifest.locked
         else "",
-        unread=_unread(site, {"--image": image, "SCRIPT": script}),
+        unread=_unread(site, {"--image": path, "SCRIPT": script}),
         free=room.free,
         quota=room.quota,
         home=str(home),
@@ -75,19 +75,19 @@ def look(
     )
 
 
-def submit_from(site: Site, here: Path) -> str:
-    """The one directory that the site takes jobs from, where ``here`` is not in it; else empty."""
+def submit_from(site: Site, cwd: Path) -> str:
+    """Return the one directory that the site takes jobs from; empty if ``cwd`` is in it."""
     if site.submit_directory is None:
         return ""
     only = Path(os.path.expandvars(site.submit_directory))
-    return "" if here.resolve().is_relative_to(only.resolve()) else str(only)
+    return "" if cwd.resolve().is_relative_to(only.resolve()) else str(only)
 
 
-def binds(job: Job, here: Path) -> tuple[Missing, ...]:
-    """Sources of ``--bind`` that are not there."""
-    sources = [here / text.split(":")[0] for text in job.bind]
+def missing_binds(job: Job, cwd: Path) -> tuple[MissingPath, ...]:
+    """Return the sources of ``--bind`` that do not exist."""
+    sources = [cwd / text.split(":")[0] for text in job.bind]
     return tuple(
-        Missing(str(source), _beside(source), DATASETS.get(str(source)))
+        MissingPath(str(source), _beside(source), DATASETS.get(str(source)))
         for source in sources
         if not source.exists()
     )
@@ -100,17 +100,20 @@ def _beside(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def datasets(job: Job, site: Site) -> dict[str, str]:
-    """Data sets of the job that the site says it keeps, and that are not there; one that the user binds is none of them."""
+def missing_datasets(job: Job, site: Site) -> dict[str, str]:
+    """Return the job's data sets that the site should have, and has not.
+
+    A data set that the user binds is not expected of the site.
+    """
     bound = {text.split(":")[1] for text in job.bind if ":" in text}
-    kept = {
+    expected = {
         name: os.path.expandvars(site.datasets[name])
         for name in job.datasets
         if name in site.datasets
     }
     return {
         name: path
-        for name, path in kept.items()
+        for name, path in expected.items()
         if f"/data/{name}" not in bound and not Path(path).exists()
     }
 
@@ -123,8 +126,8 @@ def _architecture(image: Path) -> str:
         return ""
 
 
-def _lock(name: str, here: Path) -> str:
-    for directory in (here / "recipes", shipped("recipes")):
+def _lock(name: str, cwd: Path) -> str:
+    for directory in (cwd / "recipes", shipped("recipes")):
         try:
             return hashlib.sha256((directory / f"{name}.lock").read_bytes()).hexdigest()
         except OSError:
@@ -132,10 +135,10 @@ def _lock(name: str, here: Path) -> str:
     return ""
 
 
-def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[Unread, ...]:
-    """Those of some files that lie where the site deletes what nobody reads, and for how long nobody did.
+def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[UnreadFile, ...]:
+    """List files under the site's purge policy with the days since last access.
 
-    We have read the image's head by now: where the file system notes that, its time begins anew.
+    We have read the image's header by now: if the file system notes that, its time starts again.
     """
     places = [
         Path(os.path.expandvars(place)).resolve()
@@ -144,16 +147,16 @@ def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[Unread, ...]:
     ]
     if site.purge_days is None:
         return ()
-    found = []
+    unread = []
     for option, path in files.items():
         if path is not None and any(path.resolve().is_relative_to(place) for place in places):
             try:
                 status = path.stat()
             except OSError:
                 continue
-            found.append(
-                Unread(
+            unread.append(
+                UnreadFile(
                     option, str(path), (time.time() - max(status.st_atime, status.st_mtime)) / _DAY
                 )
             )
-    return tuple(found)
+    return tuple(unread)

@@ -1,4 +1,7 @@
-"""What no script can be written for: values that no Slurm reads, and such as contradict each other. Pure; ``rules`` has all else."""
+"""Options that no script can be written for: invalid values, and contradictions. Pure.
+
+The rules, which can be overruled by ``--force``, are in ``rules``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ from toolkit.slurm.parse import megabytes, minutes
 
 
 def option(key: str) -> str:
-    """How people write a key: ``--cpus-per-task``."""
+    """Return how users write a key: ``--cpus-per-task``."""
     return f"--{key.replace('_', '-')}"
 
 
 def asked_minutes(job: Job) -> int | None:
-    """The time that is asked for; None: nobody did, it is no time (which ``value_findings`` says), or without a limit."""
+    """Return the requested minutes; None if unset, unlimited, or not a time.
+
+    ``value_findings`` reports what is not a time.
+    """
     try:
         return minutes(str(job.time)) if job.time is not None else None
     except ValueError:
@@ -27,7 +33,10 @@ def asked_minutes(job: Job) -> int | None:
 
 
 def asked_memory(job: Job) -> int | None:
-    """Return the memory asked for on each node, in MB; None: unset, or no size (which ``value_findings`` says)."""
+    """Return the requested memory on each node, in MB; None if unset, or not a size.
+
+    ``value_findings`` reports what is not a size.
+    """
     try:
         return megabytes(str(job.mem)) if job.mem is not None else None
     except ValueError:
@@ -35,7 +44,7 @@ def asked_memory(job: Job) -> int | None:
 
 
 def value_findings(job: Job) -> list[ToolkitError]:
-    """Values that an ``#SBATCH`` line or a shell cannot carry, and such as contradict each other."""
+    """Return the values that an ``#SBATCH`` line or a shell cannot carry."""
     findings: list[ToolkitError] = []
     if job.time is not None:
         try:
@@ -69,7 +78,7 @@ def value_findings(job: Job) -> list[ToolkitError]:
 
 
 def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
-    """Numbers of nodes that run backwards, or do not fit the GPUs that were given for each."""
+    """Return numbers of nodes that run backwards, or contradict the GPUs given for each node."""
     least, most = job.node_range
     if least > most:
         return [
@@ -90,7 +99,7 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
     if (least, most) != (named, named):
         return [
             UsageError(
-                f"{given} is of {named} nodes, --nodes {job.nodes} says another number",
+                f"{given} is for {named} nodes, and --nodes is {job.nodes}",
                 place=option_name,
             )
         ]
@@ -98,7 +107,8 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
         decided = origins.get("ntasks_per_node", "--ntasks-per-node")
         return [
             UsageError(
-                f"{given} gives each node as many ranks as it has GPUs, {decided} says {job.ntasks_per_node} for all",
+                f"{given} gives each node as many ranks as it has GPUs, "
+                f"and {decided} is {job.ntasks_per_node}",
                 place=option_name,
                 next_step="leave --ntasks-per-node out",
             )
@@ -107,7 +117,7 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
 
 
 def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
-    """What was asked for that the launcher cannot do."""
+    """Return the options that the launcher does not support."""
     launcher = LAUNCHERS[name]
     least, most = job.node_range
     findings: list[ToolkitError] = []
@@ -156,3 +166,40 @@ def _cannot(
 
 def _having(key: str) -> str:
     return ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)
+
+
+def terminal_findings(job: Job) -> list[ToolkitError]:
+    """Return what contradicts a terminal: ``--pty``, and ``--interactive``."""
+    return [*_pty(job), *(_interactive(job) if job.interactive else ())]
+
+
+def _pty(job: Job) -> list[ToolkitError]:
+    launcher = LAUNCHERS.get(job.launcher or "")
+    if not job.pty or launcher is None or launcher.has_pty:
+        return []
+    others = (other for other in LAUNCHERS.values() if other.has_pty and not other.is_internal)
+    return [
+        LauncherMismatchError(
+            f"the launcher {job.launcher} gives no rank a terminal",
+            place="--pty",
+            next_step=f"one of: {', '.join(other.name for other in others)}",
+        )
+    ]
+
+
+def _interactive(job: Job) -> list[ToolkitError]:
+    least, most = job.node_range
+    given = {
+        "--array": job.array is not None,
+        "--requeue": bool(job.requeue),
+        "--nodes": least < most,
+    }
+    return [
+        UsageError(
+            "an interactive run is one job that runs once, on a fixed number of nodes",
+            place=option,
+            next_step=f"leave out {option}, or --interactive",
+        )
+        for option, is_given in given.items()
+        if is_given
+    ]

@@ -8,7 +8,6 @@ from toolkit.model.base import Model, field_names
 from toolkit.model.job import Job
 from toolkit.model.site import Site, SitePartition
 from toolkit.model.survey import Survey
-from toolkit.preflight.rules.size import count
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
 from toolkit.units import counted
@@ -109,7 +108,7 @@ def _partition(
     if limit is not None and queue.max_minutes != limit:
         says = counted(queue.max_minutes, "minute") if queue.max_minutes is not None else "no limit"
         yield Difference(key=f"{where}.max_minutes", text=f"Slurm says {says}, {limit} are written")
-    nodes = count(written.nodes)
+    nodes = hostlist.count(written.nodes)
     if nodes is not None and nodes != len(members):
         yield Difference(
             key=f"{where}.nodes", text=f"there are {len(members)}, {nodes} are written", wrong=False

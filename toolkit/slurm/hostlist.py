@@ -37,3 +37,8 @@ def _numbers(ranges: str) -> Iterable[str]:
             raise ValueError(f"{item!r} is not a range of a host list")
         for number in range(int(first), int(last or first) + 1):
             yield str(number).zfill(len(first))
+
+
+def count(nodes: str | int | None) -> int | None:
+    """Return how many nodes a host list or a number stands for; None if unset."""
+    return len(expand(nodes)) if isinstance(nodes, str) else nodes

@@ -1,14 +1,24 @@
-"""As many GPUs as a node has. What Slurm itself says goes before what is written."""
+"""Rules about GPUs, and the limits of one user."""
 
 from __future__ import annotations
 
+import re
+
+from toolkit.checks.registry import check
+from toolkit.checks.result import Result, from_error
 from toolkit.errors import ShapeError
-from toolkit.preflight.model import Case, Finding
+from toolkit.model.site import Use
+from toolkit.preflight.model import PreflightCase
 from toolkit.sites.gpu_types import resolve
 from toolkit.units import counted
 
 
-def look(case: Case) -> list[Finding]:
+@check("gpus", "as many GPUs as a node has", order=30)
+def check_gpus(case: PreflightCase) -> list[Result]:
+    """Check the GPUs per node.
+
+    Slurm's own answer counts more than the site's file.
+    """
     asked = case.job.most_gpus
     has, kind, source = _has(case)
     if has is None or asked <= has:
@@ -18,10 +28,10 @@ def look(case: Case) -> list[Finding]:
     verb = "was" if asked == 1 else "were"
     cause = f"a node of partition {case.partition_name} has {number}, {asked} {verb} asked for"
     step = _elsewhere(case, asked) or f"{case.job.gpu_option} {least}"
-    return [Finding(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
+    return [from_error(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 
-def _has(case: Case) -> tuple[int | None, str, str]:
+def _has(case: PreflightCase) -> tuple[int | None, str, str]:
     if case.partition is not None:
         wanted = resolve(case.job, case.site, case.facts, case.partition)
         kind = wanted.name if wanted.error is None and wanted.name else case.partition.gpu_type
@@ -32,7 +42,7 @@ def _has(case: Case) -> tuple[int | None, str, str]:
     return None, "", ""
 
 
-def _elsewhere(case: Case, asked: int) -> str:
+def _elsewhere(case: PreflightCase, asked: int) -> str:
     """The partitions that have nodes with so many."""
     live = [partition.name for partition in case.facts.partitions if partition.gpus >= asked]
     written = [
@@ -40,3 +50,85 @@ def _elsewhere(case: Case, asked: int) -> str:
     ]
     names = ", ".join(live if case.partition is not None else written)
     return f"with as many: {names}" if names else ""
+
+
+@check("gpu_types", "GPUs of a type that a partition has", order=35)
+def check_gpu_types(case: PreflightCase) -> list[Result]:
+    """Check that the partition has GPUs of the requested type.
+
+    Slurm's own answer counts more than the site's file.
+    """
+    error = resolve(case.job, case.site, case.facts, case.partition).error
+    source = case.source if case.partition is None else "sinfo"
+    return [from_error(error, source)] if error is not None else []
+
+
+@check("user_gpus", "GPUs that one user may have", order=50)
+def check_user_gpus(case: PreflightCase) -> list[Result]:
+    """Check the GPUs that one user may have in a partition at a time.
+
+    Slurm keeps a job that asks for more waiting for ever.
+    """
+    limit, name = case.limits.gpus, case.partition_name
+    asked = sum(case.job.gpus_by_node) or case.job.most_gpus * case.job.node_range[0]
+    if limit is None or not asked:
+        return []
+    if asked > limit:
+        cause = f"one user may have {counted(limit, 'GPU')} in {name}, {asked} were asked for"
+        return [
+            from_error(
+                ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"),
+                case.limits.source,
+            )
+        ]
+    used = case.facts.mine[name].gpus if name in case.facts.mine else 0
+    if used + asked <= limit:
+        return []
+    cause = f"one user may have {counted(limit, 'GPU')} in {name}; your running jobs have {used}, so that {asked} more have to wait"
+    return [
+        from_error(
+            ShapeError(cause, place="--nodes", next_step="toolkit cluster show"),
+            case.limits.source,
+            stops=False,
+        )
+    ]
+
+
+@check("user_jobs", "jobs that one user may have", order=60)
+def check_user_jobs(case: PreflightCase) -> list[Result]:
+    """Check the jobs that one user may have in a partition: queued, and running."""
+    name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
+    mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
+    if most is not None and mine.submitted + adds > most:
+        cause = f"one user may have {counted(most, 'job')} in {name}; you have {mine.submitted}, and this would be {adds} more"
+        return [
+            from_error(
+                ShapeError(
+                    cause,
+                    place="--partition",
+                    next_step="wait for one to end, or another partition",
+                ),
+                case.limits.source,
+            )
+        ]
+    if running is not None and mine.running >= running:
+        cause = f"one user may have {running} running jobs in {name}, and you have {mine.running}: this one waits for one of them"
+        return [
+            from_error(
+                ShapeError(cause, place="--partition", next_step="toolkit cluster show"),
+                case.limits.source,
+                stops=False,
+            )
+        ]
+    return []
+
+
+def elements(array: str | int | None) -> int:
+    """How many jobs a value of ``--array`` makes: 10 for ``0-9%2``, 1 where there is none or it is no such value."""
+    total = 0
+    for part in str(array if array is not None else 0).partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match:
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            total += len(range(first, last + 1, step or 1))
+    return max(total, 1)

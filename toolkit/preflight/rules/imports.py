@@ -1,4 +1,4 @@
-"""The ranks have every module that the script imports; a job whose imports fail does not queue."""
+"""Rules about the modules that the script imports."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from toolkit import runtimes
+from toolkit.checks.registry import check
+from toolkit.checks.result import Result, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python
 from toolkit.model.imports import Import
-from toolkit.preflight.model import Case, Finding
+from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import shell_words
 
 _SOURCE = "the script was read, not run"
 _MOST = 8  # modules that a message names
 
 
-def look(case: Case) -> list[Finding]:
-    names = case.seen.imports.names
+@check("imports", "modules that the script imports", order=130)
+def check_imports(case: PreflightCase) -> list[Result]:
+    """Check that the ranks have every module that the script imports.
+
+    A job whose imports fail does not queue.
+    """
+    names = case.host.imports.names
     if not names:
         return []
-    python = python_of(case.manifest, case.seen.imports.python)
+    python = python_of(case.manifest, case.host.imports.python)
     if python is None or not python.modules:
         return _unknown(case, names)
     there = {*python.modules, *(case.manifest.frameworks if case.manifest else ())}
@@ -39,7 +46,7 @@ def python_of(manifest: Manifest | None, path: str) -> Python | None:
     return next((one for one in known if one.path == path), known[0] if known else None)
 
 
-def _unknown(case: Case, names: Sequence[Import]) -> list[Finding]:
+def _unknown(case: PreflightCase, names: Sequence[Import]) -> list[Result]:
     """Say that nothing was checked, where there was something to check."""
     known = {*sys.stdlib_module_names, *(case.manifest.frameworks if case.manifest else ())}
     unsure = [one.name for one in names if one.is_certain and one.name not in known]
@@ -47,22 +54,22 @@ def _unknown(case: Case, names: Sequence[Import]) -> list[Finding]:
         return []
     why = "its modules were never recorded"
     cause = f"it is not known whether the {_noun(case)} has {_listed(unsure)}: {why}"
-    name = case.manifest.name if case.manifest and case.seen.image else ""
+    name = case.manifest.name if case.manifest and case.host.image else ""
     step = f"toolkit image verify {name} records them" if name else None
     error = ImportsMissingError(cause, place="imports", next_step=step)
-    return [Finding(error, _SOURCE, stops=False)]
+    return [from_error(error, _SOURCE, stops=False)]
 
 
-def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Finding]:
+def _certain(case: PreflightCase, missing: Sequence[Import], python: Python) -> list[Result]:
     """Return the findings about imports that every run executes."""
-    stops = not case.seen.imports.doubt
+    stops = not case.host.imports.doubt
     own = [one for one in missing if one.elsewhere and "/site-packages" not in one.elsewhere]
     errors = [_own(one) for one in own]
     other = [one for one in missing if one not in own]
     if other:
         errors.append(_lacking(case, other, python))
-    source = case.seen.imports.doubt or _SOURCE
-    return [Finding(error, source, stops) for error in errors]
+    source = case.host.imports.doubt or _SOURCE
+    return [from_error(error, source, stops=stops) for error in errors]
 
 
 def _own(one: Import) -> ToolkitError:
@@ -73,7 +80,7 @@ def _own(one: Import) -> ToolkitError:
     return ImportsMissingError(cause, place="imports", next_step=f"--env {variable}")
 
 
-def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
+def _lacking(case: PreflightCase, missing: Sequence[Import], python: Python) -> ToolkitError:
     """Return the error about modules that have to be installed."""
     where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
@@ -99,7 +106,7 @@ def _recipe_step(packages: Iterable[str]) -> tuple[str, ...]:
     return ("[[steps]]", 'block = "pip"', f"packages = {json.dumps(list(packages))}")
 
 
-def _next(case: Case, packages: Sequence[str], python: Python) -> str | None:
+def _next(case: PreflightCase, packages: Sequence[str], python: Python) -> str | None:
     """Return the commands that bring packages to where the ranks run."""
     if not packages:
         return None
@@ -116,21 +123,21 @@ def _next(case: Case, packages: Sequence[str], python: Python) -> str | None:
     return f"an image with {_listed(packages)}"
 
 
-def _possible(case: Case, missing: Sequence[Import]) -> list[Finding]:
+def _possible(case: PreflightCase, missing: Sequence[Import]) -> list[Result]:
     """Warn of imports that a run may execute."""
     if not missing:
         return []
     where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
     cause = f"some runs of the script import what the {_noun(case)} does not have: {where}{more}"
-    return [Finding(ImportsMissingError(cause, place="imports"), _SOURCE, stops=False)]
+    return [from_error(ImportsMissingError(cause, place="imports"), _SOURCE, stops=False)]
 
 
-def _is_sif(case: Case) -> bool:
+def _is_sif(case: PreflightCase) -> bool:
     return runtimes.get(case.job.runtime).image == "sif"
 
 
-def _noun(case: Case) -> str:
+def _noun(case: PreflightCase) -> str:
     """Return how messages name what the ranks run in."""
     kind = runtimes.noun(case.job.runtime)
     return f"{kind} {case.manifest.name}" if case.manifest else kind

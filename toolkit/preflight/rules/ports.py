@@ -1,25 +1,32 @@
-"""Ports that ranks meet at: a fixed one is taken by the next job on a shared node, and not all may be used."""
+"""Rules about the ports at which ranks meet."""
 
 from __future__ import annotations
 
+from toolkit.checks.registry import check
+from toolkit.checks.result import Result, from_error
 from toolkit.errors import UsageError
 from toolkit.model.site import PORTS
-from toolkit.preflight.model import Case, Finding
+from toolkit.preflight.model import PreflightCase
 
 _LOWEST, _HIGHEST = 1024, 65535  # that a user can listen at
 _LEAST = 64  # with fewer, jobs on one node meet at the same ones
 _LEAVE = "leave it out: the script takes a free one by the job's number"
 
 
-def look(case: Case) -> list[Finding]:
-    found = _range(case)
+@check("ports", "ports that ranks may use", order=220)
+def check_ports(case: PreflightCase) -> list[Result]:
+    """Check the ports at which ranks meet.
+
+    A fixed one is taken by the next job on a shared node, and not all may be used.
+    """
+    results = _range(case)
     text = case.job.env.get("MASTER_PORT")
     if text is not None:
-        found.append(_fixed(case, text))
-    return found
+        results.append(_fixed(case, text))
+    return results
 
 
-def _range(case: Case) -> list[Finding]:
+def _range(case: PreflightCase) -> list[Result]:
     """What is wrong with the ports that are written of the site."""
     first, last = case.site.ports
     if first >= _LOWEST and last <= _HIGHEST and last - first + 1 >= _LEAST:
@@ -30,22 +37,22 @@ def _range(case: Case) -> list[Finding]:
         place="ports",
         next_step=f"mend ports of site {case.site.name}, or leave it out: {PORTS[0]} to {PORTS[1]}",
     )
-    return [Finding(error, case.source)]
+    return [from_error(error, case.source)]
 
 
-def _fixed(case: Case, text: str) -> Finding:
+def _fixed(case: PreflightCase, text: str) -> Result:
     if not text.isdecimal() or not _LOWEST <= int(text) <= _HIGHEST:
         cause = f"MASTER_PORT={text} is no port that a user can listen at: {_LOWEST} to {_HIGHEST}"
-        return Finding(UsageError(cause, place="--env", next_step=_LEAVE), "ip(7)")
+        return from_error(UsageError(cause, place="--env", next_step=_LEAVE), "ip(7)")
     first, last = case.site.ports
     if case.site.ports != PORTS and not first <= int(text) <= last:
         cause = (
             f"MASTER_PORT={text} is none of the ports at which ranks may meet: {first} to {last}"
         )
-        return Finding(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
+        return from_error(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
     cause = (
         f"MASTER_PORT={text} is the same for every job, and taken where two of them share a node"
     )
-    return Finding(
+    return from_error(
         UsageError(cause, place="--env", next_step=_LEAVE), "pytorch#116974", stops=False
     )
