@@ -34,7 +34,7 @@ Available Tensor Operations:
 
 def facts(**changes: Any) -> dict[str, Any]:
     usual = {
-        "said": CHECK_BUILD.format(tf=" ", torch="X"),
+        "output": CHECK_BUILD.format(tf=" ", torch="X"),
         "code": 0,
         "metadata": {"pytorch": "2.13.0"},
         "modules": {"pytorch": ""},
@@ -59,7 +59,7 @@ def facts(**changes: Any) -> dict[str, Any]:
             "cannot be imported",
         ),
         (
-            {"said": CHECK_BUILD.format(tf=" ", torch=" ")},
+            {"output": CHECK_BUILD.format(tf=" ", torch=" ")},
             ("pytorch",),
             "failed",
             "--check-build does not show pytorch",
@@ -70,9 +70,9 @@ def facts(**changes: Any) -> dict[str, Any]:
             "failed",
             "it was built for torch 2.12.0, and 2.13.0 is in the image",
         ),
-        ({"code": 1, "said": "boom"}, (), "failed", "ended with 1: boom"),
+        ({"code": 1, "output": "boom"}, (), "failed", "ended with 1: boom"),
         (
-            {"said": CHECK_BUILD.format(tf="X", torch="X")},
+            {"output": CHECK_BUILD.format(tf="X", torch="X")},
             (),
             "passed",
             "also shows tensorflow, which is not in the image",

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     default="auto",
     shell_complete=complete_sites,
     metavar="NAME",
-    help="The cluster; default: as toolkit run has it.",
+    help="The cluster; default: as for toolkit run.",
 )
 @click.option(
     "--image",
     shell_complete=_images,
     metavar="NAME|PATH",
-    help="That your jobs use; what runs on nodes runs in it.",
+    help="The image of your jobs; what runs on nodes runs in it.",
 )
 @click.option(
     "--nodes",
     "-N",
     type=click.IntRange(min=1),
-    help="Look at so many nodes, too: up to four short jobs, through Slurm.",
+    help="Examine this many nodes, too: up to four short jobs, through Slurm.",
 )
 @click.option(
     "--gpus-per-node",
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="GPUs on each of these nodes.",
 )
-@click.option("--partition", "-p", help="Of the cluster, for these jobs.")
+@click.option("--partition", "-p", help="Partition of these jobs.")
 @click.option("--time", "limit", default="5", show_default=True, help="Time limit of these jobs.")
-@click.option("--comment", help="Slurm's comment, where the site wants one.")
-@click.option("--account", "-A", help="Account that is charged.")
+@click.option("--comment", help="Slurm's comment, if the site requires one.")
+@click.option("--account", "-A", help="Account of these jobs.")
 @click.option(
-    "--dry-run", is_flag=True, help="Show the job that would look at the nodes, and stop."
+    "--dry-run", is_flag=True, help="Show the job that would examine the nodes, and stop."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(
@@ -63,11 +63,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Preflight: say what would keep jobs from running here, before they queue.
+    """Report what would keep jobs from running here, before they queue.
 
-    Looks at this machine and at Slurm; with --nodes and --image also at nodes, from inside the image: GPUs, driver, names, ports, clocks,
-    the network between them, and an all-reduce by Gloo, MPI and NCCL. Each item is PASS, WARN, FAIL or not checked, with the next step.
-    Ends with 92 where one is FAIL.
+    Examines this machine and Slurm; with --nodes and --image also nodes, from inside the image:
+    GPUs, driver, names, ports, clocks, the network between them, and an all-reduce by Gloo, MPI and
+    NCCL. Each item is PASS, WARN, FAIL or not checked, with the next step. The exit code is 92 if
+    one is FAIL.
 
     \b
     Examples:

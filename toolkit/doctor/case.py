@@ -1,4 +1,4 @@
-"""What the doctor examines: a site, its Slurm, an image, and the reports of nodes."""
+"""The case that the doctor examines: a site, its Slurm, an image, and the reports of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolkit.units import counted
 
 
 class NodeReport(Model, frozen=True, kw_only=True):
-    """What ``scripts/probe.py`` reports of one node.
+    """The report of ``scripts/probe.py`` about one node.
 
     Where something did not work the report says why: ``{"error": "timed out"}``.
 
@@ -56,7 +56,7 @@ class NodeReport(Model, frozen=True, kw_only=True):
 
 @dataclass
 class DoctorCase:
-    """What the doctor examines.
+    """The cluster, the image and the directories that the doctor examines.
 
     Attributes:
         cwd: the current working directory.
@@ -93,7 +93,7 @@ class DoctorCase:
 
     @cached_property
     def probe(self) -> ScriptRun:
-        """What came of the probe."""
+        """The run of the probe."""
         return self.run_probe()
 
     @property
@@ -107,7 +107,7 @@ class DoctorCase:
         return tuple(msgspec.convert(files[task], NodeReport) for task in sorted(files))
 
     def no_reports(self, least: int = 1) -> Result | None:
-        """Return why nothing can be said of nodes; None if something can.
+        """Return why nodes cannot be judged; None if they can.
 
         Args:
             least: the number of nodes that the item takes.

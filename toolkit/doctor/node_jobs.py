@@ -36,7 +36,10 @@ _LOG = logging.getLogger("toolkit")
 
 
 def shared_directory(site: Site | None) -> Path:
-    """Return a directory that all nodes see: the one that the site takes jobs from, if it has one."""
+    """Return a directory that all nodes see.
+
+    That is the one that the site takes jobs from, if it has one.
+    """
     if site is not None and site.submit_directory:
         return Path(os.path.expandvars(site.submit_directory))
     return Path.home() / ".cache" / "toolkit"

@@ -55,7 +55,7 @@ def judge(case: PreflightCase, force: str | None = None) -> Judgement:
 def format_message(error: ToolkitError) -> str:
     """Return an error on one line.
 
-    ``--gpus: a node has 4 GPUs, 8 were asked for (site neuron, 2026-08); 8 per node: amd_a100nv_8``.
+    ``--gpus: a node has 4 GPUs, 8 were asked for (site neuron, 2026-08); 8 per node: amd_a100nv``.
     """
     source = f" ({error.source})" if error.source else ""
     step = next_step(error)

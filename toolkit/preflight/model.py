@@ -132,7 +132,7 @@ class PreflightCase(NamedTuple):
 
     @property
     def source(self) -> str:
-        """How messages cite the site's file."""
+        """The site's file, as messages cite it."""
         return source_of(self.site)
 
 

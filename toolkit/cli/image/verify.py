@@ -10,7 +10,7 @@ import click
 @click.option(
     "--nodes",
     type=click.IntRange(min=1),
-    help="Have ranks on so many nodes of the cluster sum, too: short jobs, through Slurm.",
+    help="Also have ranks on this many nodes of the cluster sum: short jobs, through Slurm.",
 )
 @click.option(
     "--gpus-per-node",
@@ -22,9 +22,9 @@ import click
 @click.option(
     "--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH."
 )
-@click.option("--partition", help="Of the cluster, for these jobs.")
+@click.option("--partition", help="Partition of these jobs.")
 @click.option("--time", "limit", default="10", show_default=True, help="Time limit of these jobs.")
-@click.option("--comment", help="Slurm's comment, where the site wants one.")
+@click.option("--comment", help="Slurm's comment, if the site requires one.")
 @click.option(
     "--key",
     help="A public key in PEM, or a PGP key: tells whether the image is signed by it, and unchanged.",
@@ -41,10 +41,11 @@ def command(
     key: str | None,
     as_json: bool,
 ) -> None:
-    """Prove what an image holds: labels, imports, Horovod's build, ranks that sum by MPI, Gloo and NCCL, and that it fits a cluster.
+    """Verify an image: labels, imports, Horovod's build, ranks that sum, and the cluster.
 
-    NAME is an image of yours, of the site, or any SIF. What could not be checked here is said, with the reason; the manifest keeps it.
-    Ends with 74 where a check failed.
+    NAME is an image of yours, of the site, or any SIF. Ranks sum by MPI, Gloo and NCCL. What could
+    not be checked here is listed with the reason; the manifest keeps the results. The exit code is
+    74 if a check failed.
 
     \b
     Examples:
@@ -97,10 +98,11 @@ def command(
     else:
         console.out(
             console.table(
-                ("CHECK", "RESULT", "DETAIL"), [(one.name, one.outcome, one.detail) for one in made]
+                ("CHECK", "RESULT", "DETAIL"),
+                [(verdict.name, verdict.outcome, verdict.detail) for verdict in made],
             )
         )
-    failed = [one.name for one in made if one.outcome == "failed"]
+    failed = [verdict.name for verdict in made if verdict.outcome == "failed"]
     if failed:
         raise BuildError(
             f"{image.name} did not pass {len(failed)} of {len(made)} checks",

@@ -1,8 +1,10 @@
 """Examine one node from inside the image, and its links to the others; write report-<task>.json.
 
 One task runs on each node. They exchange files in the current working directory, which every node
-sees. No framework is imported. Runs on every Python since 3.6. Arguments: the first and the last port at which ranks meet; the
-network interface between the nodes, where the site knows one.
+sees. No framework is imported. Runs on every Python since 3.6.
+
+Arguments: the first and the last port at which ranks meet; the network interface between the nodes,
+if the site knows one.
 """
 
 import contextlib
@@ -45,7 +47,7 @@ STARTED = started()
 
 
 def gpus() -> Any:
-    """Return the GPUs that nvidia-smi lists in the container, else those with files of the driver."""
+    """Return the GPUs that nvidia-smi lists, else those that the driver has files for."""
     if shutil.which("nvidia-smi"):
         with contextlib.suppress(OSError):
             output = subprocess.Popen(
@@ -160,7 +162,7 @@ def all_of(kind: str) -> Any:
     until = time.monotonic() + PATIENCE
     contents: Any = {}
     while len(contents) < TASKS and time.monotonic() < until:
-        # Listing asks the file server anew, where a file's absence may be remembered.
+        # Listing asks the file server again, where a file's absence may be remembered.
         names = {path.name for path in Path().iterdir()}
         for task in range(TASKS):
             name = f"{kind}-{task}.json"

@@ -1,1 +1,1 @@
-"""Verify images: what can be said of an image with evidence, from outside."""
+"""Verify images from outside: every verdict rests on evidence."""

@@ -28,7 +28,7 @@ _SCRIPTS = {"verify": "images/verify/scripts", "checks": "images/checks"}
 
 
 class ImageContents(Model, frozen=True, kw_only=True):
-    """What is in an image, as ``scripts/look.py`` lists it without importing anything.
+    """The contents of an image, as ``scripts/look.py`` lists them without importing anything.
 
     Attributes:
         python: version of Python 3; empty if there is none.
@@ -49,7 +49,7 @@ class ImageContents(Model, frozen=True, kw_only=True):
 
 
 class SiteOffer(Model, frozen=True, kw_only=True):
-    """What a site offers to images.
+    """The offer of a site to images.
 
     Attributes:
         name: of the site.
@@ -65,7 +65,7 @@ class SiteOffer(Model, frozen=True, kw_only=True):
 
 
 class RankSum(Model, frozen=True, kw_only=True):
-    """What came of ranks that summed their vectors in one job on several nodes.
+    """The sum of the vectors of all ranks of one job on several nodes.
 
     Attributes:
         outcome: as of a check.
@@ -82,7 +82,7 @@ class RankSum(Model, frozen=True, kw_only=True):
 
 
 class VerifyOptions(Model, frozen=True, kw_only=True):
-    """What the user wants to know beyond the image itself: ``--nodes``, ``--gpus``, ``--key``."""
+    """Options beyond the image itself: ``--nodes``, ``--gpus``, ``--key``."""
 
     nodes: int = 0
     gpus: int = 0
@@ -90,7 +90,7 @@ class VerifyOptions(Model, frozen=True, kw_only=True):
 
 
 class ScriptRun(NamedTuple):
-    """What came of a script of ours that ran on nodes.
+    """The run of a script of ours on nodes.
 
     Attributes:
         outcome: of the run; None if it never ran, and then ``refusal`` says why.
@@ -106,12 +106,12 @@ class ScriptRun(NamedTuple):
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the first rank reported; empty if it reported nothing."""
+        """The report of the first rank; empty if there is none."""
         return dict(self.outcome.results) if self.outcome else {}
 
     @property
     def complaint(self) -> str:
-        """Why there are no results, in one sentence."""
+        """The reason why there are no results, in one sentence."""
         if self.outcome is None:
             return self.refusal
         return self.outcome.message or f"the job ended with {self.outcome.exit_code}"
@@ -235,7 +235,7 @@ class ImageCase:
 
     @cached_property
     def contents(self) -> ImageContents:
-        """What is in the image."""
+        """The contents of the image."""
         try:
             report, _ = self.runner.report_of("look.py")
         except CommandFailedError:
@@ -249,7 +249,7 @@ class ImageCase:
 
     @property
     def no_python(self) -> str:
-        """Why checks that need the image's Python cannot be made; empty if they can."""
+        """The reason why the image's Python cannot be used; empty if it can."""
         return "" if self.contents.python else "the image has no Python 3 that runs"
 
     def has(self, module: str) -> bool:

@@ -1,7 +1,7 @@
 """Make the checks of an image, as verdicts for its manifest.
 
-What a build has checked stands in the manifest already. Here everything is checked again from
-outside, also of images that were built elsewhere.
+The results of a build's own checks are in the manifest already. Here everything is checked again
+from outside, also of images that were built elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from toolkit.checks.result import Result, failed
 from toolkit.images.verify.case import ImageCase
 from toolkit.model.image import Verdict
 
-# The names are those of the checks that an image carries, where both examine the same thing.
+# The names are those of the checks that an image carries, where both examine the same.
 REGISTRY: Registry[ImageCase] = Registry("toolkit.images.verify.checks")
 
 # What follows from an answer of another shape than that of our scripts: an image's Python can be

@@ -1,4 +1,4 @@
-"""Rules about files and directories: they exist, can be read, and are seen by the nodes."""
+"""Rules about files and directories: they exist, can be read, and are host by the nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from toolkit.preflight.model import PreflightCase
 @check("directory", "where a site takes jobs from", order=100)
 def check_directory(case: PreflightCase) -> list[Result]:
     """Check that the site takes jobs from here, and that run directories can be made."""
-    seen, results = case.host, []
-    if seen.submit_from:
-        cause = f"site {case.site.name} takes jobs from {seen.submit_from} only"
+    host, results = case.host, []
+    if host.submit_from:
+        cause = f"site {case.site.name} takes jobs from {host.submit_from} only"
         results.append(
             from_error(
-                BindMissingError(cause, place="directory", next_step=f"cd {seen.submit_from}"),
+                BindMissingError(cause, place="directory", next_step=f"cd {host.submit_from}"),
                 case.source,
             )
         )
-    if not seen.writable:
-        cause = f"{seen.directory} cannot be written to, and the run's directory goes there"
+    if not host.writable:
+        cause = f"{host.directory} cannot be written to, and the run's directory goes there"
         results.append(
             from_error(
                 BindMissingError(
@@ -41,7 +41,7 @@ def check_hidden(case: PreflightCase) -> list[Result]:
     return [
         from_error(
             BindMissingError(
-                f"{path} cannot be seen by the nodes: each has a {owner} of its own",
+                f"{path} cannot be host by the nodes: each has a {owner} of its own",
                 place=option,
                 next_step="use a directory that all nodes share, such as your home",
             ),
@@ -97,7 +97,8 @@ def check_datasets(case: PreflightCase) -> list[Result]:
             BindMissingError(
                 f"{name} should be in {path}, and is not there",
                 place="datasets",
-                next_step=f"--bind YOUR-COPY:/data/{name}:ro, or mend [datasets] of site {case.site.name}",
+                next_step=f"--bind YOUR-COPY:/data/{name}:ro, "
+                f"or correct [datasets] of site {case.site.name}",
             ),
             case.source,
         )
@@ -106,7 +107,7 @@ def check_datasets(case: PreflightCase) -> list[Result]:
 
 
 _DAY = 1440  # minutes
-_QUEUE = 1.0  # days that a job may wait, where nobody knows
+_QUEUE = 1.0  # days that a job may wait: not known
 CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
 
 
@@ -132,7 +133,10 @@ def check_purge(case: PreflightCase) -> list[Result]:
             )
             results.append(from_error(error, case.source))
         elif keeps - days < needed:
-            cause = f"{path} was not read for {days:.0f} days; after {keeps} the site deletes it, maybe before this job ends"
+            cause = (
+                f"{path} was not read for {days:.0f} days; after {keeps} the site deletes it, "
+                "maybe before this job ends"
+            )
             results.append(
                 from_error(
                     BindMissingError(cause, place=option, next_step=f"touch {path}"),

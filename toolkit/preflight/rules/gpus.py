@@ -43,10 +43,10 @@ def _has(case: PreflightCase) -> tuple[int | None, str, str]:
 
 
 def _elsewhere(case: PreflightCase, asked: int) -> str:
-    """The partitions that have nodes with so many."""
+    """Return the partitions that have nodes with so many GPUs, as advice."""
     live = [partition.name for partition in case.facts.partitions if partition.gpus >= asked]
     written = [
-        name for name, one in case.site.partitions.items() if one.gpus >= asked and one.batch
+        name for name, each in case.site.partitions.items() if each.gpus >= asked and each.batch
     ]
     names = ", ".join(live if case.partition is not None else written)
     return f"with as many: {names}" if names else ""
@@ -84,7 +84,10 @@ def check_user_gpus(case: PreflightCase) -> list[Result]:
     used = case.facts.mine[name].gpus if name in case.facts.mine else 0
     if used + asked <= limit:
         return []
-    cause = f"one user may have {counted(limit, 'GPU')} in {name}; your running jobs have {used}, so that {asked} more have to wait"
+    cause = (
+        f"one user may have {counted(limit, 'GPU')} in {name}; "
+        f"your running jobs have {used}, so that {asked} more have to wait"
+    )
     return [
         from_error(
             ShapeError(cause, place="--nodes", next_step="toolkit cluster show"),
@@ -100,7 +103,10 @@ def check_user_jobs(case: PreflightCase) -> list[Result]:
     name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
     mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
     if most is not None and mine.submitted + adds > most:
-        cause = f"one user may have {counted(most, 'job')} in {name}; you have {mine.submitted}, and this would be {adds} more"
+        cause = (
+            f"one user may have {counted(most, 'job')} in {name}; "
+            f"you have {mine.submitted}, and this would be {adds} more"
+        )
         return [
             from_error(
                 ShapeError(
@@ -112,7 +118,10 @@ def check_user_jobs(case: PreflightCase) -> list[Result]:
             )
         ]
     if running is not None and mine.running >= running:
-        cause = f"one user may have {running} running jobs in {name}, and you have {mine.running}: this one waits for one of them"
+        cause = (
+            f"one user may have {running} running jobs in {name}, and you have {mine.running}: "
+            "this one waits for one of them"
+        )
         return [
             from_error(
                 ShapeError(cause, place="--partition", next_step="toolkit cluster show"),
@@ -124,7 +133,7 @@ def check_user_jobs(case: PreflightCase) -> list[Result]:
 
 
 def elements(array: str | int | None) -> int:
-    """How many jobs a value of ``--array`` makes: 10 for ``0-9%2``, 1 where there is none or it is no such value."""
+    """Return the number of jobs that ``--array`` makes: 10 for ``0-9%2``; 1 if unset or invalid."""
     total = 0
     for part in str(array if array is not None else 0).partition("%")[0].split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)

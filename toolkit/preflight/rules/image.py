@@ -17,28 +17,31 @@ def check_architecture(case: PreflightCase) -> list[Result]:
     Programs of another fail with `Exec format error`.
     """
     image = case.host.architecture
-    nodes, source, sure = _nodes(case)
+    nodes, source, is_certain = _nodes(case)
     if not image or not nodes or image == nodes:
         return []
-    cause = f"the image is for {image}, the nodes of {case.partition_name or case.site.name} are {nodes}"
+    place = case.partition_name or case.site.name
+    cause = f"the image is for {image}, the nodes of {place} are {nodes}"
     fitting = ", ".join(_fitting(case, image))
     step = f"an image for {nodes}" + (f", or one of the partitions {fitting}" if fitting else "")
-    return [from_error(ShapeError(cause, place="--image", next_step=step), source, stops=sure)]
+    return [
+        from_error(ShapeError(cause, place="--image", next_step=step), source, stops=is_certain)
+    ]
 
 
 def _fitting(case: PreflightCase, image: str) -> list[str]:
-    """Some partitions that are there, whose nodes are of the image's architecture and have as many GPUs."""
+    """Return partitions whose nodes have the image's architecture, and enough GPUs."""
     live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
     least = case.job.most_gpus
     return [
         name
-        for name, one in case.site.partitions.items()
-        if one.arch == image and one.batch and one.gpus >= least and name in live
+        for name, each in case.site.partitions.items()
+        if each.arch == image and each.batch and each.gpus >= least and name in live
     ][:4]
 
 
 def _nodes(case: PreflightCase) -> tuple[str, str, bool]:
-    """The nodes' architecture, who says it, and whether that is sure."""
+    """Return the nodes' architecture, its source, and whether it is certain."""
     if case.written is not None:
         return case.written.arch, case.source, True
     if case.site.access == "local-cluster":
@@ -77,9 +80,10 @@ def _version(case: PreflightCase) -> list[Result]:
     needed = cuda.oldest_driver(version) if version else None
     if not has or needed is None or compare(has, needed[0]) >= 0:
         return []
-    cause = f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer, the nodes have {has}"
+    cause = f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer"
+    cause += f", the nodes have {has}"
     if cuda.compat(case.manifest):
-        cause += "; it has the compat package, with which data-centre GPUs run it"
+        cause += "; it has the compat package, with which data-center GPUs run it"
     error = ShapeError(
         cause,
         place="--image",
@@ -93,14 +97,14 @@ def _version(case: PreflightCase) -> list[Result]:
 
 
 def _verified(case: PreflightCase) -> list[Result]:
-    """What `toolkit image verify --site` has found on the nodes themselves."""
+    """Return what `toolkit image verify --site` found on the nodes themselves."""
     assert case.manifest is not None
     for verdict in case.manifest.verified:
         if (verdict.name, verdict.site, verdict.outcome) == ("driver", case.site.name, "failed"):
             error = ShapeError(
                 verdict.detail,
                 place="--image",
-                next_step="another image, or verify it anew: toolkit image verify",
+                next_step="another image, or verify it again: toolkit image verify",
             )
             return [from_error(error, f"toolkit image verify, {verdict.when}")]
     return []
@@ -109,14 +113,14 @@ def _verified(case: PreflightCase) -> list[Result]:
 @check("locked", "the image is what was locked", order=180)
 def check_locked(case: PreflightCase) -> list[Result]:
     """Check that the image is what its manifest and the recipe's lock say."""
-    seen, manifest = case.host, case.manifest
-    if seen.foreign_manifest:
-        cause = f"{seen.image} was changed: the manifest beside it is of another file"
+    host, manifest = case.host, case.manifest
+    if host.foreign_manifest:
+        cause = f"{host.image} was changed: the manifest beside it is of another file"
         error = ImageMissingError(
-            cause, place="--image", next_step="build or pull it anew, or remove the manifest"
+            cause, place="--image", next_step="build or pull it again, or remove the manifest"
         )
         return [from_error(error, "its manifest")]
-    if manifest is None or not manifest.locked or not seen.lock or manifest.locked == seen.lock:
+    if manifest is None or not manifest.locked or not host.lock or manifest.locked == host.lock:
         return []
     cause = (
         f"{manifest.name} was built from another lock than recipes/{manifest.name}.lock is today"

@@ -32,24 +32,24 @@ def check_imports(case: PreflightCase) -> list[Result]:
     if python is None or not python.modules:
         return _unknown(case, names)
     there = {*python.modules, *(case.manifest.frameworks if case.manifest else ())}
-    missing = [one for one in names if one.name not in there]
-    certain = [one for one in missing if one.is_certain]
+    missing = [each for each in names if each.name not in there]
+    certain = [each for each in missing if each.is_certain]
     return [
         *_certain(case, certain, python),
-        *_possible(case, [one for one in missing if not one.is_certain]),
+        *_possible(case, [each for each in missing if not each.is_certain]),
     ]
 
 
 def python_of(manifest: Manifest | None, path: str) -> Python | None:
     """Return the Python of a path, else the first on PATH; None: none is known."""
     known = manifest.pythons if manifest else ()
-    return next((one for one in known if one.path == path), known[0] if known else None)
+    return next((each for each in known if each.path == path), known[0] if known else None)
 
 
 def _unknown(case: PreflightCase, names: Sequence[Import]) -> list[Result]:
-    """Say that nothing was checked, where there was something to check."""
+    """Warn that nothing was checked although there are modules to check."""
     known = {*sys.stdlib_module_names, *(case.manifest.frameworks if case.manifest else ())}
-    unsure = [one.name for one in names if one.is_certain and one.name not in known]
+    unsure = [each.name for each in names if each.is_certain and each.name not in known]
     if not unsure:
         return []
     why = "its modules were never recorded"
@@ -63,33 +63,33 @@ def _unknown(case: PreflightCase, names: Sequence[Import]) -> list[Result]:
 def _certain(case: PreflightCase, missing: Sequence[Import], python: Python) -> list[Result]:
     """Return the findings about imports that every run executes."""
     stops = not case.host.imports.doubt
-    own = [one for one in missing if one.elsewhere and "/site-packages" not in one.elsewhere]
-    errors = [_own(one) for one in own]
-    other = [one for one in missing if one not in own]
+    own = [each for each in missing if each.elsewhere and "/site-packages" not in each.elsewhere]
+    errors = [_own(each) for each in own]
+    other = [each for each in missing if each not in own]
     if other:
         errors.append(_lacking(case, other, python))
     source = case.host.imports.doubt or _SOURCE
     return [from_error(error, source, stops=stops) for error in errors]
 
 
-def _own(one: Import) -> ToolkitError:
+def _own(missing: Import) -> ToolkitError:
     """Return the error about a module of the user's own that the ranks do not search for."""
-    where = f"is in {one.elsewhere}, which the ranks do not search"
-    cause = f"{one.name} (imported in {one.file}, line {one.line}) {where}"
-    variable = shell_words([f"PYTHONPATH={one.elsewhere}"])
+    where = f"is in {missing.elsewhere}, which the ranks do not search"
+    cause = f"{missing.name} (imported in {missing.file}, line {missing.line}) {where}"
+    variable = shell_words([f"PYTHONPATH={missing.elsewhere}"])
     return ImportsMissingError(cause, place="imports", next_step=f"--env {variable}")
 
 
 def _lacking(case: PreflightCase, missing: Sequence[Import], python: Python) -> ToolkitError:
     """Return the error about modules that have to be installed."""
-    where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
+    where = ", ".join(f"{each.name} ({each.file}, line {each.line})" for each in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
-    notes = [note for one in missing if (note := standard_note(one.name, python.version))]
-    hidden = [one for one in missing if one.elsewhere]
-    notes += [f"your {one.elsewhere} has {one.name}; the ranks do not see it" for one in hidden]
-    named = (distribution(one.name, one.within) for one in missing)
+    notes = [note for each in missing if (note := standard_note(each.name, python.version))]
+    hidden = [each for each in missing if each.elsewhere]
+    notes += [f"your {each.elsewhere} has {each.name}; the ranks do not see it" for each in hidden]
+    named = (distribution(each.name, each.within) for each in missing)
     packages = list(dict.fromkeys(filter(None, named)))
-    unsure = [one.name for one in missing if not is_known(one.name)]
+    unsure = [each.name for each in missing if not is_known(each.name)]
     if unsure:
         advice = "--env PYTHONPATH=DIRECTORY says where it is"
         verb = "is" if len(unsure) == 1 else "are"
@@ -127,7 +127,7 @@ def _possible(case: PreflightCase, missing: Sequence[Import]) -> list[Result]:
     """Warn of imports that a run may execute."""
     if not missing:
         return []
-    where = ", ".join(f"{one.name} ({one.file}, line {one.line})" for one in missing[:_MOST])
+    where = ", ".join(f"{each.name} ({each.file}, line {each.line})" for each in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
     cause = f"some runs of the script import what the {_noun(case)} does not have: {where}{more}"
     return [from_error(ImportsMissingError(cause, place="imports"), _SOURCE, stops=False)]

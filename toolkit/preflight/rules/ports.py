@@ -27,27 +27,33 @@ def check_ports(case: PreflightCase) -> list[Result]:
 
 
 def _range(case: PreflightCase) -> list[Result]:
-    """What is wrong with the ports that are written of the site."""
+    """Judge the ports in the site's file."""
     first, last = case.site.ports
     if first >= _LOWEST and last <= _HIGHEST and last - first + 1 >= _LEAST:
         return []
-    cause = f"ranks cannot meet at ports {first} to {last}: it takes {_LEAST} of those from {_LOWEST} to {_HIGHEST}"
+    cause = (
+        f"ranks cannot meet at ports {first} to {last}: "
+        f"it takes {_LEAST} of those from {_LOWEST} to {_HIGHEST}"
+    )
     error = UsageError(
         cause,
         place="ports",
-        next_step=f"mend ports of site {case.site.name}, or leave it out: {PORTS[0]} to {PORTS[1]}",
+        next_step=f"correct ports of site {case.site.name}, or leave it out: "
+        f"{PORTS[0]} to {PORTS[1]}",
     )
     return [from_error(error, case.source)]
 
 
 def _fixed(case: PreflightCase, text: str) -> Result:
     if not text.isdecimal() or not _LOWEST <= int(text) <= _HIGHEST:
-        cause = f"MASTER_PORT={text} is no port that a user can listen at: {_LOWEST} to {_HIGHEST}"
+        cause = (
+            f"MASTER_PORT={text} is not a port that a user can listen at: {_LOWEST} to {_HIGHEST}"
+        )
         return from_error(UsageError(cause, place="--env", next_step=_LEAVE), "ip(7)")
     first, last = case.site.ports
     if case.site.ports != PORTS and not first <= int(text) <= last:
         cause = (
-            f"MASTER_PORT={text} is none of the ports at which ranks may meet: {first} to {last}"
+            f"MASTER_PORT={text} is not among the ports at which ranks may meet: {first} to {last}"
         )
         return from_error(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
     cause = (

@@ -44,7 +44,7 @@ VARIABLES = (
     ),
     *("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "PIP_CACHE_DIR"),
 )
-_SMALL = 5 * 10**9  # bytes left of a quota below which caches that nobody moved are worth a word
+_SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
 
 
 @check("cache", "caches that do not fill the home", order=210)
@@ -52,20 +52,23 @@ def check_cache(case: PreflightCase) -> list[Result]:
     """Check that caches of tens of gigabytes do not fill a small quota."""
     home, scratch = case.host.home, case.site.scratch
     if scratch:
-        said = {
+        places = {
             **case.host.caches,
             **{name: value for name, value in case.job.env.items() if name in VARIABLES},
         }
-        inside = [
+        in_home = [
             name
-            for name, value in said.items()
+            for name, value in places.items()
             if home and PurePosixPath(value).is_relative_to(home)
         ]
         return [
             _finding(
-                case, f"{name} is in your home ({said[name]}), whose quota it fills", name, scratch
+                case,
+                f"{name} is in your home ({places[name]}), whose quota it fills",
+                name,
+                scratch,
             )
-            for name in inside
+            for name in in_home
         ]
     left = case.host.home_quota
     if left is None or left > _SMALL:

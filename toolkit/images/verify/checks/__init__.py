@@ -1,1 +1,1 @@
-"""The checks of an image. Each works on an ``ImageCase``; later ones use what earlier ones found."""
+"""The checks of an image, on an ``ImageCase``. Later ones use the results of earlier ones."""

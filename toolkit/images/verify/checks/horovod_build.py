@@ -38,7 +38,7 @@ def check_horovod_build(case: ImageCase) -> Result:
     facts, result = case.runner.report_of("horovod_facts.py")
     if facts is None:
         return failed(f"Horovod could not be asked: {' '.join(result.tail(1))}")
-    case.controllers = tuple(marked(facts["said"])["controllers"])
+    case.controllers = tuple(marked(facts["output"])["controllers"])
     return judge(facts, expected, {**case.expected, **case.frameworks})
 
 
@@ -68,16 +68,16 @@ def judge(facts: Mapping[str, Any], expected: Iterable[str], versions: Mapping[s
     """Compare what the three witnesses say.
 
     Args:
-        facts: ``said`` (by --check-build) and its exit ``code``; ``metadata``, None if there is
+        facts: the output of --check-build and its exit ``code``; ``metadata``, None if there is
             none; ``modules``: for each installed framework why Horovod's module for it cannot be
             imported, empty if it can.
         expected: frameworks that Horovod must be built for.
         versions: of the modules in the image.
     """
     if facts["code"] != 0:
-        last = (facts["said"].strip() or "?").splitlines()[-1]
+        last = (facts["output"].strip() or "?").splitlines()[-1]
         return failed(f"horovodrun --check-build ended with {facts['code']}: {last}")
-    marks = marked(facts["said"])
+    marks = marked(facts["output"])
     wrong = [
         text
         for framework in _MODULES

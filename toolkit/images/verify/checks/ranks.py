@@ -27,12 +27,12 @@ class Route(NamedTuple):
     launcher: str
     command: tuple[str, ...] = ()
 
-    def fits(self, case: ImageCase, *, here: bool) -> bool:
+    def fits(self, case: ImageCase, *, local: bool) -> bool:
         """Return whether the image has what this route takes, by Gloo."""
         if self.library == "torch":
             return case.has("torch")
         has_gloo = case.has("horovod") and "gloo" in (case.controllers or ("gloo",))
-        return has_gloo and (not here or "horovodrun" in case.contents.programs)
+        return has_gloo and (not local or "horovodrun" in case.contents.programs)
 
 
 class Backend(NamedTuple):
@@ -42,18 +42,18 @@ class Backend(NamedTuple):
         name: as ``scripts/ranks.py`` calls it.
         title: as people call it.
         lacks: returns what an image lacks for it; empty if it lacks nothing.
-        here, on_nodes: the routes, best first.
+        local, on_nodes: the routes, best first.
         takes_gpus: every rank needs a GPU of its own.
     """
 
     name: str
     title: str
     lacks: Callable[[ImageCase], str]
-    here: tuple[Route, ...]
+    local: tuple[Route, ...]
     on_nodes: tuple[Route, ...]
     takes_gpus: bool = False
 
-    def run_here(self, case: ImageCase) -> Result:
+    def run_locally(self, case: ImageCase) -> Result:
         """Have two ranks on this machine sum."""
         if reason := case.no_python or self.lacks(case):
             return unchecked(reason)
@@ -63,7 +63,7 @@ class Backend(NamedTuple):
                 if case.gpus
                 else "this machine has no GPU"
             )
-        route = self._route(case, here=True)
+        route = self._route(case, local=True)
         if route is None:
             return unchecked("neither a Horovod with Gloo nor torch is in it")
         count = ("2",) if route.library == "torch" else ()
@@ -75,16 +75,16 @@ class Backend(NamedTuple):
             return unchecked(reason)
         if self.takes_gpus and case.options.nodes and not case.options.gpus:
             return unchecked("no GPUs were asked for: --gpus N")
-        route = self._route(case, here=False)
+        route = self._route(case, local=False)
         if route is None:
             return unchecked("neither torch nor a Horovod with Gloo is in it")
         return sum_on_nodes(case, route.launcher, (route.library, self.name), self.name)
 
-    def _route(self, case: ImageCase, *, here: bool) -> Route | None:
-        routes = self.here if here else self.on_nodes
+    def _route(self, case: ImageCase, *, local: bool) -> Route | None:
+        routes = self.local if local else self.on_nodes
         if len(routes) == 1:  # what it takes was asked of ``lacks``
             return routes[0]
-        return next((route for route in routes if route.fits(case, here=here)), None)
+        return next((route for route in routes if route.fits(case, local=local)), None)
 
 
 def _lacks_mpi(case: ImageCase) -> str:
@@ -120,9 +120,9 @@ BACKENDS: dict[str, Backend] = {
 
 def _checks(number: int, backend: Backend) -> Iterator[Check[ImageCase]]:
     """Yield the two checks of a backend; ``number`` is its place in the table."""
-    here = f"two ranks on this machine sum by {backend.title}"
+    local = f"two ranks on this machine sum by {backend.title}"
     nodes = f"ranks on several nodes sum by {backend.title}"
-    yield Check(f"ranks-{backend.name}", here, backend.run_here, Traits(order=100 + number))
+    yield Check(f"ranks-{backend.name}", local, backend.run_locally, Traits(order=100 + number))
     traits = Traits(order=140 + number, scope="nodes")
     yield Check(f"nodes-{backend.name}", nodes, backend.run_on_nodes, traits)
 

@@ -1,4 +1,8 @@
-"""What Horovod says of itself in three places: `horovodrun --check-build`, the metadata of its build, and its modules. One line of JSON."""
+"""Print Horovod's build as one line of JSON.
+
+It is known from three places: `horovodrun --check-build`, the metadata of the build, and Horovod's
+modules.
+"""
 
 import importlib
 import json
@@ -11,6 +15,7 @@ FRAMEWORKS = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
 
 
 def metadata() -> Any:
+    """Return the metadata of Horovod's build; None if there is none."""
     spec = find_spec("horovod")
     try:
         return (
@@ -23,7 +28,7 @@ def metadata() -> Any:
 
 
 def reason(name: str) -> str:
-    """Why a module cannot be imported; empty: it can."""
+    """Return why a module cannot be imported; empty if it can."""
     try:
         importlib.import_module(name)
     except BaseException as error:
@@ -35,16 +40,16 @@ try:
     done = subprocess.Popen(
         ["horovodrun", "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    said = done.communicate()[0].decode(errors="replace")
+    output = done.communicate()[0].decode(errors="replace")
     code = done.returncode
 except OSError as error:
-    said, code = str(error), 127
+    output, code = str(error), 127
 installed = {framework: module for framework, module in FRAMEWORKS.items() if find_spec(module)}
 print(
     "toolkit-json: "
     + json.dumps(
         {
-            "said": said,
+            "output": output,
             "code": code,
             "metadata": metadata(),
             "modules": {

@@ -1,4 +1,7 @@
-"""What is in this image, without importing any of it: one line of JSON. Runs on every Python 3."""
+"""List the contents of this image as one line of JSON, without importing any of them.
+
+Runs on every Python 3.
+"""
 
 import json
 import os
@@ -27,6 +30,7 @@ CUDA_FILES = ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt")
 
 
 def text_of(path: Any) -> str:
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -34,25 +38,27 @@ def text_of(path: Any) -> str:
 
 
 def module_file(name: str, file: str) -> str:
+    """Return the text of a file of a package; empty if there is none."""
     spec = find_spec(name)
     return text_of(Path(spec.origin).parent / file) if spec and spec.origin else ""
 
 
 def cuda() -> str:
-    """CUDA's version, by the toolkit in the image, else by what torch was built for; empty: there is none."""
-    said = [os.environ.get("CUDA_VERSION", "")]
-    said += [text_of(path) for path in CUDA_FILES]
-    said += [
+    """Return the version of the CUDA toolkit, else of torch's CUDA; empty if there is none."""
+    texts = [os.environ.get("CUDA_VERSION", "")]
+    texts += [text_of(path) for path in CUDA_FILES]
+    texts += [
         line for line in module_file("torch", "version.py").splitlines() if line.startswith("cuda")
     ]
-    found = [re.search(r"\d+\.\d+(\.\d+)?", text) for text in said]
-    return next((match.group() for match in found if match), "")
+    matches = [re.search(r"\d+\.\d+(\.\d+)?", text) for text in texts]
+    return next((match.group() for match in matches if match), "")
 
 
 def own_checks() -> Any:
+    """Return the commands of the image's own checks, by name."""
     lines = text_of("/opt/toolkit/checks/run").splitlines()
-    found = [line.split(None, 2) for line in lines if line.startswith("check ")]
-    return {words[1]: words[2] for words in found if len(words) == 3}
+    commands = [line.split(None, 2) for line in lines if line.startswith("check ")]
+    return {words[1]: words[2] for words in commands if len(words) == 3}
 
 
 print(

@@ -1,4 +1,4 @@
-"""Imports every module that is named; one line of JSON: the version of each, or why it cannot be imported."""
+"""Import the given modules; print the version of each, or its error, as one line of JSON."""
 
 import importlib
 import json
@@ -9,8 +9,6 @@ errors = {}
 for name in sys.argv[1:]:
     try:
         versions[name] = str(getattr(importlib.import_module(name), "__version__", ""))
-    except (
-        BaseException
-    ) as error:  # also SystemExit: a module that ends the program is one that cannot be imported
+    except BaseException as error:  # also SystemExit: a module that ends the program is unusable
         errors[name] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
 print("toolkit-json: " + json.dumps({"versions": versions, "errors": errors}))

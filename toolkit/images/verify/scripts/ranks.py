@@ -1,8 +1,8 @@
-"""One of several ranks: sums vectors over all of them, compares with what must come out; rank 0 tells who was there, in a line of JSON.
+"""Sum vectors over several ranks, of which this is one, and compare with the right sum.
 
-Arguments: what sums (horovod, torch), what carries it (mpi, gloo, nccl), and where this program
-starts the ranks itself, how many. RANKS_SPEED_MB: it also measures how fast a vector of so many MB
-is summed.
+Rank 0 reports all ranks in a line of JSON. Arguments: the library that sums (horovod, torch), the
+backend that carries it (mpi, gloo, nccl), and the number of ranks if this program starts them
+itself. With RANKS_SPEED_MB it also measures how fast a vector of that many MB is summed.
 """
 
 import json
@@ -23,23 +23,25 @@ SPEED = int(os.environ.get("RANKS_SPEED_MB", "0")) * 10**6  # bytes
 
 
 def driver() -> str:
-    """The version of this node's NVIDIA driver; empty where there is none."""
+    """Return the version of this node's NVIDIA driver; empty if there is none."""
     try:
-        found = re.search(
+        match = re.search(
             r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text()
         )
     except OSError:
         return ""
-    return found.group(1) if found else ""
+    return match.group(1) if match else ""
 
 
 def expected(ranks: int) -> Any:
-    """Rank r gives the vector 0, 1, 2, ... with r added to each: this is the sum of all of them."""
+    """Return the right sum: rank r gives the vector 0, 1, 2, ... with r added to each element."""
     return [ranks * index + ranks * (ranks - 1) // 2 for index in range(LENGTH)]
 
 
 def speed(ranks: int, add_up: Any, settle: Any) -> float:
-    """GB/s that each rank sends and receives while all sum a long vector: the best of three, after one to get ready.
+    """Return the GB/s that each rank sends and receives while all sum a long vector.
+
+    The best of three counts, after one to warm up.
 
     A ring moves 2 (n - 1) / n times the vector through each of n ranks.
     """
@@ -54,27 +56,28 @@ def speed(ranks: int, add_up: Any, settle: Any) -> float:
     return SPEED * 2 * (ranks - 1) / ranks / min(times[1:]) / 1e9
 
 
-def tell(rank: int, gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> None:
+def report(rank: int, gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> None:
+    """Print the report, on rank 0."""
     if rank == 0:
-        told = sorted(gathered, key=lambda one: one["rank"])
-        right = all(one["right"] for one in told) and [one["rank"] for one in told] == list(
-            range(len(told))
-        )
-        hosts = [one["host"] for one in told]
-        drivers = sorted({one["driver"] for one in told if one["driver"]})
-        found = {
-            "ranks": len(told),
+        ranks = sorted(gathered, key=lambda each: each["rank"])
+        numbers = [each["rank"] for each in ranks]
+        right = all(each["right"] for each in ranks) and numbers == list(range(len(ranks)))
+        hosts = [each["host"] for each in ranks]
+        drivers = sorted({each["driver"] for each in ranks if each["driver"]})
+        content = {
+            "ranks": len(ranks),
             "right": right,
             "hosts": hosts,
             "controller": controller,
             "drivers": drivers,
         }
         if SPEED:
-            found["gigabytes_per_second"] = round(gigabytes_per_second, 4)
-        print(json.dumps(found), flush=True)
+            content["gigabytes_per_second"] = round(gigabytes_per_second, 4)
+        print(json.dumps(content), flush=True)
 
 
 def by_horovod(wanted: str) -> None:
+    """Sum by Horovod."""
     name = "torch" if find_spec("torch") else "tensorflow"
     hvd, framework = import_module("horovod." + name), import_module(name)
     hvd.init()
@@ -102,11 +105,12 @@ def by_horovod(wanted: str) -> None:
         "right": total == expected(ranks),
         "driver": driver(),
     }
-    tell(rank, hvd.allgather_object(mine), controller, fast)
+    report(rank, hvd.allgather_object(mine), controller, fast)
     hvd.shutdown()
 
 
 def by_torch(wanted: str) -> None:
+    """Sum by torch.distributed."""
     torch = import_module("torch")
     dist = import_module("torch.distributed")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -130,17 +134,16 @@ def by_torch(wanted: str) -> None:
     mine = {"rank": rank, "host": socket.gethostname(), "right": right, "driver": driver()}
     gathered: Any = [None] * ranks
     dist.all_gather_object(gathered, mine)
-    tell(rank, gathered, dist.get_backend(), fast)
+    report(rank, gathered, dist.get_backend(), fast)
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(
-        0
-    )  # while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)
+    # While Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291).
+    os._exit(0)
 
 
 def start(count: int) -> None:
-    """Start the ranks here; 1 if one fails, and then the others are not waited for."""
+    """Start the ranks, wait for them, and exit with 1 if one failed."""
     with tempfile.TemporaryDirectory() as directory:
         meet = f"file://{directory}/meet"
         common = dict(os.environ, WORLD_SIZE=str(count), RANKS_MEET_AT=meet)
