@@ -44,19 +44,9 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/registry/",
     #
-    "toolkit/images/verify/",
-    #
-    "toolkit/doctor/",
-    #
-    "toolkit/preflight/",
-    #
     "toolkit/lint/",
     #
-    "toolkit/cli/doctor*.py",
-    #
     "toolkit/cli/lint*.py",
-    #
-    "toolkit/cli/image/verify.py",
     #
     "toolkit/launchers/",
     #
