@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolkit.lint import fixed, lint
+from toolkit.lint.linter import fixed, lint
 from toolkit.lint.script import Script, parse
 from toolkit.quoting import sbatch
 

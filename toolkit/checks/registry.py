@@ -97,8 +97,8 @@ class Registry(Generic[CaseT]):
 
     @cached_property
     def checks(self) -> dict[str, Check[CaseT]]:
-        """The checks by name, in their order."""
-        ordered = sorted(self._find(), key=lambda check: (check.traits.order, check.name))
+        """The checks by name, in their order; equal ones as their modules have them."""
+        ordered = sorted(self._find(), key=lambda check: check.traits.order)
         named = {check.name: check for check in ordered}
         assert len(named) == len(ordered), f"two checks of {self._package} have one name"
         return named

@@ -1,4 +1,4 @@
-"""`toolkit lint`: what is wrong with an sbatch script that is there already."""
+"""`toolkit lint`: find faults in sbatch scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from toolkit.lint.model import Context, Finding
+    from toolkit.checks.result import Result
+    from toolkit.lint.model import Context
 
 
 @click.command("lint")
@@ -16,21 +17,22 @@ if TYPE_CHECKING:
 @click.option(
     "--site",
     "site_name",
-    help="The cluster that the scripts are for: its partitions, comments and modules are looked at too.",
+    help="The cluster of the scripts: its partitions, comments and modules are checked too.",
 )
 @click.option(
     "--fix",
     is_flag=True,
-    help="Mend what is mechanical, in the file; the original is kept: FILE.orig, FILE.orig.2, ...",
+    help="Fix what is mechanical, in the file; the original becomes FILE.orig, FILE.orig.2, ...",
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_context
 def command(
     context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool
 ) -> None:
-    """Find what is wrong with sbatch scripts: which line, what comes of it, and what to write in its place.
+    """Find faults in sbatch scripts: which line, what follows from it, and what to write instead.
 
-    Nothing is run. "-" reads a script from standard input. Ends with 1 where an error was found, warnings alone end with 0.
+    Nothing is run. "-" reads a script from standard input. The exit code is 1 if there is an error,
+    and 0 if there are only warnings.
 
     \b
     Examples:
@@ -39,68 +41,62 @@ def command(
     """
     from toolkit import sites
     from toolkit.cli import console
+    from toolkit.lint.files import context_of, read
+    from toolkit.lint.linter import lint
+    from toolkit.lint.model import FORMAT
 
     site = sites.load(site_name) if site_name else None
-    found: dict[str, tuple[Finding, ...]] = {}
+    results: dict[str, tuple[Result, ...]] = {}
     for file in files:
-        from toolkit.lint.reading import context_of, read
-
         text = read(file)
-        given = context_of(file, text, site)
+        known = context_of(file, text, site)
         if fix and str(file) != "-":
-            text = _fix(file, text, given)
-            given = context_of(file, text, site)
-        from toolkit.lint import lint
-
-        found[str(file)] = lint(text, given)
+            text = _fix(file, text, known)
+            known = context_of(file, text, site)
+        results[str(file)] = lint(text, known)
     if as_json:
-        import msgspec
-
-        console.out_json({name: msgspec.to_builtins(findings) for name, findings in found.items()})
+        console.out_json(
+            {name: [FORMAT.to_json(each) for each in results[name]] for name in results}
+        )
     else:
-        for name, findings in found.items():
-            _show(name, findings)
+        for name, of_file in results.items():
+            _show(name, of_file)
         if site:
             from toolkit.preflight.model import source_of
 
             console.note(
                 f"checked against the file of {source_of(site)}; the cluster itself was not asked"
             )
-    errors = any(finding.severity == "error" for findings in found.values() for finding in findings)
+    errors = any(each.outcome == "failed" for of_file in results.values() for each in of_file)
     context.exit(1 if errors else 0)
 
 
-def _fix(file: Path, text: str, given: Context) -> str:
+def _fix(file: Path, text: str, known: Context) -> str:
     from toolkit.cli import console
-    from toolkit.lint import fixed
-    from toolkit.lint.saving import save
+    from toolkit.lint.files import save
+    from toolkit.lint.linter import fixed
 
-    new, mended = fixed(text, given)
-    if not mended:
+    new, faults = fixed(text, known)
+    if not faults:
         return text
     original = save(file, new)
-    for finding in mended:
-        console.note(console.subject("mended", f"{file}:{finding.line} {finding.message}"))
-    console.note(console.subject("kept", str(original)))
+    for fault in faults:
+        console.note(console.subject("fixed", f"{file}:{fault.line} {fault.message}"))
+    console.note(console.subject("original", str(original)))
     return new
 
 
-def _show(name: str, findings: tuple[Finding, ...]) -> None:
+def _show(name: str, results: tuple[Result, ...]) -> None:
     from toolkit.cli import console
+    from toolkit.lint.model import FORMAT
     from toolkit.units import counted
 
-    for finding in findings:
-        console.out(
-            f"{name}:{finding.line}: {finding.severity}: {finding.message} [{finding.rule}]"
-        )
-        console.out(f"    why   {finding.why}")
-        if finding.advice:
-            console.out(
-                f"    write {finding.advice}" if finding.fix else f"    next  {finding.advice}"
-            )
-    errors = sum(finding.severity == "error" for finding in findings)
-    mendable = sum(bool(finding.fix) for finding in findings)
-    tail = f"; --fix corrects {mendable}" if mendable else ""
+    for result in results:
+        for line in FORMAT.to_report(result, name):
+            console.out(line)
+    errors = sum(result.outcome == "failed" for result in results)
+    fixable = sum(bool(result.edits) for result in results)
+    tail = f"; --fix corrects {fixable}" if fixable else ""
     console.note(
-        f"{name}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}{tail}"
+        f"{name}: {counted(errors, 'error')}, {counted(len(results) - errors, 'warning')}{tail}"
     )

@@ -1,1 +1,1 @@
-"""The rules of lint, one module each. A module has a ``RULE`` and a ``check``; its line in ``toolkit.lint.RULES`` makes it known."""
+"""The rules of lint. Each works on a ``LintCase``, and yields a result for each fault."""

@@ -1,0 +1,134 @@
+"""Read scripts for lint, check their syntax by bash, and write fixed ones. The edge of lint."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import ConfigError, ForbiddenError, UsageError
+from toolkit.files import write_atomically
+from toolkit.lint.model import Context
+from toolkit.model.site import Site
+
+_SYNTAX = re.compile(r".*?: line (\d+): (.*)")
+_PATIENCE = 10.0  # seconds for bash
+
+
+def read(file: Path) -> str:
+    """Return the text of a script; ``-`` is standard input.
+
+    Raises:
+        ConfigError: The script cannot be read.
+    """
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:  # its line ends as they are
+            return stream.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -l {file}"
+        ) from None
+
+
+def context_of(file: Path, text: str, site: Site | None) -> Context:
+    """Return what rules know of the place of a script."""
+    directory = file.parent if str(file) != "-" else Path()
+    return Context(
+        site=site, is_directory=lambda path: (directory / path).is_dir(), syntax=_syntax(text)
+    )
+
+
+def _syntax(text: str) -> tuple[tuple[int, str], ...]:
+    """Return bash's errors about a script, without running it.
+
+    There are none if another program is to read it, or if there is no bash.
+    """
+    first = text.split("\n", 1)[0]
+    bash = shell.which("bash")
+    if bash is None or (first.startswith("#!") and not re.search(r"\b(?:ba|da|k)?sh\b", first)):
+        return ()
+    answer = shell.run([bash, "-n"], input=text.replace("\r", ""), check=False, timeout=_PATIENCE)
+    matches = (_SYNTAX.match(line) for line in answer.stderr.splitlines())
+    return tuple(
+        (int(match[1]), match[2]) for match in matches if match and not match[2].startswith("`")
+    )
+
+
+def save(file: Path, text: str) -> Path:
+    """Replace a script's text; mode, owner and symbolic links to it stay.
+
+    Returns:
+        The path of the original: ``FILE.orig``, or ``FILE.orig.2`` and so on if that is taken.
+
+    Raises:
+        UsageError: It is not a regular file.
+        ForbiddenError: It cannot be written; then it is as before.
+    """
+    target = file.resolve()
+    try:
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(
+                "--fix writes regular files only",
+                place=str(file),
+                next_step=f"toolkit lint {file}",
+            )
+        original = _back_up(target)
+        try:
+            write_atomically(
+                target,
+                text,
+                mode=stat.S_IMODE(status.st_mode),
+                owner=(status.st_uid, status.st_gid),
+            )
+        except BaseException:
+            original.unlink()
+            raise
+    except OSError as error:
+        reason = f"the script cannot be written: {error.strerror}"
+        raise ForbiddenError(
+            reason,
+            place=str(error.filename or file),
+            next_step="toolkit lint without --fix changes nothing",
+        ) from None
+    return original
+
+
+def _back_up(target: Path) -> Path:
+    """Give the file a second name that is not in use yet."""
+    for number in count(1):
+        ending = f".{number}" if number > 1 else ""
+        with suppress(FileExistsError):
+            original = target.with_name(f"{target.name}.orig{ending}")
+            _link_or_copy(target, original)
+            return original
+    raise AssertionError("numbers do not end")
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links, or fs.protected_hardlinks
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as reading, target.open("xb") as writing:
+        try:
+            shutil.copyfileobj(reading, writing)
+            os.fsync(writing.fileno())
+            shutil.copystat(source, target)
+        except BaseException:
+            target.unlink()
+            raise

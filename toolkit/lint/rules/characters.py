@@ -1,0 +1,189 @@
+"""Rules about the characters of a script, and its syntax."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.registry import check
+from toolkit.checks.result import Edit, Result, at
+from toolkit.lint.model import LintCase
+from toolkit.lint.script import Script, outside_quotes
+
+
+@check(
+    "line-ending",
+    "lines end as on Unix",
+    cause="sbatch refuses it (batch script contains DOS line breaks), and bash takes the \\r for part of a word",
+    source="sbatch of Slurm 22.05",
+)
+def check_line_endings(case: LintCase) -> Iterator[Result]:
+    """Find lines that end as on Windows.
+
+    Reported once, at the first such line; fixed in all.
+    """
+    script = case.script
+    bad = [number for number, line in enumerate(script.lines, 1) if line.endswith("\r")]
+    if bad:
+        edits = [Edit(line=number, text=script.lines[number - 1].rstrip("\r")) for number in bad]
+        lines = f"{len(bad)} lines end" if len(bad) > 1 else "1 line ends"
+        yield at(bad[0], f"{lines} as on Windows", edits=edits)
+
+
+@check(
+    "shebang",
+    "the first line names the interpreter",
+    cause="sbatch refuses a script whose first line does not name its interpreter",
+    source="sbatch: This does not look like a batch script",
+)
+def check_shebang(case: LintCase) -> Iterator[Result]:
+    """Find a script for sbatch that does not begin with ``#!``."""
+    script = case.script
+    if script.is_batch and not script.lines[0].startswith("#!"):
+        yield at(
+            1,
+            "the first line is not #!/bin/bash",
+            edits=[Edit(line=1, text=f"#!/bin/bash\n{script.lines[0]}")],
+        )
+
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+_OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
+_DASHES_BENT = re.compile("[\u2018\u2019\u201c-\u201e]")
+_NAMES = {
+    "–": "an en dash",
+    "—": "an em dash",
+    "−": "a minus sign",
+    "‐": "a typographic hyphen",
+    "‑": "a no-break hyphen",
+}
+
+
+@check(
+    "dash",
+    "options begin with a hyphen",
+    cause="sbatch and srun take such a word for something else than an option: they refuse it, or leave it out without a word",
+    source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive found in batch script",
+)
+def check_dashes(case: LintCase) -> Iterator[Result]:
+    """Find options in directives and commands that begin with another dash than "-"."""
+    script = case.script
+    quoted = {
+        number
+        for command in script.commands
+        for number in _quoted_lines(command.line, command.text, command.plain)
+    }
+    commands = {
+        number
+        for command in script.commands
+        for number in range(command.line, command.line + command.text.count("\n") + 1)
+    }
+    directives = {directive.line for directive in script.directives}
+    for number, line in enumerate(script.lines, 1):
+        if number not in directives and (number not in commands or number in quoted):
+            continue
+        plain = outside_quotes(line) if number in directives else line
+        options = _options(line, plain)
+        if options:
+            first = options[0]
+            kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
+            mended = _mended(line, options)
+            yield at(
+                number,
+                f"{first[0]} begins with {kind}",
+                edits=[Edit(line=number, text=mended)],
+                fix=mended.strip(),
+            )
+
+
+def _options(line: str, plain: str) -> list[re.Match[str]]:
+    """Return the options of ``plain``, in which quoted text is blank.
+
+    A dash right after a quote is part of that word, and one after a bent quote may be text.
+    """
+    return [
+        match
+        for match in _OPTION.finditer(plain)
+        if line[max(match.start() - 1, 0)] not in "\"'"
+        and not _DASHES_BENT.search(line, 0, match.start())
+    ]
+
+
+def _mended(line: str, options: list[re.Match[str]]) -> str:
+    """Put hyphens in the place of the dashes of options; what quotes hide stays."""
+    for match in reversed(options):
+        hyphens = "-" if _is_short(match) else "--"
+        line = line[: match.start()] + hyphens + line[match.start("name") :]
+    return line
+
+
+def _is_short(match: re.Match[str]) -> bool:
+    """One letter is a short option; so is what mpirun and its like know with one hyphen."""
+    return len(match["name"]) == 1 or match["name"] in ("np", "al", "la", "mca")
+
+
+def _quoted_lines(first: int, text: str, plain: str) -> Iterator[int]:
+    """Lines whose dashes all stand within quotes, where they may be text."""
+    for offset, (line, bare) in enumerate(zip(text.split("\n"), plain.split("\n"), strict=True)):
+        if _OPTION.search(line) and not _OPTION.search(bare):
+            yield first + offset
+
+
+_QUOTES_BENT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
+# A value in one pair of them: any other may be an apostrophe, or belong to the value.
+_PLAIN = r"[^\\\"'\u2018\u2019\u201c-\u201e]*"
+_PAIR = re.compile(
+    rf"{_PLAIN}[= ](?:[\u201c\u201e]{_PLAIN}[\u201c\u201d]|\u2018{_PLAIN}\u2019)\s*\Z"
+)
+_ANY = re.compile(f"[{''.join(_QUOTES_BENT)}]")
+
+
+@check(
+    "quote",
+    "quotes are the shell's",
+    cause="the shell does not know it as a quote: words are split, and what looks closed stays open",
+    source="a published guide's script for MultiWorkerMirroredStrategy",
+)
+def check_quotes(case: LintCase) -> Iterator[Result]:
+    """Find typographic quotes in directives and commands.
+
+    Within straight quotes they may be text, unless those never close.
+    """
+    script = case.script
+    for command in script.commands:
+        for offset, (line, plain) in enumerate(
+            zip(command.text.split("\n"), command.plain.split("\n"), strict=True)
+        ):
+            number = command.line + offset
+            if _ANY.search(plain) or (
+                _ANY.search(line) and script.open_quote is not None and number >= script.open_quote
+            ):
+                yield _finding(script, number)
+    for directive in script.directives:
+        if _ANY.search(outside_quotes(directive.text)):
+            yield _finding(script, directive.line)
+
+
+def _finding(script: Script, number: int) -> Result:
+    line = script.lines[number - 1]
+    mended = _ANY.sub(lambda match: _QUOTES_BENT[match[0]], line)
+    bent = _ANY.search(line)
+    is_clear = _PAIR.match(line) or not line.startswith("#SBATCH")
+    edits = [Edit(line=number, text=mended)] if is_clear else []
+    return at(number, f"{bent[0] if bent else ''} is not a quote of the shell", edits=edits)
+
+
+@check(
+    "syntax",
+    "bash can parse the script",
+    cause="bash stops here, and the job with it",
+    source="bash -n",
+)
+def check_syntax(case: LintCase) -> Iterator[Result]:
+    """Report bash's own errors, or first the line of a quote that is never closed."""
+    script = case.script
+    if script.open_quote is not None:
+        yield at(script.open_quote, "a quote is opened here and never closed")
+        return
+    for line, message in case.context.syntax:
+        yield at(line, message)

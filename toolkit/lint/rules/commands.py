@@ -1,0 +1,287 @@
+"""Rules about shell commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.registry import check
+from toolkit.checks.result import Edit, Result, at
+from toolkit.lint.calls import calls
+from toolkit.lint.model import LintCase
+from toolkit.lint.script import Script
+
+
+@check(
+    "continuation",
+    "commands over several lines are joined",
+    cause="the command ends here; what follows is run as a command of its own, and is not found",
+    source="a published guide's script of submitit",
+)
+def check_continuation(case: LintCase) -> Iterator[Result]:
+    """Find blanks after a backslash, and lines that begin with an option."""
+    script = case.script
+    inside = {
+        number
+        for command in script.commands
+        for number in range(command.line + 1, command.line + command.text.count("\n") + 1)
+    }
+    for command in script.commands:
+        if re.match(r"\s*--?[A-Za-z][\w-]*(?:[ =]|$)", command.plain):
+            word = command.text.strip().split()[0]
+            yield at(
+                command.line,
+                f"this line begins with an option: {word}",
+                edits=_joined(script, command.line),
+                fix="end the line before with a backslash",
+            )
+    for number, line in enumerate(script.lines, 1):
+        if (
+            re.search(r"\s\\[ \t]+$", line)
+            and not line.lstrip().startswith("#")
+            and number not in inside
+        ):
+            yield at(
+                number, "blanks follow the backslash", edits=[Edit(line=number, text=line.rstrip())]
+            )
+
+
+def _joined(script: Script, number: int) -> Iterator[Edit]:
+    """Backslashes from the line before the option to the last line that is indented as deep."""
+    before, depth = (
+        script.lines[number - 2] if number > 1 else "",
+        _indent(script.lines[number - 1]),
+    )
+    if not before.strip() or before.lstrip().startswith("#") or not depth:
+        return
+    last = number
+    while (
+        last < len(script.lines)
+        and script.lines[last].strip()
+        and _indent(script.lines[last]) >= depth
+    ):
+        last += 1
+    for line in range(number - 1, last):
+        text = script.lines[line - 1].rstrip()
+        yield Edit(line=line, text=text if text.endswith("\\") else f"{text} \\")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+_NAME_WITH_BLANK = re.compile(r"^\s*(?:export\s+)?([A-Z]+(?: [A-Z]+)+)=")
+_BROKEN_PATH = re.compile(
+    r"^\s*export\s+(?P<name>\w*PATH)=(?P<value>\S+) +(?P<rest>/\S*:\$\{?(?P=name)\}?)"
+)
+_AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"'#]+$")
+
+
+@check(
+    "assignment",
+    "no blanks in assignments",
+    cause="the shell takes the first word for a command, or gives the variable only a part of its value",
+    source="a published guide's scripts",
+)
+def check_assignment(case: LintCase) -> Iterator[Result]:
+    """Find names of several words, paths with a blank, and blanks around ``=``."""
+    script = case.script
+    for command in script.commands:
+        name = _NAME_WITH_BLANK.match(command.plain)
+        if name:
+            yield at(
+                command.line,
+                f"{name[1]!r} cannot be the name of a variable",
+                fix=f"{name[1].replace(' ', '_')}=...",
+            )
+            continue
+        broken = _BROKEN_PATH.match(command.bare)
+        if broken:
+            yield at(
+                command.line,
+                f"there is a blank in the value of {broken['name']}",
+                fix=f"{broken['value']}{broken['rest']}",
+            )
+            continue
+        around = _AROUND.match(command.plain)
+        if around and not re.match(
+            r"\s*(?:\[|test|if|while|let|local|declare|readonly|expr)\b", command.plain
+        ):
+            yield at(
+                command.line,
+                f"a blank beside the = of {around[1] or around[2]}",
+                fix="no blanks around =",
+            )
+
+
+_OF_TASK = re.compile(
+    r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
+)
+_EXPORTED = re.compile(
+    r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b"
+)
+
+
+@check(
+    "early-expansion",
+    "the batch shell does not expand tasks' variables",
+    cause="the batch shell replaces it once, with its own value: every rank gets that of rank 0",
+    source="ml-engineering, slurm/users.md",
+)
+def check_early_expansion(case: LintCase) -> Iterator[Result]:
+    """Find variables of a task that the batch shell expands.
+
+    They are found in the arguments of srun and mpirun unless single quotes protect them, and in
+    exports of a batch script.
+    """
+    script = case.script
+    for call in calls(script, "srun", "mpirun", "mpiexec"):
+        found = _OF_TASK.search(call.bare)
+        if found:
+            offset = call.text.count("\n", 0, found.start())
+            yield at(
+                call.line + offset,
+                f"${found[1]} is replaced before {call.program} starts the tasks",
+                fix=f"{call.program} ... bash -c '... ${found[1]} ...'",
+            )
+    if not script.is_batch:
+        return  # a script that srun starts on every task may do so
+    for command in script.commands:
+        exported = _EXPORTED.match(command.bare)
+        if exported:
+            yield at(
+                command.line,
+                f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
+                fix="set it in what srun starts",
+            )
+
+
+_BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
+_BARE = re.compile(r"(?:^|[\n;])[ \t]*wait[ \t]*(?:$|[\n;#])")
+_ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
+
+
+@check(
+    "bare-wait",
+    "background processes are waited for",
+    cause="a bare wait always ends with 0, so the job succeeds whatever failed; without a wait the job ends at once and kills them",
+    source="NeMo-Run templates/slurm.sh.j2; bash(1)",
+)
+def check_background(case: LintCase) -> Iterator[Result]:
+    """Find a bare wait, or background processes without a wait."""
+    script = case.script
+    if not script.is_batch:
+        return
+    started = [
+        (command, match)
+        for command in script.commands
+        for match in _BACKGROUND.finditer(command.plain)
+    ]
+    if not started:
+        return
+    bare = [
+        (command, match) for command in script.commands for match in _BARE.finditer(command.plain)
+    ]
+    for command, match in bare:
+        line = command.line_of(match.start() + len(match[0]) - len(match[0].lstrip()))
+        yield at(
+            line,
+            "wait without a process id ends with 0 whatever happened",
+            fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
+        )
+    if (
+        not bare
+        and not any(_ANY.search(command.plain) for command in script.commands)
+        and not _goes_on(script)
+    ):
+        command, match = started[-1]
+        yield at(
+            command.line_of(match.start()),
+            "nothing waits for what is started with &",
+            fix='keep its id (pid=$!), and wait "$pid" at the end',
+        )
+
+
+def _goes_on(script: Script) -> bool:
+    """Whether something runs in the foreground after the last background process: that keeps the job alive."""
+    last = max(
+        index for index, command in enumerate(script.commands) if _BACKGROUND.search(command.plain)
+    )
+    later = script.commands[last + 1 :]
+    return any(
+        re.match(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)", command.plain)
+        for command in later
+    )
+
+
+@check(
+    "ssh",
+    "no processes are started by ssh",
+    severity="warning",
+    cause="what it starts is not part of the job: it has none of its variables and limits, and may outlive it; many sites forbid it",
+    source="a published guide's script for MultiWorkerMirroredStrategy",
+    fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
+)
+def check_ssh(case: LintCase) -> Iterator[Result]:
+    """Find ssh in a batch script."""
+    script = case.script
+    for call in calls(script, "ssh") if script.is_batch else ():
+        yield at(call.line, "processes on the nodes are started by ssh")
+
+
+@check(
+    "kill-by-name",
+    "no processes are killed by name",
+    severity="warning",
+    cause="on a shared node it also ends your other jobs",
+    source="scripts for vLLM and Ollama on a shared cluster",
+    fix='pid=$! after the start, and kill "$pid" (or trap it)',
+)
+def check_kill_by_name(case: LintCase) -> Iterator[Result]:
+    """Find pkill, killall, and ``ray stop``."""
+    script = case.script
+    for call in calls(script, "pkill", "killall"):
+        yield at(call.line, f"{call.program} ends processes by their name")
+    for call in calls(script, "ray"):
+        if call.words[1:2] == ("stop",):
+            yield at(call.line, "ray stop ends every Ray of yours on the node, by name")
+
+
+_ARGUMENT = re.compile(
+    r"--(?:[\w.]*[._-])?(?:token|password|passwd|secret|api[_-]?key)[= ](?P<value>[\"']?[^\s\"']+)",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(
+    r"\b(?P<name>\w*(?:TOKEN|PASSWORD|SECRET|API_?KEY))=[\"']?(?P<value>[^\s\"'$;]{6,})"
+)
+_KNOWN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|ghp_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"
+)
+
+
+@check(
+    "secret",
+    "no secrets on command lines",
+    cause="everybody on the machine sees it in the process list, and everybody who may read the script or its log",
+    source="proc(5); a published guide starts Jupyter with the user's name as its token",
+    fix="read it from a file of mode 0600, or set the variable before sbatch",
+)
+def check_secret(case: LintCase) -> Iterator[Result]:
+    """Find options and variables that carry a secret, and texts that look like one.
+
+    The value itself is not repeated.
+    """
+    script = case.script
+    for command in script.commands:
+        for match in _ARGUMENT.finditer(command.text):
+            option = match[0].split("=")[0].split()[0]
+            yield at(command.line_of(match.start()), f"{option} is given on the command line")
+        for match in _VARIABLE.finditer(command.text):
+            if not match["value"].startswith(("/", "~", "`")):
+                yield at(
+                    command.line_of(match.start()),
+                    f"the value of {match['name']} stands in the script",
+                )
+        for match in _KNOWN.finditer(command.text):
+            if not _VARIABLE.search(command.text):
+                yield at(command.line_of(match.start()), "a token stands in the script")

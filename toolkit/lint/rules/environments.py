@@ -1,0 +1,141 @@
+"""Rules about GPUs, containers and conda environments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.registry import check
+from toolkit.checks.result import Result, at
+from toolkit.lint.calls import call_at, calls, slurm_options
+from toolkit.lint.model import LintCase
+from toolkit.lint.script import Script
+
+_BY_RANK = re.compile(
+    r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"
+)
+
+
+@check(
+    "gpu-binding",
+    "ranks see all GPUs of their node",
+    severity="warning",
+    cause="each rank sees one GPU only, so NCCL cannot reach its peers directly, and a rank that picks by its local rank finds no such device",
+    source="torchx; a guide on Slurm and PyTorch: unhandled system error",
+    fix="--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
+)
+def check_gpu_binding(case: LintCase) -> Iterator[Result]:
+    """Find ``--gpus-per-task`` for several tasks, and ``CUDA_VISIBLE_DEVICES`` set from a rank."""
+    script = case.script
+    single = script.value("ntasks") == "1" or (script.value("ntasks-per-node") == "1")
+    for directive, option in script.options("gpus-per-task"):
+        if not single:
+            yield at(directive.line, f"{option.written} gives every task GPUs of its own")
+    for call in calls(script, "srun"):
+        options = {name: value for name, _, value in slurm_options(call)[0]}
+        if "gpus-per-task" in options and options.get("ntasks") != "1" and not single:
+            yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
+    for command in script.commands:
+        found = _BY_RANK.search(command.text)
+        if found:
+            yield at(
+                command.line_of(found.start()), f"CUDA_VISIBLE_DEVICES is set from ${found[1]}"
+            )
+
+
+_STARTED = re.compile(
+    r"(?<![\w./-])(?P<program>(?:[\w.~-]{0,64}/){0,16}(?:singularity|apptainer))(?=[ \t])"
+)
+_ACTION = re.compile(r"[ \t](?:exec|run|shell)[ \t]")
+_GIVEN = re.compile(r"--nv\b|--rocm\b|--nvccli\b|(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI|ROCM)=")
+_IMAGES = (".sif", ".simg", ".img")
+_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+
+
+@check(
+    "no-nv",
+    "containers get the job's GPUs",
+    severity="warning",
+    cause="the container has no driver of the GPUs: torch.cuda.is_available() is False, and training goes on on the CPU",
+    source="Apptainer User Guide, GPU Support",
+    fix="apptainer exec --nv image.sif ... (for AMD: --rocm)",
+)
+def check_no_nv(case: LintCase) -> Iterator[Result]:
+    """Find a container without ``--nv`` in a job with GPUs.
+
+    It is no fault if the script names the option somewhere.
+    """
+    script = case.script
+    if not _has_gpus(script) or any(_GIVEN.search(command.text) for command in script.commands):
+        return
+    for command in script.commands:
+        for found in _STARTED.finditer(command.plain):
+            call = call_at(command, found.start("program"), found["program"].rpartition("/")[2])
+            if _ACTION.search(call.plain) and "$" not in _before_image(call.words, script):
+                message = f"the job has GPUs, and {call.program} is started without --nv"
+                yield at(call.line, message)
+
+
+def _before_image(words: tuple[str, ...], script: Script) -> str:
+    """Return the options of a call up to the image: a variable among them may hold --nv."""
+    image = next(
+        (number for number, word in enumerate(words) if number and _is_image(word, script)),
+        len(words),
+    )
+    return " ".join(words[:image])
+
+
+def _is_image(word: str, script: Script) -> bool:
+    """Return whether a word is an image, or a variable that holds one."""
+    if word.endswith(_IMAGES):
+        return True
+    name = re.fullmatch(r"\$\{?(\w{1,64})\}?", word)
+    set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})") if name else None
+    values = [
+        found[1] for command in script.commands if set_to and (found := set_to.search(command.text))
+    ]
+    return any(value.endswith(_IMAGES) for value in values)
+
+
+def _has_gpus(script: Script) -> bool:
+    if any((script.value(name) or "0") not in ("0", "none") for name in _OPTIONS):
+        return True
+    gres = script.value("gres") or ""
+    return "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
+
+
+_KNOWN = re.compile(
+    r"profile\.d/(?:conda|mamba)\.sh|\b(?:conda|mamba|micromamba)\s{1,8}shell\b|shell\.bash\s{1,8}hook|\bbash_profile\b|\.bashrc\b|\.profile\b"
+    r"|\b(?:__conda_setup|conda_init)\b"
+)
+# What another file does is not known.
+_SOURCED = re.compile(r"(?:^|[\n;&|(])\s{0,80}(?:source|\.)\s{1,80}[^\s;&|)]")
+_MODULE = re.compile(r"\bmodule\s{1,8}(?:load|add)\b|\bml\s")
+_LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
+
+
+@check(
+    "conda-activate",
+    "conda activate is defined",
+    cause="a batch script is no login shell and does not read ~/.bashrc: the environment is not activated, and the system's Python runs",
+    source="conda: Your shell has not been properly configured to use 'conda activate'",
+    fix='before it: source "$(conda info --base)/etc/profile.d/conda.sh"',
+)
+def check_conda_activate(case: LintCase) -> Iterator[Result]:
+    """Find an activation before which nothing has defined the shell function."""
+    script = case.script
+    if not script.is_batch or _LOGIN.match(script.lines[0]):
+        return
+    for call in calls(script, "conda", "mamba", "micromamba"):
+        if call.words[1:2] == ("activate",) and not _is_known(script, call.line):
+            yield at(call.line, f"the shell of a batch job does not know {call.program} activate")
+            return  # the others fail for the same reason
+
+
+def _is_known(script: Script, line: int) -> bool:
+    """Return whether a line before may have defined the function; what a module does is not known."""
+    before = (command for command in script.commands if command.line <= line)
+    patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
+    return any(
+        pattern.search(getattr(command, part)) for command in before for pattern, part in patterns
+    )

@@ -1,0 +1,292 @@
+"""Rules about nodes, ranks, and how they meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.registry import check
+from toolkit.checks.result import Edit, Result, at
+from toolkit.lint.calls import Call, calls, slurm_options
+from toolkit.lint.model import LintCase
+from toolkit.lint.script import Script, is_conditional, least_nodes, node_range
+
+_TASKS = re.compile(r"\$\{?SLURM_(?:NTASKS|TASKS)_PER_NODE\b")
+_COUNT_OPTION = re.compile(
+    r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
+)
+_SHOW = re.compile(r"\bscontrol\s+show\s+(nodelist|hostlist|nodes?)\b(?=\s+[\"']?\$)")
+_ADDRESS = re.compile(r"\bhostname\s+(?:--ip-address|-i|-I|--all-ip-addresses)\b")
+_HOSTS = re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b")
+
+
+@check(
+    "slurm-variable",
+    "Slurm's variables are used as what they are",
+    cause="the program gets a text where it wants a number or a host's name",
+    source="sbatch(1), output environment variables; scontrol(1)",
+)
+def check_slurm_variable(case: LintCase) -> Iterator[Result]:
+    """Find values of Slurm in a form that the reader does not expect."""
+    script = case.script
+    for command in script.commands:
+        for match in _COUNT_OPTION.finditer(command.bare):
+            yield at(
+                command.line_of(match.start()),
+                "$SLURM_TASKS_PER_NODE is a text such as 4(x2)",
+                fix="$SLURM_NTASKS, or $SLURM_NTASKS_PER_NODE",
+            )
+        for match in _SHOW.finditer(command.bare):
+            line = command.line_of(match.start())
+            mended = _SHOW.sub(
+                "scontrol show hostnames", command.text.split("\n")[line - command.line]
+            )
+            yield at(
+                line,
+                f"scontrol show {match[1]} does not list the names of hosts",
+                edits=[Edit(line=line, text=mended)],
+                fix="scontrol show hostnames",
+            )
+        for match in _ADDRESS.finditer(command.bare):
+            yield at(
+                command.line_of(match.start()),
+                "a host can have several addresses, and this prints all of them",
+                fix='the name itself: scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1',
+            )
+        for match in _HOSTS.finditer(command.bare):
+            yield at(
+                command.line_of(match.start()),
+                "$SLURM_JOB_NODELIST is a short form such as gpu[12-13]",
+                fix="scontrol show hostnames, and :slots after each",
+            )
+
+
+_RANK_COUNT_COUNT = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
+
+
+@check(
+    "rank-count",
+    "launchers start as many ranks as Slurm",
+    severity="warning",
+    cause="nodes or GPUs that were asked for stay idle, or the launcher finds too few slots",
+    source="a published guide asks for 4 tasks on 2 nodes and starts 2",
+    fix="leave it to Slurm, or use $SLURM_NTASKS",
+)
+def check_rank_count(case: LintCase) -> Iterator[Result]:
+    """Compare ``horovodrun -np`` and ``mpirun -np`` with the tasks of the job."""
+    script = case.script
+    tasks = tasks_of(script)
+    for call in calls(script, "horovodrun", "mpirun", "mpiexec") if tasks else ():
+        found = _RANK_COUNT_COUNT.search(call.plain)
+        if found and int(found[1]) != tasks:
+            yield at(
+                call.line, f"{call.program} starts {found[1]} ranks, the job has {tasks} tasks"
+            )
+
+
+def tasks_of(script: Script) -> int | None:
+    """Return the number of tasks of a job; None if its directives do not tell."""
+    total = script.value("ntasks")
+    if total is not None:
+        return int(total) if total.isdigit() else None
+    nodes, each = (
+        script.value("nodes") or "1",
+        script.value("ntasks-per-node") or script.value("tasks-per-node"),
+    )
+    return int(nodes) * int(each) if each and each.isdigit() and nodes.isdigit() else None
+
+
+_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_NODE_COUNT_COUNT = re.compile(
+    r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)"
+)
+
+
+@check(
+    "node-count",
+    "launchers start on as many nodes as Slurm",
+    cause="torchrun waits for nodes that never come, or each node trains alone",
+    source="pytorch.org: torchrun --nnodes",
+    fix="--nnodes=$SLURM_NNODES",
+)
+def check_node_count(case: LintCase) -> Iterator[Result]:
+    """Find ``--nnodes`` with a number that is not the job's."""
+    script = case.script
+    nodes = node_range(script)
+    if nodes is None:
+        return
+    for command in script.commands:
+        found = _NODE_COUNT_COUNT.search(command.text) if _LAUNCHER.search(command.text) else None
+        if found is None or "--standalone" in command.text:
+            continue
+        least, most = int(found["least"]), int(found["most"] or found["least"])
+        if most < nodes[0] or least > nodes[1]:
+            job = str(nodes[0]) if nodes[0] == nodes[1] else f"{nodes[0]} to {nodes[1]}"
+            wanted = found["least"] + (f":{found['most']}" if found["most"] else "")
+            message = f"torchrun is told --nnodes={wanted}, and the job has --nodes={job}"
+            yield at(command.line_of(found.start()), message)
+
+
+_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+
+@check(
+    "lone-launcher",
+    "launchers start on every node",
+    cause="the batch script runs on the first node only: the other nodes stay idle, and the launcher waits for them or trains alone",
+    source="sbatch(1); pytorch.org: torchrun is to be started once on each node",
+    fix='srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 torchrun ...',
+)
+def check_lone_launcher(case: LintCase) -> Iterator[Result]:
+    """Find torchrun without srun in a job of several nodes.
+
+    It is no fault if srun starts the script itself.
+    """
+    script = case.script
+    nodes = least_nodes(script)
+    if nodes < 2 or _is_started_by_srun(script):
+        return
+    for call in calls(script, "torchrun", "python", "python3"):
+        if (
+            _is_launcher(call)
+            and not _is_continued(call)
+            and not is_conditional(script, call.command)
+        ):
+            message = f"{call.program} starts on the first of {nodes} nodes only"
+            yield at(call.line, message)
+
+
+def _is_launcher(call: Call) -> bool:
+    words = call.words
+    return call.program == "torchrun" or (
+        len(words) > 2 and words[1] == "-m" and words[2] in _MODULES
+    )
+
+
+def _is_continued(call: Call) -> bool:
+    """Return whether the line before ends with a backslash: then another program starts this one."""
+    lines = call.command.plain.split("\n")
+    number = call.line - call.command.line
+    before = lines[number - 1] if number else ""
+    return before.rstrip(" \t").endswith("\\")
+
+
+def _is_started_by_srun(script: Script) -> bool:
+    """Return whether srun starts a launcher, or the script again, which then runs on every node."""
+    words = ("$0", "${0}", "BASH_SOURCE", "torchrun", *_MODULES)
+    return any(word in call.text for call in calls(script, "srun") for word in words)
+
+
+_HERE = r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?|0\.0\.0\.0)(?=[:\s\"'/\\;&|)]|$)"
+_MEETING = re.compile(
+    rf"(?:\bMASTER_ADDR=|--(?:master[_-]addr|rdzv[_-]endpoint|dist-url|init-method)[= ])[\"']?(?:tcp://)?(?P<place>{_HERE})"
+)
+_CHOSEN = re.compile(r"\bMASTER_ADDR=[\"']?\$[({]")
+
+
+@check(
+    "local-rendezvous",
+    "ranks do not meet at localhost",
+    cause="each node looks for the others on itself: the job hangs until its time is over",
+    source="pytorch.org: the rendezvous endpoint is a host that all nodes reach",
+    fix='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+)
+def check_local_rendezvous(case: LintCase) -> Iterator[Result]:
+    """Find a meeting point at localhost in a job of several nodes.
+
+    It is no fault if it is only for the case of one node.
+    """
+    script = case.script
+    if least_nodes(script) < 2 or any(_CHOSEN.search(command.text) for command in script.commands):
+        return
+    for command in script.commands:
+        for found in _MEETING.finditer(command.text):
+            if "--standalone" not in command.text and not is_conditional(script, command):
+                message = f"ranks of several nodes are told to meet at {found['place']}"
+                yield at(command.line_of(found.start("place")), message)
+
+
+_SIZE = re.compile(
+    r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)"
+)
+_OWN = re.compile(
+    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b"
+)
+_GPUS = re.compile(r"(?:gpu(?::[\w-]{1,64})?:)?(?P<count>\d{1,4})\Z")
+
+
+@check(
+    "world-size",
+    "WORLD_SIZE is the number of ranks",
+    cause="ranks wait for others that never come, or some are left out",
+    source="pytorch.org: WORLD_SIZE is the number of all ranks",
+    fix="WORLD_SIZE=$SLURM_NTASKS",
+)
+def check_world_size(case: LintCase) -> Iterator[Result]:
+    """Compare a number in the script with the job's tasks and GPUs; torchrun sets its own."""
+    script = case.script
+    tasks = tasks_of(script)
+    if tasks is None or any(_OWN.search(command.text) for command in script.commands):
+        return
+    fitting = {tasks, _all_gpus(script)}
+    for command in script.commands:
+        for found in _SIZE.finditer(command.text):
+            if int(found["size"]) not in fitting:
+                message = f"WORLD_SIZE is {found['size']}, and the job has {tasks} tasks"
+                yield at(command.line_of(found.start("size")), message)
+
+
+def _all_gpus(script: Script) -> int | None:
+    """Return the GPUs of all nodes: a script may start a rank for each by itself."""
+    nodes = node_range(script)
+    if (total := script.value("gpus")) is not None:
+        found = _GPUS.match(total)
+        return int(found["count"]) if found else None
+    each = _GPUS.match(script.value("gpus-per-node") or script.value("gres") or "")
+    return nodes[1] * int(each["count"]) if nodes and each else None
+
+
+@check(
+    "step-cpus",
+    "steps get the job's CPUs",
+    severity="warning",
+    cause="from Slurm 22.05 to 23.02 a step does not inherit --cpus-per-task: each task has one CPU",
+    source="Slurm's CHANGELOG, slurm-22.05.md and slurm-23.11.md",
+    fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
+)
+def check_step_cpus(case: LintCase) -> Iterator[Result]:
+    """Find srun without ``--cpus-per-task`` in a job that asks for more than one."""
+    script = case.script
+    asked = script.value("cpus-per-task") or "1"
+    if asked == "1" or any("SRUN_CPUS_PER_TASK" in command.text for command in script.commands):
+        return
+    for call in calls(script, "srun"):
+        options, program = slurm_options(call)
+        if program and not {"cpus-per-task", "overlap"} & {name for name, _, _ in options}:
+            yield at(call.line, f"this step gets 1 CPU for each task, not {asked}")
+
+
+_PORT = re.compile(
+    r"(?:\b(?:MASTER_)?PORT=|--(?:master[_-]port|port|dashboard-port|rdzv[_-]port)[= ]|"
+    r"--(?:rdzv[_-]endpoint|dist-url|init-method|address)[= ]\S{0,200}?:|tcp://[^\s\"']{0,200}?:)"
+    r"\"?(?P<port>\d{4,5})\b"
+)
+
+
+@check(
+    "fixed-port",
+    "ports differ between jobs",
+    severity="warning",
+    cause="two jobs on one node, or a job and the one before it, meet at the same port: address already in use",
+    source="pytorch#116974; ray#59551",
+    fix="MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
+)
+def check_fixed_port(case: LintCase) -> Iterator[Result]:
+    """Find ports that are numbers in the script."""
+    script = case.script
+    for command in script.commands:
+        for match in _PORT.finditer(command.bare):
+            yield at(
+                command.line_of(match.start("port")),
+                f"port {match['port']} is the same for every job",
+            )
