@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.lint import lint
+from toolkit.lint.linter import lint
 from toolkit.lint.model import Context
 from toolkit.resources import package_directory
 

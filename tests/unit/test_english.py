@@ -44,10 +44,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/registry/",
     #
-    "toolkit/lint/",
-    #
-    "toolkit/cli/lint*.py",
-    #
     "toolkit/launchers/",
     #
     "toolkit/runtimes/",

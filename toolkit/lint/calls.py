@@ -10,7 +10,10 @@ from typing import NamedTuple
 from toolkit.lint.options import LONG, SHORT, SRUN
 from toolkit.lint.script import Command, Script
 
-_BEFORE = r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
+_BEFORE = (
+    r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*"
+    r"(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
+)
 _END = re.compile(r"[|;&)`]|(?<!\\)\n")
 
 
@@ -35,7 +38,7 @@ class Call(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words without quotes, as far as they can be told without a shell."""
+        """Its words without quotes, as far as they are known without a shell."""
         try:
             return tuple(shlex.split(self.text.replace("\\\n", " ")))
         except ValueError:
@@ -43,7 +46,7 @@ class Call(NamedTuple):
 
 
 def calls(script: Script, *programs: str) -> Iterator[Call]:
-    """Every call of these programs, in the order of the script."""
+    """Yield every call of these programs, in the order of the script."""
     pattern = re.compile(
         _BEFORE
         + r"(?P<program>(?:[\w./~$-]*/)?(?:"
@@ -60,12 +63,12 @@ def call_at(command: Command, start: int, program: str) -> Call:
     """Return the call that begins at a place of a command."""
     end = start
     while True:
-        found = _END.search(command.plain, end)
-        end = found.start() if found else len(command.plain)
+        match = _END.search(command.plain, end)
+        end = match.start() if match else len(command.plain)
         # "2>&1" and "&>" are no end of a command.
         if (
-            not found
-            or found[0] != "&"
+            not match
+            or match[0] != "&"
             or not (command.plain[end - 1 : end] == ">" or command.plain[end + 1 : end + 2] == ">")
         ):
             break
@@ -84,7 +87,10 @@ def call_at(command: Command, start: int, program: str) -> Call:
 
 
 def slurm_options(call: Call) -> tuple[list[tuple[str, str, str | None]], list[str]]:
-    """The options of a call of srun, sbatch or salloc: (long name, as written, value); and what is left: the command that it starts."""
+    """Return the options of a call of srun, sbatch or salloc, and the command that it starts.
+
+    An option is its long name, its name as written, and its value.
+    """
     options: list[tuple[str, str, str | None]] = []
     rest = list(call.words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-":
@@ -108,7 +114,7 @@ def slurm_options(call: Call) -> tuple[list[tuple[str, str, str | None]], list[s
 
 
 def known_options(program: str) -> frozenset[str]:
-    """The long options of srun, sbatch or salloc."""
+    """Return the long options of srun, sbatch or salloc."""
     return (
         frozenset(LONG) | SRUN
         if program == "srun"

@@ -1,4 +1,4 @@
-"""Apply all rules to a script: which line, what follows from it, and what to write instead. Pure."""
+"""Apply all rules to a script, and fix its faults. Pure."""
 
 from __future__ import annotations
 

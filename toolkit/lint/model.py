@@ -25,7 +25,7 @@ FORMAT = Format(
 
 
 class Context(NamedTuple):
-    """What rules know apart from the script.
+    """Facts that rules know apart from the script.
 
     Attributes:
         site: the cluster that the script is for; None if rules of sites do not apply.
@@ -40,11 +40,11 @@ class Context(NamedTuple):
 
 
 class LintCase(NamedTuple):
-    """A script, with what is known of its place.
+    """A script and its context.
 
     Attributes:
         script: the parsed script.
-        context: what rules know apart from it.
+        context: facts that rules know apart from it.
     """
 
     script: Script

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolkit.model import slurm_options
 
-# name -> ``value``, ``maybe`` (it is optional) or ``flag``; some are of versions before 22.05, or of srun.
+# name -> ``value``, ``maybe`` (the value is optional) or ``flag``. Some options are those of
+# versions before 22.05, or of srun.
 LONG: dict[str, str] = {
     **{name: option.takes for name, option in slurm_options.OPTIONS.items()},
     "bcast": "value",

@@ -1,4 +1,4 @@
-"""An sbatch script as lint sees it: its directives in sbatch's own grammar, and its commands with what quotes hide. Pure.
+"""Parse an sbatch script: directives in sbatch's own grammar, and commands with quotes. Pure.
 
 This is no shell: what a command does is not known, only where it begins and ends, which parts of it
 are quoted, and what is a comment.
@@ -17,7 +17,7 @@ _MARK = "#SBATCH"
 
 
 class Option(NamedTuple):
-    """An option of a directive or command: its long name where it has one, as it is written, and its value."""
+    """An option of a directive or command: its long name, as written, and its value."""
 
     name: str
     written: str
@@ -31,10 +31,10 @@ class Directive(NamedTuple):
         line: its number.
         text: the line.
         words: as sbatch reads them; a bare ``#`` ends them.
-        options: what they come to.
+        options: their options.
         strays: words that belong to no option, which sbatch refuses.
-        effective: it stands before the first command, so that sbatch reads it.
-        problem: it cannot be read, and why.
+        effective: whether it is before the first command, so that sbatch reads it.
+        problem: why it cannot be read; empty if it can.
     """
 
     line: int
@@ -47,12 +47,12 @@ class Directive(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command, from its first line to its last: continued lines and strings over several lines included.
+    """A command with all its lines: continued ones, and those of strings.
 
     Attributes:
         line: number of its first line.
-        text: as it is written, without comments.
-        bare: the same with everything within single quotes blanked out: what the shell itself looks at.
+        text: as written, without comments.
+        bare: the same with everything within single quotes blanked out, as the shell reads it.
         plain: the same with everything within any quotes blanked out.
     """
 
@@ -62,7 +62,7 @@ class Command(NamedTuple):
     plain: str
 
     def line_of(self, offset: int) -> int:
-        """The number of the line that a place in ``text`` is on."""
+        """Return the number of the line of a place in ``text``."""
         return self.line + self.text.count("\n", 0, offset)
 
 
@@ -75,28 +75,28 @@ class Script(NamedTuple):
     open_quote: int | None = None
 
     def options(self, name: str) -> Iterator[tuple[Directive, Option]]:
-        """Every effective use of an option, by its long name."""
+        """Return every effective use of an option, by its long name."""
         return (
-            (one, option)
-            for one in self.directives
-            if one.effective
-            for option in one.options
+            (directive, option)
+            for directive in self.directives
+            if directive.effective
+            for option in directive.options
             if option.name == name
         )
 
     def value(self, name: str) -> str | None:
-        """The value of an option, the last one where it is given several times; None: it is not given."""
-        found = [option.value or "" for _, option in self.options(name)]
-        return found[-1] if found else None
+        """Return the value of an option, the last if there are several; None if unset."""
+        values = [option.value or "" for _, option in self.options(name)]
+        return values[-1] if values else None
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a script for sbatch: it has directives."""
+        """True for a script for sbatch: it has directives."""
         return bool(self.directives)
 
 
 def parse(text: str) -> Script:
-    """Read a script."""
+    """Parse a script."""
     lines = lines_of(text)
     commands, open_quote = _commands(lines)
     first = commands[0].line if commands else len(lines) + 1
@@ -110,21 +110,24 @@ def parse(text: str) -> Script:
 
 
 def _text_lines(lines: tuple[str, ...], commands: tuple[Command, ...]) -> set[int]:
-    """Return the lines that are text of a here-document or a string, such as a script that a script writes."""
-    found: set[int] = set()
+    """Return the lines that are text of a here-document or a string.
+
+    A script may write another script so.
+    """
+    numbers: set[int] = set()
     for command in commands:
         last = command.line + command.text.count("\n")
-        found |= set(range(command.line + 1, last + 1))
+        numbers |= set(range(command.line + 1, last + 1))
         for heredoc in _HEREDOC.finditer(command.text):
             while last < len(lines) and lines[last].strip() != heredoc[2]:
                 last += 1
-                found.add(last)
+                numbers.add(last)
             last += 1
-    return found
+    return numbers
 
 
 def outside_quotes(text: str) -> str:
-    """Return a directive with everything that quotes or a backslash hide, and its comment, blanked out."""
+    """Return a directive without its comment and what quotes or a backslash hide: blanked out."""
     result, quote, skip = "", "", False
     for index, character in enumerate(text):
         if skip:
@@ -148,26 +151,26 @@ _BLANK_EQUALS = re.compile(r"(?<!\S)(?P<name>--[A-Za-z][\w-]*)(?:\s+=\s*|=\s+)(?
 
 def blank_equals(text: str) -> re.Match[str] | None:
     """Return where a directive has a blank beside the ``=`` of an option, if it has."""
-    found = _BLANK_EQUALS.search(outside_quotes(text))
+    match = _BLANK_EQUALS.search(outside_quotes(text))
     quote = re.search(r"[\"']", text)
-    if found or not quote:
-        return found
+    if match or not quote:
+        return match
     return _BLANK_EQUALS.search(text[: quote.start()] + "x")  # the value itself is quoted
 
 
 def node_range(script: Script) -> tuple[int, int] | None:
     """Return the least and the most nodes of a job; None if its directives do not tell."""
-    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", script.value("nodes") or "")
-    return (int(found[1]), int(found[2] or found[1])) if found else None
+    match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", script.value("nodes") or "")
+    return (int(match[1]), int(match[2] or match[1])) if match else None
 
 
 def is_conditional(script: Script, command: Command) -> bool:
-    """Return whether a condition decides about a command, which may be about the number of nodes."""
+    """Return whether a condition decides about a command; it may be about the number of nodes."""
     depth = 0
-    for one in script.commands:
-        words = [word.rstrip(";") for word in one.plain.split()]
+    for each in script.commands:
+        words = [word.rstrip(";") for word in each.plain.split()]
         depth += sum(word in ("if", "case") for word in words)
-        if one.line >= command.line:
+        if each.line >= command.line:
             break
         depth -= sum(word in ("fi", "esac") for word in words)
     return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
@@ -180,7 +183,7 @@ def least_nodes(script: Script) -> int:
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """Its lines without their ends; a carriage return before an end stays, since it is a fault."""
+    """Return lines without their ends; a carriage return stays, since it is a fault."""
     lines = text.split("\n")
     return tuple(lines[:-1] if lines[-1] == "" else lines)
 
@@ -195,30 +198,32 @@ def _directive(number: int, line: str, *, effective: bool) -> Directive:
 
 
 def directive_words(text: str) -> Iterator[str]:
-    r"""The words of a directive as sbatch reads them: ``\`` escapes everywhere, a bare ``#`` ends the line.
+    r"""Yield the words of a directive as sbatch reads them.
+
+    ``\`` escapes everywhere, and a bare ``#`` ends the line.
 
     Raises:
         ValueError: a quote is not closed.
     """
-    word, quote, there, characters = "", "", False, iter(text)
+    word, quote, has_word, characters = "", "", False, iter(text)
     for character in characters:
         if character == "\\":
-            word, there = word + next(characters, ""), True
+            word, has_word = word + next(characters, ""), True
         elif quote:
             quote, word = ("", word) if character == quote else (quote, word + character)
         elif character in "\"'":
-            quote, there = character, True
+            quote, has_word = character, True
         elif character == "#":
             break
         elif character.isspace():
-            if there:
+            if has_word:
                 yield word
-            word, there = "", False
+            word, has_word = "", False
         else:
-            word, there = word + character, True
+            word, has_word = word + character, True
     if quote:
         raise ValueError(f"the quote {quote} is not closed")
-    if there:
+    if has_word:
         yield word
 
 
@@ -247,7 +252,7 @@ def _options(words: tuple[str, ...]) -> tuple[tuple[Option, ...], tuple[str, ...
 
 
 class _Scanner:
-    """Goes through the characters of a command, line by line, until nothing is open any more."""
+    """A scanner of the characters of a command, line by line, until no quote is open."""
 
     def __init__(self) -> None:
         self.text, self.bare, self.plain = "", "", ""
@@ -256,7 +261,7 @@ class _Scanner:
         self.parentheses = 0  # of an array, whose lines need no backslash
 
     def feed(self, number: int, line: str) -> bool:
-        """Take a line; whether the command goes on in the next."""
+        """Scan a line; return whether the command continues on the next."""
         index, continued = 0, False
         while index < len(line):
             character = line[index]
@@ -302,7 +307,7 @@ class _Scanner:
 
 
 def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
-    found: list[Command] = []
+    commands: list[Command] = []
     number = 0
     while number < len(lines):
         scanner, first = _Scanner(), number + 1
@@ -311,13 +316,13 @@ def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
             goes_on = scanner.feed(number + 1, lines[number])
             number += 1
         if scanner.plain.strip():
-            found.append(
+            commands.append(
                 Command(first, scanner.text.rstrip(), scanner.bare.rstrip(), scanner.plain.rstrip())
             )
         if scanner.quote:
-            return tuple(found), scanner.opened_at
+            return tuple(commands), scanner.opened_at
         for heredoc in _HEREDOC.finditer(scanner.text):
             while number < len(lines) and lines[number].strip() != heredoc[2]:
                 number += 1
             number += 1
-    return tuple(found), None
+    return tuple(commands), None

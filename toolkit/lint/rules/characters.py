@@ -14,7 +14,8 @@ from toolkit.lint.script import Script, outside_quotes
 @check(
     "line-ending",
     "lines end as on Unix",
-    cause="sbatch refuses it (batch script contains DOS line breaks), and bash takes the \\r for part of a word",
+    cause="sbatch refuses it (batch script contains DOS line breaks), and bash takes the \\r for "
+    "part of a word",
     source="sbatch of Slurm 22.05",
 )
 def check_line_endings(case: LintCase) -> Iterator[Result]:
@@ -49,7 +50,7 @@ def check_shebang(case: LintCase) -> Iterator[Result]:
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
-_DASHES_BENT = re.compile("[\u2018\u2019\u201c-\u201e]")
+_BENT_QUOTE = re.compile("[\u2018\u2019\u201c-\u201e]")
 _NAMES = {
     "–": "an en dash",
     "—": "an em dash",
@@ -62,8 +63,10 @@ _NAMES = {
 @check(
     "dash",
     "options begin with a hyphen",
-    cause="sbatch and srun take such a word for something else than an option: they refuse it, or leave it out without a word",
-    source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive found in batch script",
+    cause="sbatch and srun take such a word for something else than an option: they refuse it, or "
+    "leave it out without a word",
+    source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive "
+    "found in batch script",
 )
 def check_dashes(case: LintCase) -> Iterator[Result]:
     """Find options in directives and commands that begin with another dash than "-"."""
@@ -87,12 +90,12 @@ def check_dashes(case: LintCase) -> Iterator[Result]:
         if options:
             first = options[0]
             kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
-            mended = _mended(line, options)
+            corrected = _with_hyphens(line, options)
             yield at(
                 number,
                 f"{first[0]} begins with {kind}",
-                edits=[Edit(line=number, text=mended)],
-                fix=mended.strip(),
+                edits=[Edit(line=number, text=corrected)],
+                fix=corrected.strip(),
             )
 
 
@@ -105,11 +108,11 @@ def _options(line: str, plain: str) -> list[re.Match[str]]:
         match
         for match in _OPTION.finditer(plain)
         if line[max(match.start() - 1, 0)] not in "\"'"
-        and not _DASHES_BENT.search(line, 0, match.start())
+        and not _BENT_QUOTE.search(line, 0, match.start())
     ]
 
 
-def _mended(line: str, options: list[re.Match[str]]) -> str:
+def _with_hyphens(line: str, options: list[re.Match[str]]) -> str:
     """Put hyphens in the place of the dashes of options; what quotes hide stays."""
     for match in reversed(options):
         hyphens = "-" if _is_short(match) else "--"
@@ -129,19 +132,20 @@ def _quoted_lines(first: int, text: str, plain: str) -> Iterator[int]:
             yield first + offset
 
 
-_QUOTES_BENT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
+_STRAIGHT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
 # A value in one pair of them: any other may be an apostrophe, or belong to the value.
 _PLAIN = r"[^\\\"'\u2018\u2019\u201c-\u201e]*"
 _PAIR = re.compile(
     rf"{_PLAIN}[= ](?:[\u201c\u201e]{_PLAIN}[\u201c\u201d]|\u2018{_PLAIN}\u2019)\s*\Z"
 )
-_ANY = re.compile(f"[{''.join(_QUOTES_BENT)}]")
+_ANY = re.compile(f"[{''.join(_STRAIGHT)}]")
 
 
 @check(
     "quote",
     "quotes are the shell's",
-    cause="the shell does not know it as a quote: words are split, and what looks closed stays open",
+    cause="the shell does not know it as a quote: words are split, and what looks closed stays "
+    "open",
     source="a published guide's script for MultiWorkerMirroredStrategy",
 )
 def check_quotes(case: LintCase) -> Iterator[Result]:
@@ -166,10 +170,10 @@ def check_quotes(case: LintCase) -> Iterator[Result]:
 
 def _finding(script: Script, number: int) -> Result:
     line = script.lines[number - 1]
-    mended = _ANY.sub(lambda match: _QUOTES_BENT[match[0]], line)
+    corrected = _ANY.sub(lambda match: _STRAIGHT[match[0]], line)
     bent = _ANY.search(line)
     is_clear = _PAIR.match(line) or not line.startswith("#SBATCH")
-    edits = [Edit(line=number, text=mended)] if is_clear else []
+    edits = [Edit(line=number, text=corrected)] if is_clear else []
     return at(number, f"{bent[0] if bent else ''} is not a quote of the shell", edits=edits)
 
 

@@ -21,7 +21,7 @@ from toolkit.lint.script import Script
 def check_continuation(case: LintCase) -> Iterator[Result]:
     """Find blanks after a backslash, and lines that begin with an option."""
     script = case.script
-    inside = {
+    continued = {
         number
         for command in script.commands
         for number in range(command.line + 1, command.line + command.text.count("\n") + 1)
@@ -39,7 +39,7 @@ def check_continuation(case: LintCase) -> Iterator[Result]:
         if (
             re.search(r"\s\\[ \t]+$", line)
             and not line.lstrip().startswith("#")
-            and number not in inside
+            and number not in continued
         ):
             yield at(
                 number, "blanks follow the backslash", edits=[Edit(line=number, text=line.rstrip())]
@@ -47,7 +47,10 @@ def check_continuation(case: LintCase) -> Iterator[Result]:
 
 
 def _joined(script: Script, number: int) -> Iterator[Edit]:
-    """Backslashes from the line before the option to the last line that is indented as deep."""
+    """Yield edits that end lines with backslashes.
+
+    They reach from the line before the option to the last line that is indented as deep.
+    """
     before, depth = (
         script.lines[number - 2] if number > 1 else "",
         _indent(script.lines[number - 1]),
@@ -80,7 +83,8 @@ _AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"
 @check(
     "assignment",
     "no blanks in assignments",
-    cause="the shell takes the first word for a command, or gives the variable only a part of its value",
+    cause="the shell takes the first word for a command, or gives the variable only a part of its "
+    "value",
     source="a published guide's scripts",
 )
 def check_assignment(case: LintCase) -> Iterator[Result]:
@@ -115,7 +119,8 @@ def check_assignment(case: LintCase) -> Iterator[Result]:
 
 
 _OF_TASK = re.compile(
-    r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
+    r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|"
+    r"PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
 )
 _EXPORTED = re.compile(
     r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b"
@@ -136,13 +141,13 @@ def check_early_expansion(case: LintCase) -> Iterator[Result]:
     """
     script = case.script
     for call in calls(script, "srun", "mpirun", "mpiexec"):
-        found = _OF_TASK.search(call.bare)
-        if found:
-            offset = call.text.count("\n", 0, found.start())
+        match = _OF_TASK.search(call.bare)
+        if match:
+            offset = call.text.count("\n", 0, match.start())
             yield at(
                 call.line + offset,
-                f"${found[1]} is replaced before {call.program} starts the tasks",
-                fix=f"{call.program} ... bash -c '... ${found[1]} ...'",
+                f"${match[1]} is replaced before {call.program} starts the tasks",
+                fix=f"{call.program} ... bash -c '... ${match[1]} ...'",
             )
     if not script.is_batch:
         return  # a script that srun starts on every task may do so
@@ -164,7 +169,8 @@ _ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
 @check(
     "bare-wait",
     "background processes are waited for",
-    cause="a bare wait always ends with 0, so the job succeeds whatever failed; without a wait the job ends at once and kills them",
+    cause="a bare wait always ends with 0, so the job succeeds whatever failed; without a wait "
+    "the job ends at once and kills them",
     source="NeMo-Run templates/slurm.sh.j2; bash(1)",
 )
 def check_background(case: LintCase) -> Iterator[Result]:
@@ -203,7 +209,7 @@ def check_background(case: LintCase) -> Iterator[Result]:
 
 
 def _goes_on(script: Script) -> bool:
-    """Whether something runs in the foreground after the last background process: that keeps the job alive."""
+    """Return whether a program in the foreground follows, which keeps the job alive."""
     last = max(
         index for index, command in enumerate(script.commands) if _BACKGROUND.search(command.plain)
     )
@@ -218,7 +224,8 @@ def _goes_on(script: Script) -> bool:
     "ssh",
     "no processes are started by ssh",
     severity="warning",
-    cause="what it starts is not part of the job: it has none of its variables and limits, and may outlive it; many sites forbid it",
+    cause="what it starts is not part of the job: it has none of its variables and limits, and "
+    "may outlive it; many sites forbid it",
     source="a published guide's script for MultiWorkerMirroredStrategy",
     fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
 )
@@ -262,7 +269,8 @@ _KNOWN = re.compile(
 @check(
     "secret",
     "no secrets on command lines",
-    cause="everybody on the machine sees it in the process list, and everybody who may read the script or its log",
+    cause="everybody on the machine sees it in the process list, and everybody who may read the "
+    "script or its log",
     source="proc(5); a published guide starts Jupyter with the user's name as its token",
     fix="read it from a file of mode 0600, or set the variable before sbatch",
 )
@@ -280,8 +288,8 @@ def check_secret(case: LintCase) -> Iterator[Result]:
             if not match["value"].startswith(("/", "~", "`")):
                 yield at(
                     command.line_of(match.start()),
-                    f"the value of {match['name']} stands in the script",
+                    f"the value of {match['name']} is written in the script",
                 )
         for match in _KNOWN.finditer(command.text):
             if not _VARIABLE.search(command.text):
-                yield at(command.line_of(match.start()), "a token stands in the script")
+                yield at(command.line_of(match.start()), "a token is written in the script")

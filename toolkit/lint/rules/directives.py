@@ -20,7 +20,8 @@ _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?
 @check(
     "hidden-directive",
     "directives begin with #SBATCH",
-    cause="sbatch knows a directive only by #SBATCH at the very beginning of the line; this is a comment",
+    cause="sbatch knows a directive only by #SBATCH at the very beginning of the line; this is a "
+    "comment",
     source="tried with Slurm 22.05",
 )
 def check_hidden_directive(case: LintCase) -> Iterator[Result]:
@@ -28,28 +29,32 @@ def check_hidden_directive(case: LintCase) -> Iterator[Result]:
     script = case.script
     first = script.commands[0].line if script.commands else len(script.lines) + 1
     for number, line in enumerate(script.lines[: first - 1], 1):
-        found = _HIDDEN.match(line)
-        if found:
-            mended = f"#SBATCH {found['rest']}"
-            edits = [Edit(line=number, text=mended)] if _is_meant(found, mended) else []
-            yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=mended)
+        match = _HIDDEN.match(line)
+        if match:
+            corrected = f"#SBATCH {match['rest']}"
+            edits = [Edit(line=number, text=corrected)] if _is_meant(match, corrected) else []
+            yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=corrected)
 
 
-def _is_meant(found: re.Match[str], mended: str) -> bool:
-    """Return whether the line can only be a directive; with a blank after # it may be one that was switched off, or a remark."""
-    (directive,) = parse(mended).directives
+def _is_meant(match: re.Match[str], corrected: str) -> bool:
+    """Return whether the line can only be a directive.
+
+    With a blank after # it may be one that was switched off, or a remark.
+    """
+    (directive,) = parse(corrected).directives
     is_readable = (
         not directive.problem
         and not directive.strays
         and all(option.name in LONG for option in directive.options)
     )
-    return is_readable and not re.match(r"\s*#\s", found["before"])
+    return is_readable and not re.match(r"\s*#\s", match["before"])
 
 
 @check(
     "late-directive",
     "directives come before the first command",
-    cause="sbatch stops reading directives at the first command; this one is a comment, without a word said",
+    cause="sbatch stops reading directives at the first command; this one is a comment, without a "
+    "message",
     source="sbatch(1); tried with Slurm 22.05",
     fix="move it up, before the first command",
 )
@@ -71,9 +76,12 @@ def check_late_directive(case: LintCase) -> Iterator[Result]:
 
 
 def _contradicts(script: Script, late: Directive) -> bool:
-    """Return whether another directive gives one of its options another value: only the author knows which is meant."""
+    """Return whether another directive gives one of its options another value.
+
+    Only the author knows which is meant.
+    """
     others = [
-        option for one in script.directives if one.line != late.line for option in one.options
+        option for each in script.directives if each.line != late.line for option in each.options
     ]
     return any(
         other.name == option.name and other.value != option.value
@@ -85,18 +93,19 @@ def _contradicts(script: Script, late: Directive) -> bool:
 @check(
     "blank-equals",
     "no blanks beside the = of an option",
-    cause="sbatch takes the = itself for the value, or an empty value, and what follows for something else",
+    cause="sbatch takes the = itself for the value, or an empty value, and what follows for "
+    "something else",
     source="getopt_long(3); tried with Slurm 22.05",
 )
 def check_blank_equals(case: LintCase) -> Iterator[Result]:
     """Find ``--job-name = train``; within quotes it is text."""
     script = case.script
     for directive in script.directives:
-        if found := blank_equals(directive.text):
+        if match := blank_equals(directive.text):
             text = directive.text
-            fixed = f"{text[: found.end('name')]}={text[found.end() :]}"
+            fixed = f"{text[: match.end('name')]}={text[match.end() :]}"
             edits = [Edit(line=directive.line, text=fixed)] if _is_sound(directive, fixed) else []
-            message = f"there is a blank beside the = of {found['name']}"
+            message = f"there is a blank beside the = of {match['name']}"
             yield at(directive.line, message, edits=edits, fix=fixed)
 
 
@@ -134,11 +143,11 @@ def check_stray_word(case: LintCase) -> Iterator[Result]:
 
 def _finding(directive: Directive) -> Result:
     if _SPLIT.match(directive.text):
-        mended = _SPLIT.sub("#SBATCH --", directive.text)
+        corrected = _SPLIT.sub("#SBATCH --", directive.text)
         return at(
             directive.line,
             "there is a blank between -- and the option's name",
-            edits=[Edit(line=directive.line, text=mended)],
+            edits=[Edit(line=directive.line, text=corrected)],
         )
     option = directive.options[-1] if directive.options else None
     stray = " ".join(directive.strays)
@@ -149,15 +158,15 @@ def _finding(directive: Directive) -> Result:
         and option.name in ("job-name", "comment")
     ):
         value = f"{option.value} {stray}"
-        mended = (
+        corrected = (
             f'#SBATCH {option.written}{"=" if option.written.startswith("--") else " "}"{value}"'
         )
         if len(directive.options) == 1 and not _UNCLEAR.search(directive.text, 1):
             return at(
                 directive.line,
                 f"{stray!r} is not part of the value",
-                edits=[Edit(line=directive.line, text=mended)],
-                fix=mended,
+                edits=[Edit(line=directive.line, text=corrected)],
+                fix=corrected,
             )
     return at(
         directive.line,
@@ -190,7 +199,7 @@ def check_unknown_option(case: LintCase) -> Iterator[Result]:
 
 def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Result]:
     known = known_options(program)
-    begun = sorted({one.replace("_", "-") for one in known if name and one.startswith(name)})
+    begun = sorted({each.replace("_", "-") for each in known if name and each.startswith(name)})
     if name in known or not name or len(begun) == 1:
         return
     if begun:
@@ -285,23 +294,25 @@ def check_variable_in_directive(case: LintCase) -> Iterator[Result]:
     script = case.script
     for directive in script.directives:
         for option in directive.options if directive.effective else ():
-            found = _VARIABLE.search(option.value or "")
-            if not found:
+            match = _VARIABLE.search(option.value or "")
+            if not match:
                 continue
-            name = found[1] or found[2] or ""
-            is_only = directive.text.count(found[0]) == (option.value or "").count(found[0])
+            name = match[1] or match[2] or ""
+            is_only = directive.text.count(match[0]) == (option.value or "").count(match[0])
             pattern = _PATTERNS.get(name) if option.name in _PATHS and is_only else None
             if pattern:
-                mended = re.sub(r"\$(?:\{" + name + r"\}|" + name + r"\b)", pattern, directive.text)
+                corrected = re.sub(
+                    r"\$(?:\{" + name + r"\}|" + name + r"\b)", pattern, directive.text
+                )
                 yield at(
                     directive.line,
-                    f"{found[0]} is not replaced in {option.written}",
-                    edits=[Edit(line=directive.line, text=mended)],
+                    f"{match[0]} is not replaced in {option.written}",
+                    edits=[Edit(line=directive.line, text=corrected)],
                     fix=f"Slurm's own pattern: {pattern}",
                 )
             else:
                 yield at(
                     directive.line,
-                    f"{found[0]} is not replaced in {option.written}",
+                    f"{match[0]} is not replaced in {option.written}",
                     fix="write the value, or give the option to sbatch itself",
                 )

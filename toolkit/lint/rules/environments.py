@@ -20,7 +20,8 @@ _BY_RANK = re.compile(
     "gpu-binding",
     "ranks see all GPUs of their node",
     severity="warning",
-    cause="each rank sees one GPU only, so NCCL cannot reach its peers directly, and a rank that picks by its local rank finds no such device",
+    cause="each rank sees one GPU only, so NCCL cannot reach its peers directly, and a rank that "
+    "picks by its local rank finds no such device",
     source="torchx; a guide on Slurm and PyTorch: unhandled system error",
     fix="--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
 )
@@ -36,10 +37,10 @@ def check_gpu_binding(case: LintCase) -> Iterator[Result]:
         if "gpus-per-task" in options and options.get("ntasks") != "1" and not single:
             yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
     for command in script.commands:
-        found = _BY_RANK.search(command.text)
-        if found:
+        match = _BY_RANK.search(command.text)
+        if match:
             yield at(
-                command.line_of(found.start()), f"CUDA_VISIBLE_DEVICES is set from ${found[1]}"
+                command.line_of(match.start()), f"CUDA_VISIBLE_DEVICES is set from ${match[1]}"
             )
 
 
@@ -56,7 +57,8 @@ _OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
     "no-nv",
     "containers get the job's GPUs",
     severity="warning",
-    cause="the container has no driver of the GPUs: torch.cuda.is_available() is False, and training goes on on the CPU",
+    cause="the container has no driver of the GPUs: torch.cuda.is_available() is False, and "
+    "training goes on on the CPU",
     source="Apptainer User Guide, GPU Support",
     fix="apptainer exec --nv image.sif ... (for AMD: --rocm)",
 )
@@ -69,8 +71,8 @@ def check_no_nv(case: LintCase) -> Iterator[Result]:
     if not _has_gpus(script) or any(_GIVEN.search(command.text) for command in script.commands):
         return
     for command in script.commands:
-        for found in _STARTED.finditer(command.plain):
-            call = call_at(command, found.start("program"), found["program"].rpartition("/")[2])
+        for match in _STARTED.finditer(command.plain):
+            call = call_at(command, match.start("program"), match["program"].rpartition("/")[2])
             if _ACTION.search(call.plain) and "$" not in _before_image(call.words, script):
                 message = f"the job has GPUs, and {call.program} is started without --nv"
                 yield at(call.line, message)
@@ -92,7 +94,7 @@ def _is_image(word: str, script: Script) -> bool:
     name = re.fullmatch(r"\$\{?(\w{1,64})\}?", word)
     set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})") if name else None
     values = [
-        found[1] for command in script.commands if set_to and (found := set_to.search(command.text))
+        match[1] for command in script.commands if set_to and (match := set_to.search(command.text))
     ]
     return any(value.endswith(_IMAGES) for value in values)
 
@@ -105,7 +107,8 @@ def _has_gpus(script: Script) -> bool:
 
 
 _KNOWN = re.compile(
-    r"profile\.d/(?:conda|mamba)\.sh|\b(?:conda|mamba|micromamba)\s{1,8}shell\b|shell\.bash\s{1,8}hook|\bbash_profile\b|\.bashrc\b|\.profile\b"
+    r"profile\.d/(?:conda|mamba)\.sh|\b(?:conda|mamba|micromamba)\s{1,8}shell\b|"
+    r"shell\.bash\s{1,8}hook|\bbash_profile\b|\.bashrc\b|\.profile\b"
     r"|\b(?:__conda_setup|conda_init)\b"
 )
 # What another file does is not known.
@@ -117,7 +120,8 @@ _LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
 @check(
     "conda-activate",
     "conda activate is defined",
-    cause="a batch script is no login shell and does not read ~/.bashrc: the environment is not activated, and the system's Python runs",
+    cause="a batch script is no login shell and does not read ~/.bashrc: the environment is not "
+    "activated, and the system's Python runs",
     source="conda: Your shell has not been properly configured to use 'conda activate'",
     fix='before it: source "$(conda info --base)/etc/profile.d/conda.sh"',
 )
@@ -133,7 +137,10 @@ def check_conda_activate(case: LintCase) -> Iterator[Result]:
 
 
 def _is_known(script: Script, line: int) -> bool:
-    """Return whether a line before may have defined the function; what a module does is not known."""
+    """Return whether an earlier line may have defined the function.
+
+    The effect of a module is not known.
+    """
     before = (command for command in script.commands if command.line <= line)
     patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
     return any(

@@ -63,7 +63,8 @@ def _finding(line: int, text: str, option: Option, letter: str) -> Result:
     "log-directory",
     "the directory of the logs exists",
     severity="warning",
-    cause="Slurm makes no directories: the job fails as soon as it starts, and has no log to say so",
+    cause="Slurm makes no directories: the job fails as soon as it starts, and has no log to say "
+    "so",
     source="sbatch(1), --output",
 )
 def check_log_directory(case: LintCase) -> Iterator[Result]:

@@ -38,13 +38,13 @@ def check_slurm_variable(case: LintCase) -> Iterator[Result]:
             )
         for match in _SHOW.finditer(command.bare):
             line = command.line_of(match.start())
-            mended = _SHOW.sub(
+            corrected = _SHOW.sub(
                 "scontrol show hostnames", command.text.split("\n")[line - command.line]
             )
             yield at(
                 line,
                 f"scontrol show {match[1]} does not list the names of hosts",
-                edits=[Edit(line=line, text=mended)],
+                edits=[Edit(line=line, text=corrected)],
                 fix="scontrol show hostnames",
             )
         for match in _ADDRESS.finditer(command.bare):
@@ -61,7 +61,7 @@ def check_slurm_variable(case: LintCase) -> Iterator[Result]:
             )
 
 
-_RANK_COUNT_COUNT = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
+_RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
 
 
 @check(
@@ -77,10 +77,10 @@ def check_rank_count(case: LintCase) -> Iterator[Result]:
     script = case.script
     tasks = tasks_of(script)
     for call in calls(script, "horovodrun", "mpirun", "mpiexec") if tasks else ():
-        found = _RANK_COUNT_COUNT.search(call.plain)
-        if found and int(found[1]) != tasks:
+        match = _RANKS_OPTION.search(call.plain)
+        if match and int(match[1]) != tasks:
             yield at(
-                call.line, f"{call.program} starts {found[1]} ranks, the job has {tasks} tasks"
+                call.line, f"{call.program} starts {match[1]} ranks, the job has {tasks} tasks"
             )
 
 
@@ -97,7 +97,7 @@ def tasks_of(script: Script) -> int | None:
 
 
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
-_NODE_COUNT_COUNT = re.compile(
+_NODES_OPTION = re.compile(
     r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)"
 )
 
@@ -116,15 +116,15 @@ def check_node_count(case: LintCase) -> Iterator[Result]:
     if nodes is None:
         return
     for command in script.commands:
-        found = _NODE_COUNT_COUNT.search(command.text) if _LAUNCHER.search(command.text) else None
-        if found is None or "--standalone" in command.text:
+        match = _NODES_OPTION.search(command.text) if _LAUNCHER.search(command.text) else None
+        if match is None or "--standalone" in command.text:
             continue
-        least, most = int(found["least"]), int(found["most"] or found["least"])
+        least, most = int(match["least"]), int(match["most"] or match["least"])
         if most < nodes[0] or least > nodes[1]:
             job = str(nodes[0]) if nodes[0] == nodes[1] else f"{nodes[0]} to {nodes[1]}"
-            wanted = found["least"] + (f":{found['most']}" if found["most"] else "")
-            message = f"torchrun is told --nnodes={wanted}, and the job has --nodes={job}"
-            yield at(command.line_of(found.start()), message)
+            wanted = match["least"] + (f":{match['most']}" if match["most"] else "")
+            message = f"torchrun gets --nnodes={wanted}, and the job has --nodes={job}"
+            yield at(command.line_of(match.start()), message)
 
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -133,7 +133,8 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 @check(
     "lone-launcher",
     "launchers start on every node",
-    cause="the batch script runs on the first node only: the other nodes stay idle, and the launcher waits for them or trains alone",
+    cause="the batch script runs on the first node only: the other nodes stay idle, and the "
+    "launcher waits for them or trains alone",
     source="sbatch(1); pytorch.org: torchrun is to be started once on each node",
     fix='srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 torchrun ...',
 )
@@ -164,7 +165,10 @@ def _is_launcher(call: Call) -> bool:
 
 
 def _is_continued(call: Call) -> bool:
-    """Return whether the line before ends with a backslash: then another program starts this one."""
+    """Return whether the line before ends with a backslash.
+
+    Then another program starts this one.
+    """
     lines = call.command.plain.split("\n")
     number = call.line - call.command.line
     before = lines[number - 1] if number else ""
@@ -179,7 +183,8 @@ def _is_started_by_srun(script: Script) -> bool:
 
 _HERE = r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?|0\.0\.0\.0)(?=[:\s\"'/\\;&|)]|$)"
 _MEETING = re.compile(
-    rf"(?:\bMASTER_ADDR=|--(?:master[_-]addr|rdzv[_-]endpoint|dist-url|init-method)[= ])[\"']?(?:tcp://)?(?P<place>{_HERE})"
+    r"(?:\bMASTER_ADDR=|--(?:master[_-]addr|rdzv[_-]endpoint|dist-url|init-method)[= ])"
+    rf"[\"']?(?:tcp://)?(?P<place>{_HERE})"
 )
 _CHOSEN = re.compile(r"\bMASTER_ADDR=[\"']?\$[({]")
 
@@ -200,10 +205,10 @@ def check_local_rendezvous(case: LintCase) -> Iterator[Result]:
     if least_nodes(script) < 2 or any(_CHOSEN.search(command.text) for command in script.commands):
         return
     for command in script.commands:
-        for found in _MEETING.finditer(command.text):
+        for match in _MEETING.finditer(command.text):
             if "--standalone" not in command.text and not is_conditional(script, command):
-                message = f"ranks of several nodes are told to meet at {found['place']}"
-                yield at(command.line_of(found.start("place")), message)
+                message = f"ranks of several nodes are to meet at {match['place']}"
+                yield at(command.line_of(match.start("place")), message)
 
 
 _SIZE = re.compile(
@@ -230,18 +235,18 @@ def check_world_size(case: LintCase) -> Iterator[Result]:
         return
     fitting = {tasks, _all_gpus(script)}
     for command in script.commands:
-        for found in _SIZE.finditer(command.text):
-            if int(found["size"]) not in fitting:
-                message = f"WORLD_SIZE is {found['size']}, and the job has {tasks} tasks"
-                yield at(command.line_of(found.start("size")), message)
+        for match in _SIZE.finditer(command.text):
+            if int(match["size"]) not in fitting:
+                message = f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks"
+                yield at(command.line_of(match.start("size")), message)
 
 
 def _all_gpus(script: Script) -> int | None:
     """Return the GPUs of all nodes: a script may start a rank for each by itself."""
     nodes = node_range(script)
     if (total := script.value("gpus")) is not None:
-        found = _GPUS.match(total)
-        return int(found["count"]) if found else None
+        match = _GPUS.match(total)
+        return int(match["count"]) if match else None
     each = _GPUS.match(script.value("gpus-per-node") or script.value("gres") or "")
     return nodes[1] * int(each["count"]) if nodes and each else None
 
@@ -250,7 +255,8 @@ def _all_gpus(script: Script) -> int | None:
     "step-cpus",
     "steps get the job's CPUs",
     severity="warning",
-    cause="from Slurm 22.05 to 23.02 a step does not inherit --cpus-per-task: each task has one CPU",
+    cause="from Slurm 22.05 to 23.02 a step does not inherit --cpus-per-task: each task has one "
+    "CPU",
     source="Slurm's CHANGELOG, slurm-22.05.md and slurm-23.11.md",
     fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
 )
@@ -277,7 +283,8 @@ _PORT = re.compile(
     "fixed-port",
     "ports differ between jobs",
     severity="warning",
-    cause="two jobs on one node, or a job and the one before it, meet at the same port: address already in use",
+    cause="two jobs on one node, or a job and the one before it, meet at the same port: address "
+    "already in use",
     source="pytorch#116974; ray#59551",
     fix="MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
 )

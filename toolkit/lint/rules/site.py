@@ -32,9 +32,9 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
     given = list(script.options("comment"))
     value = given[-1][1].value if given else None
     wrong = problem(rule, value)
-    # A directive with a bent dash was meant, and is said by another rule.
+    # A directive with a typographic dash is reported by another rule.
     if wrong and (
-        given or not any("comment" in word for one in script.directives for word in one.strays)
+        given or not any("comment" in word for each in script.directives for word in each.strays)
     ):
         example = (
             f'#SBATCH --comment="{rule.example}"'
@@ -109,11 +109,11 @@ def check_site_partition(case: LintCase) -> Iterator[Result]:
 
 def _shape(script: Script, name: str, partition: SitePartition) -> Iterator[Result]:
     for directive, value in _gpu_values(script):
-        found = _GPUS.match(value) or re.fullmatch(r"(\d+)", value)
-        if found and int(found[1]) > partition.gpus:
+        match = _GPUS.match(value) or re.fullmatch(r"(\d+)", value)
+        if match and int(match[1]) > partition.gpus:
             yield at(
                 directive.line,
-                f"a node of {name} has {counted(partition.gpus, 'GPU')}, {found[1]} are asked for",
+                f"a node of {name} has {counted(partition.gpus, 'GPU')}, {match[1]} are asked for",
             )
     if not partition.batch:
         yield at(next(script.options("partition"))[0].line, f"{name} takes no batch jobs")
@@ -131,7 +131,7 @@ def _time(script: Script, site: Site) -> Iterator[Result]:
         try:
             asked = minutes(option.value or "")
         except ValueError:
-            continue  # said by the rule of values
+            continue  # reported by the rule of values
         if site.max_minutes is not None and asked is not None and asked > site.max_minutes:
             yield at(directive.line, f"{site.name} gives {site.max_minutes // 60} hours at most")
 
