@@ -20,6 +20,7 @@ PURE = (
     "launchers/",
     "explain/",
     "lint/",
+    "checks/",
     "preflight/",
     "images/recipe/",
     "images/sif/",
@@ -53,8 +54,7 @@ EDGES = (
     "images/recipe/importing.py",
     "images/recipe/library.py",
     "images/sif/file.py",
-    "lint/reading.py",
-    "lint/saving.py",
+    "lint/files.py",
     "preflight/host_facts.py",
 )
 

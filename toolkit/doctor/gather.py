@@ -14,13 +14,7 @@ from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, 
 from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
-from toolkit.images.verify.case import (
-    ImageCase,
-    ImageRunner,
-    ScriptRun,
-    VerifyOptions,
-    local_drivers,
-)
+from toolkit.images.verify.case import ImageCase, ScriptRun, VerifyOptions, local_case
 from toolkit.model.site import Site
 from toolkit.planning.gather import Place, find_place
 from toolkit.resources import package_directory
@@ -142,7 +136,6 @@ def _image_case(
     except ToolkitError as error:
         case.no_image = error.cause
         return None
-    gpus, _ = local_drivers()
     settings = {**options.settings, "env": {"RANKS_SPEED_MB": str(MEGABYTES)}}
     runner = rank_runner(
         image.path,
@@ -152,10 +145,8 @@ def _image_case(
         settings,
         within=shared_directory(case.site),
     )
-    return ImageCase(
-        image=image,
-        runner=ImageRunner(image.path, gpus=gpus > 0),
-        gpus=gpus,
+    return local_case(
+        image,
         site=site_offer(place, case.client) if place and case.client and options.nodes else None,
         no_site=case.no_site,
         options=VerifyOptions(nodes=options.nodes, gpus=options.gpus),

@@ -24,10 +24,10 @@ from toolkit.model.site import Site
 from toolkit.planning import offline
 from toolkit.planning.gather import Place, find_place, prepare
 from toolkit.planning.settings import Layer
+from toolkit.records.store import Paths
 from toolkit.resources import package_directory
 from toolkit.runs import submit
 from toolkit.runs.follow import follow
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import asked, patiently
 
@@ -106,9 +106,8 @@ def _refusal(error: ToolkitError | TimeoutError) -> str:
 
 def _fix(outcome: Outcome, paths: Paths) -> str:
     """Return the first advice of `toolkit explain` about a failed run; empty if it has none."""
-    from toolkit.explain.gather import of_run
-    from toolkit.explain.matcher import explain
-    from toolkit.explain.rulebook import rules
+    from toolkit.explain.explanation import explain
+    from toolkit.explain.gather import of_run, rules
 
     if outcome.kind == "ok":
         return ""

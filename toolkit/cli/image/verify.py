@@ -58,32 +58,22 @@ def command(
     from toolkit.errors import BuildError
     from toolkit.images.build.verification import record
     from toolkit.images.store.store import find
-    from toolkit.images.verify.case import (
-        ImageCase,
-        ImageRunner,
-        VerifyOptions,
-        local_drivers,
-    )
+    from toolkit.images.verify.case import VerifyOptions, local_case
     from toolkit.images.verify.verdicts import verdicts
     from toolkit.shell import require_apptainer
 
     image = find(name)
     require_apptainer()
-    local_gpus, drivers = local_drivers()
     offer, reason = find_site(site or "auto", required=bool(site or nodes))
     settings = {"partition": partition, "time": limit, "comment": comment}
     given = {key: value for key, value in settings.items() if value}
-    case = ImageCase(
-        image=image,
-        runner=ImageRunner(image.path, gpus=local_gpus > 0),
-        gpus=local_gpus,
+    run_ranks = rank_runner(image.path, site or "auto", nodes or 0, gpus or 0, given)
+    case = local_case(
+        image,
         site=offer,
         no_site=reason,
         options=VerifyOptions(nodes=nodes or 0, gpus=gpus or 0, key=key or ""),
-        run_ranks=rank_runner(image.path, site or "auto", nodes, gpus or 0, given)
-        if nodes
-        else None,
-        local_drivers=drivers,
+        run_ranks=run_ranks if nodes else None,
     )
     with console.Steps() as steps:
         steps.begin("verify", image.path)

@@ -55,7 +55,7 @@ def check_allocation(case: DoctorCase) -> Result:
         )
     if case.reports:
         return failed(complaint, case.probe.fix)
-    states = "; ".join(f"{node}: {state}" for node, state in outcome.unwell.items())
+    states = "; ".join(f"{node}: {state}" for node, state in outcome.unhealthy.items())
     if states:
         return failed(f"{complaint}; {states}", "exclude them, and tell the operators")
     return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")

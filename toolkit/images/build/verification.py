@@ -17,12 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.images.build.collect import read_contents
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
-from toolkit.images.verify.case import (
-    ImageCase,
-    ImageRunner,
-    SiteOffer,
-    local_drivers,
-)
+from toolkit.images.verify.case import SiteOffer, local_case
 from toolkit.images.verify.verdicts import at_build, merged, verdicts
 from toolkit.model.image import Python, Verdict
 
@@ -52,17 +47,8 @@ def finish(image: FoundImage, find_site: FindSite = no_site) -> tuple[Verdict, .
         )
         for check in manifest.checks
     )
-    gpus, drivers = local_drivers()
     site, reason = find_site()
-    case = ImageCase(
-        image=image,
-        runner=ImageRunner(image.path, gpus=gpus > 0),
-        gpus=gpus,
-        site=site,
-        no_site=reason,
-        local_drivers=drivers,
-        mpi=manifest.mpi,
-    )
+    case = local_case(image, site=site, no_site=reason, mpi=manifest.mpi)
     with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
         ahead.submit(lambda: case.contents)
         made = (*own, *verdicts(case, only=at_build()))

@@ -271,3 +271,10 @@ class ImageCase:
         """The NVIDIA drivers of this machine and of the nodes that ranks ran on."""
         of_nodes = (driver for each in self.sums.values() for driver in each.drivers)
         return tuple(dict.fromkeys((*self.local_drivers, *of_nodes)))
+
+
+def local_case(image: FoundImage, **fields: Any) -> ImageCase:
+    """Return a case with the GPUs and drivers of this machine; ``fields`` are the other fields."""
+    gpus, drivers = local_drivers()
+    runner = ImageRunner(image.path, gpus=gpus > 0)
+    return ImageCase(image=image, runner=runner, gpus=gpus, local_drivers=drivers, **fields)
