@@ -25,7 +25,7 @@ def said(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("rnu",), 64, ("no verb 'rnu'", "run")),
+        (("rnu",), 64, ("no command 'rnu'", "run")),
         (
             ("run", "--nodse", "2", "x.py"),
             64,

@@ -50,7 +50,9 @@ def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 @click.group("cluster", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """The cluster as it is now; and a real Slurm cluster on this machine: slurmctld, and a slurmd for each node.
+    """Show the cluster's free nodes, and run a real Slurm on this machine.
+
+    The local cluster is slurmctld, and a slurmd for each node.
 
     Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run` would take.
 
@@ -139,9 +141,9 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
     """Bring the cluster up. If it is up already, nothing happens.
 
     \b
-    A partition, with what can be said of it:
+    A partition, with all of its options:
       NAME:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default
-    A shape file has nodes that differ, and lines of slurm.conf as they are:
+    A shape file has nodes that differ, and lines of slurm.conf:
       extra = ["PriorityType=priority/multifactor"]
       [[nodes]]
       names = "gpu[01-02]"       # cpus, memory (MB), gpus, gpu_type, features
@@ -204,9 +206,9 @@ def down(name: str, keep_logs: bool) -> None:
     from toolkit.localcluster.paths import paths_of
 
     with console.Steps() as steps:
-        found = take_down(name, steps, keep_logs=keep_logs)
-    console.out(console.subject("cluster", f"{name} is down" if found else f"{name} was not up"))
-    if keep_logs and found:
+        was_up = take_down(name, steps, keep_logs=keep_logs)
+    console.out(console.subject("cluster", f"{name} is down" if was_up else f"{name} was not up"))
+    if keep_logs and was_up:
         console.out(console.subject("logs", str(paths_of(name).logs)))
 
 
@@ -224,27 +226,27 @@ def status(name: str, as_json: bool) -> int:
     from toolkit.localcluster import status as query
 
     try:
-        found = query.status(name)
+        state = query.status(name)
     except SlurmUnreachableError as error:
         if not as_json:
             raise
         console.out_json({"name": name, "up": False})
         return error.exit_code
     if as_json:
-        console.out_json(dataclasses.asdict(found))
+        console.out_json(dataclasses.asdict(state))
     else:
-        _show(found, tuple(other for other in query.all_up() if other != name))
+        _show(state, tuple(other for other in query.all_up() if other != name))
     return 0
 
 
-def _show(found: Status, others: tuple[str, ...]) -> None:
+def _show(state: Status, others: tuple[str, ...]) -> None:
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
         (
             *(node.name, node.state, node.power, node.cpus, human_size(node.memory * 1e6)),
             *(f"{node.gpus} {node.gpu_type or ''}".strip(), node.address, node.reason),
         )
-        for node in found.nodes
+        for node in state.nodes
     ]
     console.out(console.table(header, rows))
     console.out()
@@ -255,21 +257,21 @@ def _show(found: Status, others: tuple[str, ...]) -> None:
             part.max_nodes or "no limit",
             part.max_time or "no limit",
         )
-        for part in found.partitions
+        for part in state.partitions
     ]
     console.out(console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits))
     console.out()
     facts = {
         "controller": "answers"
-        if found.controller
+        if state.controller
         else "does not answer; next: toolkit cluster down, then up",
         "accounting": "on: sacct answers"
-        if found.accounting
+        if state.accounting
         else "off: finished jobs are in squeue --states=all",
-        "gpus": "simulated; no GPU is there" if any(node.gpus for node in found.nodes) else "none",
-        "logs": found.logs,
-        "slurm.conf": found.slurm_conf,
-        "shared": ", ".join(["everything but /tmp and /dev/shm", *found.shared]),
+        "gpus": "simulated; no GPU is there" if any(node.gpus for node in state.nodes) else "none",
+        "logs": state.logs,
+        "slurm.conf": state.slurm_conf,
+        "shared": ", ".join(["everything but /tmp and /dev/shm", *state.shared]),
     }
     console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
 
@@ -286,7 +288,7 @@ def _show(found: Status, others: tuple[str, ...]) -> None:
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
-    """Run a command in the cluster: Slurm's own, or any other. Its exit code is this one's.
+    """Run a command in the cluster: Slurm's own, or any other. The exit code is that of the command.
 
     \b
     Examples:

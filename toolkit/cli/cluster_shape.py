@@ -52,10 +52,10 @@ def likeness(
     accounting: bool,
     **_: Any,
 ) -> Likeness | None:
-    """The imitation of a site; None: nobody asked for one.
+    """Return the imitation of a site; None if the user asked for none.
 
     Raises:
-        UnknownSiteError: no site is called so.
+        UnknownSiteError: no site has this name.
         UsageError: an option describes what the site describes.
     """
     if like is None:
@@ -64,29 +64,29 @@ def likeness(
 
     others = ("cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "shape_file")
     _alone(ctx, "--like", f"a site of yours that extends {like}", others)
-    found = imitate(
+    likeness = imitate(
         sites.load(like), most=nodes, chosen=partitions, accounting=accounting, there=directory_here
     )
     if packages.imitates():
-        return found
+        return likeness
     missing = "rules are not Slurm's own here: it lacks the plugin job_submit/lua"
-    return Likeness(replace(found.shape, job_submit=""), (*found.said, missing))
+    return Likeness(replace(likeness.shape, job_submit=""), (*likeness.said, missing))
 
 
 def directory_here(text: str) -> str:
-    """A directory of a site as it is called here, where it is on this machine; else empty."""
+    """Return a directory of a site with variables expanded; empty if it is not on this machine."""
     path = Path(os.path.expandvars(text))
     return str(path.resolve()) if path.is_dir() else ""
 
 
-def _alone(ctx: click.Context, one: str, where: str, others: tuple[str, ...]) -> None:
+def _alone(ctx: click.Context, option_given: str, where: str, others: tuple[str, ...]) -> None:
     """Nothing, if no option of ``others`` was given."""
     flags = {"partitions": "--partition", "shape_file": "--shape"}
     for option in others:
         if ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
             flag = flags.get(option, "--" + option.replace("_", "-"))
             raise UsageError(
-                f"{flag} and {one} both describe the cluster",
+                f"{flag} and {option_given} both describe the cluster",
                 place=flag,
                 next_step=f"write it in {where}",
             )

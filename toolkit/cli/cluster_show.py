@@ -82,16 +82,18 @@ def command(
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_place(site or chosen_site(Path.cwd()))
-    found = inventory.ask(Client(place.access), place.site, shape or None)
+    standings = inventory.ask(Client(place.access), place.site, shape or None)
     if as_json:
-        console.out_json({"site": place.site.name, "partitions": [_whole(one) for one in found]})
+        console.out_json(
+            {"site": place.site.name, "partitions": [_whole(standing) for standing in standings]}
+        )
         return
-    for line in _lines(found, " ".join(shape)):
+    for line in _lines(standings, " ".join(shape)):
         console.out(line)
 
 
 def _whole(value: Any) -> Any:
-    """A model with all of its keys, also those that have their usual value."""
+    """Return a model with all of its keys, also those with default values."""
     from msgspec.structs import asdict
 
     return (
@@ -101,7 +103,7 @@ def _whole(value: Any) -> Any:
     )
 
 
-def _lines(found: Sequence[Standing], shape: str) -> Iterator[str]:
+def _lines(standings: Sequence[Standing], shape: str) -> Iterator[str]:
     header = (
         "PARTITION",
         "GPUS PER NODE",
@@ -117,32 +119,36 @@ def _lines(found: Sequence[Standing], shape: str) -> Iterator[str]:
     )
     rows = [
         (
-            one.queue.name + "*" * one.queue.default + ("" if one.queue.up else " (off)"),
-            f"{one.gpus_per_node} {one.gpu}".strip() if one.gpus_per_node else "-",
-            *(one.idle, one.mixed, one.full, one.down),
-            f"{one.gpus_free} of {one.gpus}" if one.gpus else "-",
-            _limit(one),
-            _of(one.use.submitted, one.limits.jobs_submitted),
-            _of(one.use.running, one.limits.jobs_running),
-            _of(one.use.gpus, one.limits.gpus) if one.gpus_per_node else "-",
+            standing.queue.name
+            + "*" * standing.queue.default
+            + ("" if standing.queue.up else " (off)"),
+            f"{standing.gpus_per_node} {standing.gpu}".strip() if standing.gpus_per_node else "-",
+            *(standing.idle, standing.mixed, standing.full, standing.down),
+            f"{standing.gpus_free} of {standing.gpus}" if standing.gpus else "-",
+            _limit(standing),
+            _of(standing.use.submitted, standing.limits.jobs_submitted),
+            _of(standing.use.running, standing.limits.jobs_running),
+            _of(standing.use.gpus, standing.limits.gpus) if standing.gpus_per_node else "-",
         )
-        for one in found
+        for standing in standings
     ]
     yield console.table(header, rows)
-    sources = ", ".join(dict.fromkeys(one.limits.source for one in found if one.limits.source))
+    sources = ", ".join(
+        dict.fromkeys(standing.limits.source for standing in standings if standing.limits.source)
+    )
     if sources:
         yield f"limits: {sources}"
     if shape:
         yield ""
-        yield from _starts(found, shape)
+        yield from _starts(standings, shape)
 
 
 def _of(used: int, limit: int | None) -> str:
     return f"{used} of {limit}" if limit is not None else str(used)
 
 
-def _limit(one: Standing) -> str:
-    minutes = one.queue.max_minutes
+def _limit(standing: Standing) -> str:
+    minutes = standing.queue.max_minutes
     if minutes is None:
         return "no limit"
     days, rest = divmod(minutes, 1440)
@@ -150,16 +156,20 @@ def _limit(one: Standing) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _starts(found: Sequence[Standing], shape: str) -> Iterator[str]:
-    """The partitions where a job would start, the soonest first, then those where it never would."""
+def _starts(standings: Sequence[Standing], shape: str) -> Iterator[str]:
+    """Yield the partitions where a job would start, the soonest first, then those where it never would."""
     from toolkit.slurm.overview import soonest
 
-    able = soonest(found)
-    rows = [(one.queue.name, _when(one.start.at), one.start.nodes) for one in able if one.start]
+    able = soonest(standings)
+    rows = [
+        (standing.queue.name, _when(standing.start.at), standing.start.nodes)
+        for standing in able
+        if standing.start
+    ]
     rows += [
-        (one.queue.name, "never", one.start.refused)
-        for one in found
-        if one.start and not one.start.at
+        (standing.queue.name, "never", standing.start.refused)
+        for standing in standings
+        if standing.start and not standing.start.at
     ]
     yield f"a job of {shape}, as Slurm guesses now:"
     yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)

@@ -1,4 +1,4 @@
-"""How the command line speaks: results on standard output, everything about them on standard error.
+"""Output of the command line: results on standard output, everything about them on standard error.
 
 It is plain text when not a terminal. What others wrote, in logs or labels, is among it, so nothing
 is printed that a terminal would obey but our own drawing (``terminal_text``).
@@ -110,7 +110,7 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
                     {
                         "error": error.cause,
                         "exit_code": error.exit_code,
-                        "findings": [_finding(one) for one in findings],
+                        "findings": [_finding(finding) for finding in findings],
                     }
                 )
             raise
@@ -185,11 +185,13 @@ class Steps:
         )
 
     def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
+        """Show a step as the current one."""
         self.end()
         with self._lock:
             self._current = _Step(step, detail, time.monotonic(), expected)
 
     def end(self, outcome: str = "done") -> None:
+        """Print the current step with its outcome and time."""
         with self._lock:
             current, self._current = self._current, None
             if current:
@@ -197,6 +199,7 @@ class Steps:
                 self._print(subject(current.name, line))
 
     def say(self, name: str, text: str) -> None:
+        """Print a line that is no step."""
         with self._lock:
             self._print(subject(name, text))
 
@@ -251,5 +254,5 @@ def mapping(rows: Mapping[str, object]) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether a person reads the result."""
+    """Return whether a person reads the result."""
     return sys.stdout.isatty()

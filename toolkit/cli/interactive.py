@@ -1,4 +1,4 @@
-"""Runs that somebody waits for: `toolkit run --interactive` and `toolkit shell`."""
+"""Runs that the user waits for: `toolkit run --interactive` and `toolkit shell`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
 
 
 def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
-    """Say what became of a run that was interrupted, and write down how it came out."""
+    """Report what became of a run that was interrupted, and write down how it came out."""
     if not paths.allocation.is_file():
         shutil.rmtree(paths.directory)
         console.note(console.subject("cancelled", "it waits no more; nothing was started"))

@@ -25,7 +25,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     del ctx, param
     from toolkit.exercises import exercises
 
-    return [one.name for one in exercises() if one.name.startswith(incomplete)]
+    return [exercise.name for exercise in exercises() if exercise.name.startswith(incomplete)]
 
 
 @command.command("list")
@@ -39,15 +39,16 @@ def listing(as_json: bool) -> None:
     """
     from toolkit.exercises import exercises
 
-    found = exercises()
+    listed = exercises()
     if as_json:
         import msgspec
 
-        console.out_json(msgspec.to_builtins(found))
+        console.out_json(msgspec.to_builtins(listed))
         return
     console.out(
         console.table(
-            ("NAME", "IMAGE", "SHOWS"), [(one.name, one.image or "-", one.summary) for one in found]
+            ("NAME", "IMAGE", "SHOWS"),
+            [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed],
         )
     )
 

@@ -78,25 +78,28 @@ class LazyGroup(click.Group):
         self.verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands without importing them."""
         del ctx
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return the command."""
         del ctx
         if cmd_name not in self.verbs:
             return None
         command: click.Command = importlib.import_module(self.verbs[cmd_name][0]).command
         add_cluster_option(command, is_hidden=cmd_name not in _ON_CLUSTERS)
-        gc.freeze()  # what was imported stays: no collection need look at it
+        gc.freeze()  # imported modules stay; the collector need not examine them
         gc.enable()
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command in the arguments; name the nearest one if there is none."""
         if args and args[0] not in self.verbs and not args[0].startswith("-"):
             raise UsageError(
-                f"there is no verb {args[0]!r}",
+                f"there is no command {args[0]!r}",
                 choices=self.verbs,
                 value=args[0],
                 next_step=f"{ctx.command_path} --help",
@@ -104,6 +107,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their summaries, without importing them."""
         del ctx
-        with formatter.section("Verbs"):
+        with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.verbs.items()])

@@ -19,26 +19,26 @@ from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageErro
 # the verb is used.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
-    "shell": ("toolkit.cli.shell", "A shell in an image, on a node of a job of its own."),
+    "shell": ("toolkit.cli.shell", "Open a shell in an image, on a node."),
     "ps": ("toolkit.cli.ps", "List runs and their states."),
-    "top": ("toolkit.cli.top", "What the processes of a running job use: CPU, memory, GPUs."),
+    "top": ("toolkit.cli.top", "Show what a running job uses: CPU, memory, GPUs."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
     "cancel": ("toolkit.cli.cancel", "Cancel a run."),
     "rm": ("toolkit.cli.rm", "Remove runs that have ended."),
     "prune": ("toolkit.cli.prune", "Remove old runs."),
-    "image": ("toolkit.cli.image", "Build, list and prove images."),
+    "image": ("toolkit.cli.image", "Build, list and verify images."),
     "jobs": ("toolkit.cli.jobs", "List and copy the exercises that came with the tool."),
-    "explain": ("toolkit.cli.explain", "Say why a run failed, and what to do about it."),
-    "doctor": ("toolkit.cli.doctor", "Preflight: what would keep jobs from running here."),
-    "lint": ("toolkit.cli.lint", "Find what is wrong with sbatch scripts that are there already."),
+    "explain": ("toolkit.cli.explain", "Explain why a run failed, and what to do."),
+    "doctor": ("toolkit.cli.doctor", "Check this machine and cluster before jobs run."),
+    "lint": ("toolkit.cli.lint", "Find faults in existing sbatch scripts."),
     "cluster": (
         "toolkit.cli.cluster",
-        "What a cluster has free now; a real Slurm on this machine, up and down.",
+        "Show free nodes of a cluster; start and stop a Slurm on this machine.",
     ),
-    "site": ("toolkit.cli.site", "What is known of clusters: partitions, limits, rules."),
+    "site": ("toolkit.cli.site", "Show and describe clusters: partitions, limits, rules."),
     "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
-    "demo": ("toolkit.cli.demo", "Everything once: image, cluster, a training on two nodes."),
+    "demo": ("toolkit.cli.demo", "Run everything once: image, cluster, a training on two nodes."),
     "bench": ("toolkit.cli.bench", "Measure all-reduce, and compare trainings."),
 }
 
@@ -70,7 +70,7 @@ def cli(verbose: bool) -> None:
 
 
 def usage_error(error: click.UsageError) -> UsageError:
-    """click's complaint in our words, with the nearest option or choice."""
+    """Return click's error as one of ours, with the nearest option or choice."""
     context = error.ctx
     help_line = f"{context.command_path} --help" if context else "toolkit --help"
     if isinstance(error, click.NoSuchOption):

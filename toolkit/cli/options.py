@@ -18,7 +18,7 @@ from toolkit.runtimes import RUNTIMES
 
 
 class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
-    """A number, or text of a form that is told by an example.
+    """A number, or text of a form that is shown by an example.
 
     Args:
         name: what it is, for the help.
@@ -34,9 +34,10 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in new
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
+        """Return a number, or the text if it has the form."""
         text = str(value)
         if not re.fullmatch(self.form, text, re.ASCII):
-            self.fail(f"{text!r} is no {self.name}; {self.example} would be", param, ctx)
+            self.fail(f"{text!r} is not a {self.name}; an example is {self.example}", param, ctx)
         return int(text) if text.isdigit() else text
 
 
@@ -92,6 +93,7 @@ def _sbatch_options(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of sites for tab completion."""
     del ctx, param
     from toolkit import sites
 
@@ -162,14 +164,14 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--secret",
         metavar="NAME",
         multiple=True,
-        help="Give every rank a variable of this shell, and show its value nowhere; repeatable.",
+        help="Pass a variable of this shell to every rank without showing its value; repeatable.",
     ),
     click.option(
         "--after",
         metavar="RUN",
         multiple=True,
         shell_complete=complete_after,
-        help="Start when this run has ended well; afterany:RUN: in whatever way. Repeatable.",
+        help="Start when this run has succeeded; afterany:RUN: when it has ended. Repeatable.",
     ),
     click.option(
         "--sweep",
@@ -258,20 +260,20 @@ def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
     Raises:
         UsageError: an ``--env`` names no variable.
     """
-    said = {key: value for key, value in values.items() if value not in (None, ())}
-    if "env" in said:
-        given = said.pop("env")
-        variables = dict(_variable(text) for text in given if "=" in text)
-        passed = tuple(text for text in given if "=" not in text)
+    options = {key: value for key, value in values.items() if value not in (None, ())}
+    if "env" in options:
+        texts = options.pop("env")
+        variables = dict(_variable(text) for text in texts if "=" in text)
+        passed = tuple(text for text in texts if "=" not in text)
         if "" in passed:
             raise _not_a_variable("")
-        said |= {"env": variables} if variables else {}
-        said |= {"pass_env": passed} if passed else {}
-    if "slurm" in said:
-        said["slurm"] = _slurm_values(said["slurm"])
+        options |= {"env": variables} if variables else {}
+        options |= {"pass_env": passed} if passed else {}
+    if "slurm" in options:
+        options["slurm"] = _slurm_values(options["slurm"])
     if arguments:
-        said["arguments"] = arguments
-    return Layer("flag", said)
+        options["arguments"] = arguments
+    return Layer("flag", options)
 
 
 def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:

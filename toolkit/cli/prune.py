@@ -56,22 +56,24 @@ def command(
         raise UsageError("say which runs are old", place="--older-than, --keep", next_step=step)
     age = seconds(older_than, "--older-than") if older_than else None
     places = index.known().directories if all_directories else (runs,)
-    found = [
-        one
+    removals = [
+        removed_run
         for place in places
-        for one in removal.candidates(all_runs(place), older_than=age, keep=keep)
+        for removed_run in removal.candidates(all_runs(place), older_than=age, keep=keep)
     ]
     if yes:
-        found = [one if one.reason else _removed(one) for one in found]
+        removals = [
+            removed_run if removed_run.reason else _removed(removed_run) for removed_run in removals
+        ]
     if as_json:
         import msgspec
 
-        console.out_json({"removed": yes, "runs": msgspec.to_builtins(found)})
+        console.out_json({"removed": yes, "runs": msgspec.to_builtins(removals)})
     else:
-        _show(found, removed=yes)
+        _show(removals, removed=yes)
 
 
-def _removed(one: Removal) -> Removal:
+def _removed(removed_run: Removal) -> Removal:
     """Remove a run; return why it is still there, if it is."""
     from msgspec.structs import replace
 
@@ -79,27 +81,27 @@ def _removed(one: Removal) -> Removal:
     from toolkit.runs import removal
 
     try:
-        removal.remove([Paths(Path(one.directory))])
+        removal.remove([Paths(Path(removed_run.directory))])
     except ToolkitError as error:
-        return replace(one, reason=error.cause)
-    return one
+        return replace(removed_run, reason=error.cause)
+    return removed_run
 
 
-def _show(found: list[Removal], *, removed: bool) -> None:
+def _show(removals: list[Removal], *, removed: bool) -> None:
     word = "removed" if removed else "would go"
     rows = [
         (
-            one.directory,
-            human_size(one.size),
-            human_age(one.age),
-            f"stays: {one.reason}" if one.reason else word,
+            removed_run.directory,
+            human_size(removed_run.size),
+            human_age(removed_run.age),
+            f"stays: {removed_run.reason}" if removed_run.reason else word,
         )
-        for one in found
+        for removed_run in removals
     ]
     if rows:
         console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
-    going = [one for one in found if not one.reason]
-    size = human_size(sum(one.size for one in going))
+    going = [removed_run for removed_run in removals if not removed_run.reason]
+    size = human_size(sum(removed_run.size for removed_run in going))
     runs = counted(len(going), "run")
     step = "" if removed or not going else "; remove them: the same with --yes"
     console.note(console.subject("freed" if removed else "would free", f"{size}, {runs}{step}"))

@@ -50,7 +50,7 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
     if not plan.array:
         _of_one(status.current(paths)[1], paths.name, as_json=as_json)
         return
-    found = status.elements_with_earlier(paths)
+    points = status.elements_with_earlier(paths)
     if as_json:
         import msgspec
 
@@ -58,13 +58,13 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
         console.out_json(
             [
                 {"run": name, "values": values.get(point.number, {}), **msgspec.to_builtins(point)}
-                for name, point in found
+                for name, point in points
             ],
         )
         return
-    console.out(table(plan.points, [point for _, point in found]))
-    for name in dict.fromkeys(name for name, _ in found if name != paths.name):
-        numbers = ",".join(str(point.number) for other, point in found if other == name)
+    console.out(table(plan.points, [point for _, point in points]))
+    for name in dict.fromkeys(name for name, _ in points if name != paths.name):
+        numbers = ",".join(str(point.number) for other, point in points if other == name)
         console.note(f"from {name}: {numbers}")
 
 
@@ -83,7 +83,7 @@ def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
 
 
 def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
-    """A row for each point."""
+    """Return a table with a row for each point."""
     from toolkit.planning.arrays import rows
 
     header, cells = rows(planned, outcomes)

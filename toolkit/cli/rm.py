@@ -18,7 +18,7 @@ from toolkit.units import human_size
     "run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs
 )
 @click.option("--cancel", is_flag=True, help="Cancel runs that have not ended, and wait for it.")
-@click.option("--force", is_flag=True, help="Also if nobody can tell whether a run has ended.")
+@click.option("--force", is_flag=True, help="Also if it is unknown whether a run has ended.")
 @click.option(
     "--runs",
     type=click.Path(path_type=Path),
@@ -40,7 +40,7 @@ def command(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -
     for name in run_names:
         removal.require_no_link(Path(name))
         removal.require_no_link(runs / name)
-    found = {paths.directory: paths for name in run_names for paths in (find(name, runs),)}
-    freed = removal.remove(list(found.values()), cancel=cancel, force=force)
-    names = ", ".join(paths.name for paths in found.values())
+    chosen = {paths.directory: paths for name in run_names for paths in (find(name, runs),)}
+    freed = removal.remove(list(chosen.values()), cancel=cancel, force=force)
+    names = ", ".join(paths.name for paths in chosen.values())
     console.note(console.subject("removed", f"{names} ({human_size(freed)})"))

@@ -39,8 +39,8 @@ def command(
     """Install what this machine lacks: Apptainer, Slurm, tools to build images.
 
     \b
-    What is there already, from wherever, is kept. Debian is set up by itself (as root);
-    elsewhere, and without root, the commands for the administrator are shown.
+    Programs that are installed already are kept. Debian is set up automatically (as root);
+    on other systems, and without root, the commands for the administrator are shown.
 
     \b
     Examples:
@@ -49,21 +49,21 @@ def command(
       toolkit setup --with accounting --with tests
       toolkit setup --update
     """
-    wishes = Wishes(accounting="accounting" in extras, tests="tests" in extras, update=update)
-    facts = look(wishes)
-    if not check and not dry_run and _look_for_newer(facts, always=update):
-        facts = look(wishes)
+    options = Wishes(accounting="accounting" in extras, tests="tests" in extras, update=update)
+    facts = look(options)
+    if not check and not dry_run and _refresh_newer(facts, always=update):
+        facts = look(options)
     actions = decide(facts)
     if as_json and (check or dry_run or not actions):
         console.out_json(report(facts, actions))
     if not actions:
         _ready(facts, as_json)
     elif dry_run:
-        _dry_run(facts, actions, wishes, as_json)
+        _dry_run(facts, actions, options, as_json)
     elif check:
-        raise needs(facts, actions, wishes, next_step=_how(facts, actions, wishes))
+        raise needs(facts, actions, options, next_step=_how(facts, actions, options))
     else:
-        _install(facts, actions, wishes, as_json)
+        _install(facts, actions, options, as_json)
 
 
 def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     }
 
 
-def _look_for_newer(facts: Facts, *, always: bool) -> bool:
-    """Look, as root and once a week, whether there is a newer Apptainer than the one that was fitted here; return whether it was done."""
+def _refresh_newer(facts: Facts, *, always: bool) -> bool:
+    """Check, as root and once a week, for a newer Apptainer than the fitted one; return whether it did."""
     if not (facts.root and facts.apt and facts.runtime):
         return False
     from time import time
@@ -90,9 +90,7 @@ def _look_for_newer(facts: Facts, *, always: bool) -> bool:
     problem = newer.refresh(facts.os.codename, time())
     if problem:
         console.note(
-            console.subject(
-                "warning", f"whether there is a newer Apptainer is not known: {problem.cause}"
-            )
+            console.subject("warning", f"could not check for a newer Apptainer: {problem.cause}")
         )
     return True
 
@@ -114,8 +112,8 @@ def _ready(facts: Facts, as_json: bool) -> None:
         )
 
 
-def _how(facts: Facts, actions: tuple[Action, ...], wishes: Wishes) -> str:
-    blocked = obstacle(facts, actions, wishes)
+def _how(facts: Facts, actions: tuple[Action, ...], options: Wishes) -> str:
+    blocked = obstacle(facts, actions, options)
     return blocked.next_step or "toolkit setup" if blocked else "toolkit setup"
 
 
@@ -125,17 +123,17 @@ def _show_missing(actions: tuple[Action, ...]) -> None:
             console.note(console.subject("missing" if not number and not more else "", part))
 
 
-def _dry_run(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
+def _dry_run(facts: Facts, actions: tuple[Action, ...], options: Wishes, as_json: bool) -> None:
     if as_json:
         return
-    blocked = obstacle(facts, actions, wishes)
+    blocked = obstacle(facts, actions, options)
     if blocked:
         raise blocked
     _show_missing(actions)
     console.note(console.subject("plan", _estimate(facts, actions)))
     console.note(
         console.subject(
-            "", f"nothing was done; do it: toolkit setup{' --update' if wishes.update else ''}"
+            "", f"nothing was done; do it: toolkit setup{' --update' if options.update else ''}"
         )
     )
 
@@ -164,21 +162,21 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
     )
 
 
-def _install(facts: Facts, actions: tuple[Action, ...], wishes: Wishes, as_json: bool) -> None:
+def _install(facts: Facts, actions: tuple[Action, ...], options: Wishes, as_json: bool) -> None:
     from toolkit.hostsetup.install import install
 
-    blocked = obstacle(facts, actions, wishes)
+    blocked = obstacle(facts, actions, options)
     if blocked:
         raise blocked
     _show_missing(actions)
     with console.Steps() as steps:
-        after = install(wishes, steps)
+        after = install(options, steps)
     left = decide(after)
     if as_json:
         console.out_json(report(after, left))
     if left:
         error: ToolkitError = needs(
-            after, left, wishes, next_step="toolkit -v setup shows every command"
+            after, left, options, next_step="toolkit -v setup shows every command"
         )
         raise error
     if not as_json:

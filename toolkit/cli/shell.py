@@ -22,10 +22,11 @@ from toolkit.errors import UsageError
 @click.argument("program", default="bash", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
-    """A shell in an image, on a node of its own job; ends with its exit code, and the job with it.
+    """Open a shell in an image, on a node of its own job; exit with the shell's exit code.
 
-    The terminal is that of the node: its size follows yours, and Ctrl-C goes to what runs in the shell. PROGRAM (default: bash) and what
-    comes after it is started in its place. With more nodes than one the shell is on the first; the job has all of them.
+    The terminal is that of the node: its size follows yours, and Ctrl-C goes to the program in the
+    shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is on
+    the first; the job has all of them, and ends with the shell.
 
     \b
     Examples:

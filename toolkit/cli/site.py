@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group("site")
 def command() -> None:
-    """What is known of clusters: partitions, limits, rules, each with its source.
+    """Show and describe clusters: partitions, limits, rules, each with its source.
 
     Your own are files in ~/.config/toolkit/sites; `extends = "neuron"` says only what is different.
 
@@ -37,11 +37,11 @@ for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema, site
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def list_sites(as_json: bool) -> None:
-    """List the sites that are known here."""
+    """List the known sites."""
     from toolkit import sites
     from toolkit.cli import console
 
-    found = [sites.load(name) for name in sites.names()]
+    listed = [sites.load(name) for name in sites.names()]
     if as_json:
         console.out_json(
             [
@@ -51,13 +51,13 @@ def list_sites(as_json: bool) -> None:
                     "date": site.date,
                     "file": str(sites.path_of(site.name)),
                 }
-                for site in found
+                for site in listed
             ]
         )
         return
     rows = [
         (site.name, site.summary, site.date or "-", len(site.partitions) or "asked of Slurm")
-        for site in found
+        for site in listed
     ]
     console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
 
@@ -124,17 +124,17 @@ def _lines(site: Site, file: str) -> Iterator[str]:
             [
                 (
                     partition,
-                    one.nodes if one.nodes is not None else "?",
-                    one.cpus or "?",
-                    one.gpus,
-                    one.gpu or "-",
-                    one.arch,
-                    f"{one.jobs_submitted or '?'}/{one.jobs_running or '?'}"
-                    if one.batch
+                    values.nodes if values.nodes is not None else "?",
+                    values.cpus or "?",
+                    values.gpus,
+                    values.gpu or "-",
+                    values.arch,
+                    f"{values.jobs_submitted or '?'}/{values.jobs_running or '?'}"
+                    if values.batch
                     else "no batch jobs",
-                    one.gpus_per_user or "-",
+                    values.gpus_per_user or "-",
                 )
-                for partition, one in site.partitions.items()
+                for partition, values in site.partitions.items()
             ],
         )
     for note in site.notes:

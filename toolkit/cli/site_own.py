@@ -1,4 +1,4 @@
-"""`toolkit site init`, `check`, `use` and `schema`: sites of one's own."""
+"""`toolkit site init`, `check`, `use` and `schema`: the user's own sites."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def init(
     replace: bool,
     dry_run: bool,
 ) -> None:
-    """Make the file of a site from the live cluster. What nobody could find out is in it as a comment.
+    """Make the file of a site from the live cluster. Unknown values are in it as comments.
 
     \b
     Examples:
@@ -81,8 +81,8 @@ def init(
         if value is not None
     ]
     with console.Steps() as steps:
-        found = survey(Client(find_place(site).access), steps, probe=options if probe else None)
-    text = draft(name, found, date=date.today().isoformat())
+        answers = survey(Client(find_place(site).access), steps, probe=options if probe else None)
+    text = draft(name, answers, date=date.today().isoformat())
     if dry_run:
         console.document(text)
         return
@@ -91,7 +91,7 @@ def init(
     console.out(
         console.subject(
             "site",
-            f"{name}: {counted(len(found.queues), 'partition')}, {unknown} things that could not be found out",
+            f"{name}: {counted(len(answers.queues), 'partition')}, {counted(unknown, 'value')} unknown",
         )
     )
     console.out(console.subject("file", str(path)))
@@ -121,14 +121,20 @@ def check(site: str, as_json: bool) -> int:
         sites.from_file(Path(site)) if site.endswith(".toml") or "/" in site else sites.load(site)
     )
     live, where = _live(written)
-    found = (*compare.within(written), *live)
-    wrong = any(one.wrong for one in found)
+    differences = (*compare.within(written), *live)
+    wrong = any(difference.wrong for difference in differences)
     if as_json:
-        rows = [{"key": one.key, "text": one.text, "wrong": one.wrong} for one in found]
+        rows = [
+            {"key": difference.key, "text": difference.text, "wrong": difference.wrong}
+            for difference in differences
+        ]
         console.out_json({"site": written.name, "compared": where, "found": rows})
     else:
-        if found:
-            table = [("wrong" if one.wrong else "note", one.key, one.text) for one in found]
+        if differences:
+            table = [
+                ("wrong" if difference.wrong else "note", difference.key, difference.text)
+                for difference in differences
+            ]
             console.out(console.table(("WHAT", "KEY", "IS"), table))
         console.out(
             console.subject(
@@ -140,7 +146,7 @@ def check(site: str, as_json: bool) -> int:
 
 
 def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
-    """What the cluster says otherwise, and which cluster was asked."""
+    """Return the differences to the live cluster, and which cluster was asked."""
     from toolkit.planning.gather import place_of
     from toolkit.sites.compare import against
     from toolkit.sites.survey import survey
@@ -148,16 +154,16 @@ def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
 
     try:
         with console.Steps() as steps:
-            found = survey(Client(place_of(site).access), steps)
+            answers = survey(Client(place_of(site).access), steps)
     except SlurmUnreachableError as error:
         return (), f"not compared with the cluster: {error.cause}"
-    return against(site, found), f"compared with cluster {found.cluster}, Slurm {found.slurm}"
+    return against(site, answers), f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
 
 
 @click.command("use")
 @click.argument("name", shell_complete=complete_sites)
 def use(name: str) -> None:
-    """Make NAME the site of everything that you run where no project says otherwise; `auto` looks for one each time.
+    """Make NAME your default site; a project can set another one. `auto` searches each time.
 
     \b
     Examples:

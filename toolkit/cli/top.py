@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def command(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
     """Show what the processes of RUN (default: the newest run) use on its nodes: CPU over a second, memory, GPUs.
 
-    It looks through the job's own allocation, so that nobody needs ssh to the nodes.
+    It runs in the job's own allocation, so no ssh to the nodes is needed.
 
     \b
     Examples:
@@ -56,20 +56,20 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
     from toolkit.runs.processes import working
 
     paths = find(run, runs)
-    seen = _look(paths)
-    if seen is None:
+    usage = _usage(paths)
+    if usage is None:
         raise JobLostError(
-            f"{paths.name} does not run",
+            f"{paths.name} is not running",
             place="RUN",
             next_step=f"toolkit ps; toolkit logs -f {paths.word}",
         )
-    while seen is not None:
-        processes, gpus = seen
+    while usage is not None:
+        processes, gpus = usage
         shown = processes if show_all else working(processes)
         if as_json:
             console.out_json(
                 {
-                    "processes": [one._asdict() for one in shown],
+                    "processes": [process._asdict() for process in shown],
                     "gpus": [gpu._asdict() for gpu in gpus],
                 }
             )
@@ -79,39 +79,39 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
             return
         time.sleep(every)
         console.out()
-        seen = _look(paths)
-    console.note(f"{paths.name} runs no more")
+        usage = _usage(paths)
+    console.note(f"{paths.name} has ended")
 
 
-def _look(paths: Paths) -> tuple[list[Process], list[Gpu]] | None:
-    """What runs on all nodes of a run now; None: it does not run."""
+def _usage(paths: Paths) -> tuple[list[Process], list[Gpu]] | None:
+    """Return the processes and GPUs of a run on all nodes; None if it is not running."""
     from toolkit.runs import processes, status
 
     running = status.running(paths)
     if not running:
         return None
     client, plan = status.client_of(status.submission_of(paths)), paths.read_plan()
-    found: list[Process] = []
+    all_processes: list[Process] = []
     gpus: dict[tuple[str, int], Gpu] = {}
     for state in running:
         some, of_nodes = processes.query(client, state, task_is_rank=plan.launch.task_is_rank)
-        found += some
+        all_processes += some
         gpus |= {(gpu.host, gpu.number): gpu for gpu in of_nodes}
-    return found, list(gpus.values())
+    return all_processes, list(gpus.values())
 
 
 def _show(processes: list[Process], gpus: list[Gpu]) -> None:
     rows = [
         (
-            one.host,
-            "-" if one.rank is None else one.rank,
-            one.pid,
-            f"{one.cpu}%",
-            human_size(one.memory),
-            human_size(one.gpu_memory) if one.gpu_memory else "-",
-            one.command[:80],
+            process.host,
+            "-" if process.rank is None else process.rank,
+            process.pid,
+            f"{process.cpu}%",
+            human_size(process.memory),
+            human_size(process.gpu_memory) if process.gpu_memory else "-",
+            process.command[:80],
         )
-        for one in processes
+        for process in processes
     ]
     console.out(
         console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows)

@@ -24,12 +24,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
         match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(value), re.ASCII | re.IGNORECASE)
         if not match or not int(match[1]):
-            self.fail(f"{value!r} is no size; 256M would be", param, ctx)
+            self.fail(f"{value!r} is not a size; an example is 256M", param, ctx)
         count = int(match[1]) << _UNITS[match[2].upper()]
         if count % 4:
-            self.fail(f"{value!r} is no multiple of 4 bytes, which one number takes", param, ctx)
+            self.fail(f"{value!r} is not a multiple of 4 bytes, the size of one number", param, ctx)
         return count
 
 
@@ -39,7 +40,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     "--backend",
     type=click.Choice(tuple(BACKENDS)),
     multiple=True,
-    help="What adds up; again for several, one job each (default auto: nccl where PyTorch can use GPUs, else gloo).",
+    help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use GPUs, else gloo.",
 )
 @click.option(
     "--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer."
@@ -52,17 +53,17 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     type=click.IntRange(2),
     default=4,
     show_default=True,
-    help="Each buffer is so many times the one before.",
+    help="The factor from one buffer size to the next.",
 )
 @click.option(
     "--show-buffers",
     is_flag=True,
-    help="Print each device's buffer before and after, rank by rank, in place of measuring.",
+    help="Print each device's buffer before and after, rank by rank, instead of measuring.",
 )
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plot there, as SVG (default: into the last run).",
+    help="Write the plot to this SVG file (default: in the directory of the last run).",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
@@ -79,7 +80,9 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Add up buffers over all ranks of a job (all-reduce), check every sum, and tell the bus bandwidth by NCCL's definition.
+    """Measure all-reduce: add up buffers over all ranks, and check every sum.
+
+    The bus bandwidth is printed by NCCL's definition.
 
     \b
     Examples:
@@ -88,7 +91,7 @@ def command(
       toolkit bench allreduce --nodes 2 --gpus 4 --image pytorch_25.06 --backend nccl --backend nccl-tests
       toolkit bench allreduce --show-buffers          2 nodes x 4 devices
 
-    The job is jobs/nccl-allreduce; all options of `toolkit run` apply. Ends with 1 where a sum is wrong.
+    The job is jobs/nccl-allreduce; all options of `toolkit run` apply. The exit code is 1 if a sum is wrong.
     """
     from toolkit.bench import allreduce, jobs
 
@@ -97,26 +100,26 @@ def command(
             f"the largest buffer is smaller than the smallest ({min_size} bytes)",
             param_hint="--max-size",
         )
-    here, said = Path.cwd(), dict(flags(options, ()).values)
+    cwd, given = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
     if show_buffers and "nccl-tests" in chosen:
         raise click.BadParameter("nccl-tests shows no buffers", param_hint="--backend")
     done: list[Measured] = []
     for name in chosen:
         layer = allreduce.settings(
-            name, said, (min_size, max_size, factor), show_buffers=show_buffers
+            name, given, (min_size, max_size, factor), show_buffers=show_buffers
         )
         if dry_run:
             console.out(
-                jobs.script_of(_target(name), layer, here, adapt=allreduce.refusing(name)).rstrip(
+                jobs.script_of(_target(name), layer, cwd, adapt=allreduce.refusing(name)).rstrip(
                     "\n"
                 )
             )
             continue
         say = _show_buffer if show_buffers and not as_json else _say
-        ran = jobs.run(_target(name), layer, here, say, adapt=allreduce.refusing(name))
+        ran = jobs.run(_target(name), layer, cwd, say, adapt=allreduce.refusing(name))
         shape, ranks = ran.plan.shape, ran.plan.nodes * ran.plan.ranks_per_node
-        found = allreduce.measured(
+        result = allreduce.measured(
             name,
             shape,
             ranks,
@@ -124,16 +127,16 @@ def command(
             [line.text for line in ran.lines],
             ran.paths.name,
         )
-        if found is None or (ran.outcome.kind != "ok" and not found.wrong):
+        if result is None or (ran.outcome.kind != "ok" and not result.wrong):
             _failed(ran)
             return ran.outcome.exit_code or 1
-        done.append(found)
+        done.append(result)
     if done:
         path = (
             None if show_buffers else _plotted(done, plot or ran.paths.directory / "allreduce.svg")
         )
         _show(done, path, as_json=as_json)
-    return 1 if any(one.wrong for one in done) else 0
+    return 1 if any(result.wrong for result in done) else 0
 
 
 def _say(subject: str, text: str) -> None:
@@ -141,7 +144,7 @@ def _say(subject: str, text: str) -> None:
 
 
 def _show_buffer(subject: str, text: str) -> None:
-    """Buffers are the result; what is said beside them is not."""
+    """Print a buffer as a result, and any other line as a note."""
     if text.startswith(("before ", "after ")):
         console.out(text)
     else:
@@ -149,7 +152,7 @@ def _show_buffer(subject: str, text: str) -> None:
 
 
 def _target(backend: str) -> str:
-    """What is run for a backend: the job, or a script of it that is not its usual one."""
+    """Return the target of a backend: the job, or another script of its folder."""
     from toolkit.bench.allreduce import JOB
     from toolkit.resources import shipped
 
@@ -169,10 +172,10 @@ def _plotted(done: list[Measured], path: Path) -> Path:
     from toolkit.files import write_atomically
 
     series = {
-        f"{one.backend}, {one.ranks} ranks": [
-            (float(row.bytes), row.bus_gb_per_s) for row in one.rows
+        f"{result.backend}, {result.ranks} ranks": [
+            (float(row.bytes), row.bus_gb_per_s) for row in result.rows
         ]
-        for one in done
+        for result in done
     }
     title = f"All-reduce, {done[0].shape}"
     write_atomically(
@@ -201,10 +204,10 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
     header, rows = allreduce.table(done)
     if rows:
         console.out(console.table(header, rows))
-    for one in done:
-        verdict = "every sum is right" if not one.wrong else f"{one.wrong} elements are WRONG"
-        best = max((row.bus_gb_per_s for row in one.rows), default=0.0)
-        bandwidth = f", {best:.3f} GB/s on the bus at best" if one.rows else ""
-        console.out(f"{one.backend}: {one.shape}, {verdict}{bandwidth}")
+    for result in done:
+        verdict = "every sum is right" if not result.wrong else f"{result.wrong} elements are WRONG"
+        best = max((row.bus_gb_per_s for row in result.rows), default=0.0)
+        bandwidth = f", {best:.3f} GB/s on the bus at best" if result.rows else ""
+        console.out(f"{result.backend}: {result.shape}, {verdict}{bandwidth}")
     if plot:
         console.note(console.subject("plot", str(plot)))

@@ -41,7 +41,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "copy": ("toolkit.cli.image.copy", "Copy an image to a directory here or on another machine."),
     "flatten": (
         "toolkit.cli.image.flatten",
-        "Pack an image again as one, without what nobody sees.",
+        "Pack an image again as one layer, without hidden files.",
     ),
     "cache": ("toolkit.cli.image.cache", "Show what builds keep for the next."),
 }

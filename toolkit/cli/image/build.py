@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
 @click.option(
-    "--no-wait", is_flag=True, help="Give up where somebody else builds it now; exit code 75."
+    "--no-wait", is_flag=True, help="Exit with code 75 if another process builds the image now."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
 def command(
@@ -54,9 +54,11 @@ def command(
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
     \b
-    What has not changed is kept: the image, or its steps up to the first that has changed (toolkit image cache).
-    The image appears when it is whole and has passed its checks, not before. Then it is looked at from outside, as `image verify` does.
-    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in $TOOLKIT_BUILD_TMP.
+    Unchanged parts are reused: the image, or its steps before the first changed one (toolkit image cache).
+    The image gets its name only when it is complete and has passed its checks. Then it is verified
+    externally, as by `image verify`.
+    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in
+    $TOOLKIT_BUILD_TMP.
     """
     from toolkit.cli import console
     from toolkit.doctor.node_jobs import find_site
@@ -92,14 +94,14 @@ def command(
 
 
 def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
-    """What was found from outside, in one line: the image's own checks were told as they passed."""
-    told = [
-        one
-        for one in built.verdicts
-        if one.name not in {check.name for check in built.manifest.checks}
+    """Print the external verification in one line; the image's own checks were printed as they passed."""
+    verdicts = [
+        verdict
+        for verdict in built.verdicts
+        if verdict.name not in {check.name for check in built.manifest.checks}
     ]
     groups = {
-        outcome: [one.name for one in told if one.outcome == outcome]
+        outcome: [verdict.name for verdict in verdicts if verdict.outcome == outcome]
         for outcome in ("passed", "failed", "unchecked")
     }
     words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
@@ -107,15 +109,17 @@ def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
 
 
 def _refuse_failed(built: BuildResult) -> None:
-    """That the image does not suit the cluster at hand is no fault of the image."""
+    """Raise if a check of the image failed; a mismatch with this cluster is no fault of the image."""
     from toolkit.errors import BuildError
 
-    failed = [one for one in built.verdicts if one.outcome == "failed" and not one.site]
+    failed = [
+        verdict for verdict in built.verdicts if verdict.outcome == "failed" and not verdict.site
+    ]
     if failed:
         raise BuildError(
-            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(built.verdicts)} checks from outside",
-            place=", ".join(one.name for one in failed),
-            details=[f"{one.name}: {one.detail}" for one in failed],
+            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(built.verdicts)} external checks",
+            place=", ".join(verdict.name for verdict in failed),
+            details=[f"{verdict.name}: {verdict.detail}" for verdict in failed],
             next_step=f"toolkit image verify {built.manifest.name}",
         )
 

@@ -23,13 +23,13 @@ def command(clear: bool, as_json: bool) -> None:
     entries = cache.entries()
     if clear:
         with cache.alone():
-            for one in entries:
-                cache.drop(one)
+            for entry in entries:
+                cache.drop(entry)
             cache.sweep()
         console.note(
             console.subject(
                 "removed",
-                f"{len(entries)} entries, {human_size(sum(one.note.size for one in entries))}",
+                f"{len(entries)} entries, {human_size(sum(entry.note.size for entry in entries))}",
             )
         )
         return
@@ -39,13 +39,19 @@ def command(clear: bool, as_json: bool) -> None:
         console.out_json(msgspec.to_builtins(entries))
         return
     rows = [
-        (one.kind, one.note.about or "-", human_size(one.note.size), _age(one.used), one.key[:12])
-        for one in entries
+        (
+            entry.kind,
+            entry.note.about or "-",
+            human_size(entry.note.size),
+            _age(entry.used),
+            entry.key[:12],
+        )
+        for entry in entries
     ]
     console.out(console.table(("KIND", "OF", "SIZE", "LAST USED", "KEY"), rows))
     console.note(
         console.subject(
-            "total", f"{human_size(sum(one.note.size for one in entries))} in {cache.directory}"
+            "total", f"{human_size(sum(entry.note.size for entry in entries))} in {cache.directory}"
         )
     )
 

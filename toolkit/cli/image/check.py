@@ -28,15 +28,15 @@ def command(name: str, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        console.out_json([msgspec.to_builtins(one) for one in checks])
+        console.out_json([msgspec.to_builtins(check) for check in checks])
     else:
         console.out(
             console.table(
                 ("CHECK", "RESULT", "DETAIL"),
-                [(one.name, _outcome(one), one.detail) for one in checks],
+                [(check.name, _outcome(check), check.detail) for check in checks],
             )
         )
-    failed = [one.name for one in checks if not one.passed]
+    failed = [check.name for check in checks if not check.passed]
     if failed:
         raise BuildError(
             f"{image.name} did not pass {len(failed)} of {len(checks)} checks",

@@ -15,7 +15,7 @@ import click
     help="Permissions there, octal: 640 for the group, 644 for all.",
 )
 def command(name: str, target: str, mode: str) -> None:
-    """Copy an image, with what is known of it, to a directory here or (by rsync and ssh) on another machine, such as a site's images.
+    """Copy an image and its manifest to a directory, also of another machine (by rsync and ssh).
 
     \b
     Examples:

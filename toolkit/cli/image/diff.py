@@ -22,7 +22,7 @@ _MOST = 40  # rows of each kind that a person is shown
 @click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; shows all.")
 def command(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
-    """Tell what image B has otherwise than image A: packages, labels, environment, files. Exit code 1 if anything.
+    """Compare two images: packages, labels, environment, files. Exit code 1 if they differ.
 
     \b
     Examples:
@@ -33,43 +33,45 @@ def command(before: str, after: str, quick: bool, every: bool, as_json: bool) ->
     from toolkit.images.store.compare import compare
     from toolkit.images.store.store import find
 
-    found = compare(find(before), find(after), read=not quick)
+    difference = compare(find(before), find(after), read=not quick)
     if as_json:
         import msgspec
 
-        console.out_json(msgspec.to_builtins(found))
+        console.out_json(msgspec.to_builtins(difference))
     else:
-        _show(found, every)
-    if not found.identical:
+        _show(difference, every)
+    if not difference.identical:
         raise SystemExit(1)
 
 
-def _show(found: Difference, every: bool) -> None:
+def _show(difference: Difference, every: bool) -> None:
     from toolkit.cli import console
 
-    if found.identical:
+    if difference.identical:
         console.out("identical contents: the file systems are the same in every byte")
         return
-    counts = Counter(change.kind for change in found.changes)
+    counts = Counter(change.kind for change in difference.changes)
     for kind in ("packages", "labels", "environment", "files"):
         rows = [
-            (one.name, one.before or "-", one.after or "-")
-            for one in found.changes
-            if one.kind == kind
+            (change.name, change.before or "-", change.after or "-")
+            for change in difference.changes
+            if change.kind == kind
         ]
         if rows:
             console.out(console.table((kind.upper(), "A", "B"), rows if every else rows[:_MOST]))
             if not every and len(rows) > _MOST:
                 console.out(f"and {len(rows) - _MOST} more: --all")
             console.out("")
-    if found.contents:
-        console.out(f"the same files with the same contents; {found.times} have another time")
+    if difference.contents:
+        console.out(f"the same files with the same contents; {difference.times} have another time")
         return
     console.out(
         ", ".join(f"{counts[kind]} {kind}" for kind in counts)
         or "no file differs by its name, kind, size or owner"
     )
-    if found.times:
-        console.out(f"{found.times} files differ in their time only")
-    if found.uncompared:
-        console.out(f"the contents of {found.uncompared} files of the same size were not compared")
+    if difference.times:
+        console.out(f"{difference.times} files differ in their time only")
+    if difference.uncompared:
+        console.out(
+            f"the contents of {difference.uncompared} files of the same size were not compared"
+        )

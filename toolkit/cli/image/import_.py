@@ -41,14 +41,14 @@ def command(file: Path, name: str | None, directory: Path) -> None:
             place="--name",
             next_step="another --name, or remove the file",
         )
-    found = imported(file, chosen)
-    write_atomically(path, found.recipe)
+    draft = imported(file, chosen)
+    write_atomically(path, draft.recipe)
     try:
         library.load(str(path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    for lost in found.lost:
+    for lost in draft.lost:
         console.note(
             console.subject(
                 "not taken", f"{file}:{lost.line}: {lost.text}" if lost.line else lost.text

@@ -21,20 +21,20 @@ def command(as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        console.out_json([msgspec.structs.asdict(one) for one in listed])
+        console.out_json([msgspec.structs.asdict(image) for image in listed])
         return
     rows = [
         (
-            one.name,
-            one.state,
-            human_size(one.size) if one.size else "-",
-            f"{one.checks[0]} of {one.checks[1]}" if one.checks else "-",
+            image.name,
+            image.state,
+            human_size(image.size) if image.size else "-",
+            f"{image.checks[0]} of {image.checks[1]}" if image.checks else "-",
             (
-                ", ".join(f"{name} {version}" for name, version in one.frameworks.items())
-                or one.summary
+                ", ".join(f"{name} {version}" for name, version in image.frameworks.items())
+                or image.summary
             )
-            + (f" (in {one.directory})" if one.directory else ""),
+            + (f" (in {image.directory})" if image.directory else ""),
         )
-        for one in listed
+        for image in listed
     ]
     console.out(console.table(("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows))

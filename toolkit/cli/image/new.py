@@ -18,7 +18,7 @@ import click
 )
 @click.option(
     "--with",
-    "things",
+    "features",
     multiple=True,
     metavar="THING",
     help="horovod, or a feature such as jupyter; may be given again.",
@@ -37,7 +37,7 @@ import click
     help="Where NAME.toml is written; default: here.",
 )
 def command(
-    name: str, origin: str, things: tuple[str, ...], packages: tuple[str, ...], directory: Path
+    name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
 ) -> None:
     """Write a recipe, NAME.toml, that builds: `toolkit image build NAME.toml`.
 
@@ -61,7 +61,7 @@ def command(
             place="NAME",
             next_step="another name, or remove the file",
         )
-    text = draft(name, origin, things, packages, here=str(Path.cwd()))
+    text = draft(name, origin, features, packages, here=str(Path.cwd()))
     write_atomically(path, text)
     try:
         resolved = library.load(str(path))

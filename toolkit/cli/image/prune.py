@@ -37,28 +37,30 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
         "older_than": prune.seconds(older_than, "--older-than") if older_than else None,
         "unused_for": prune.seconds(unused_for, "--unused-for") if unused_for else None,
     }
-    found = prune.candidates(store.images_directory(), holds=holds_image, **ages)
+    candidates = prune.candidates(store.images_directory(), holds=holds_image, **ages)
     freed = 0
-    for one in found:
-        if not one.kept:
-            freed += one.size
-            if not dry_run and one.name.endswith(prune.FAILED_LOG):
-                Path(one.paths[0]).unlink(missing_ok=True)
+    for candidate in candidates:
+        if not candidate.kept:
+            freed += candidate.size
+            if not dry_run and candidate.name.endswith(prune.FAILED_LOG):
+                Path(candidate.paths[0]).unlink(missing_ok=True)
             elif not dry_run:
-                prune.remove(Path(one.paths[0]), holds=holds_image)
+                prune.remove(Path(candidate.paths[0]), holds=holds_image)
     if as_json:
         import msgspec
 
-        console.out_json({"freed": freed, "dry_run": dry_run, "found": msgspec.to_builtins(found)})
+        console.out_json(
+            {"freed": freed, "dry_run": dry_run, "found": msgspec.to_builtins(candidates)}
+        )
         return
     rows = [
         (
-            one.name,
-            human_size(one.size),
-            f"stays: {one.kept}" if one.kept else "would go" if dry_run else "gone",
-            one.why,
+            candidate.name,
+            human_size(candidate.size),
+            f"stays: {candidate.kept}" if candidate.kept else "would go" if dry_run else "gone",
+            candidate.why,
         )
-        for one in found
+        for candidate in candidates
     ]
     if rows:
         console.out(console.table(("NAME", "SIZE", "", "WHY"), rows))

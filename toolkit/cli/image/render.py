@@ -36,7 +36,7 @@ FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need n
     is_flag=True,
     help="Print nothing; exit code 78 and the differences where a committed definition is another.",
 )
-@click.option("--write", is_flag=True, help="Write the committed definitions anew.")
+@click.option("--write", is_flag=True, help="Write the committed definitions again.")
 def command(
     name: str | None,
     form: str | None,
@@ -81,12 +81,12 @@ def command(
     if check:
         _check_rendered(named, (form,) if form else FORMS)
         return
-    for one in named:
-        resolved = library.load(one, features)
-        for wanted in (form,) if form else FORMS if write else FORMS[:1]:
-            text = library.rendered(resolved, wanted)
+    for recipe in named:
+        resolved = library.load(recipe, features)
+        for output_form in (form,) if form else FORMS if write else FORMS[:1]:
+            text = library.rendered(resolved, output_form)
             if write:
-                _write(library.definition_path(one, wanted), text)
+                _write(library.definition_path(recipe, output_form), text)
             else:
                 console.document(text)
 

@@ -24,16 +24,17 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
     from toolkit.images.store.entries import things
     from toolkit.images.store.search import matching
 
-    found = matching(things(), words)
+    matches = matching(things(), words)
     if as_json:
         import msgspec
 
-        console.out_json(msgspec.to_builtins(found))
+        console.out_json(msgspec.to_builtins(matches))
         return
-    if found:
+    if matches:
         console.out(
             console.table(
-                ("NAME", "KIND", "WHAT"), [(one.name, one.kind, one.summary) for one in found]
+                ("NAME", "KIND", "WHAT"),
+                [(entry.name, entry.kind, entry.summary) for entry in matches],
             )
         )
     else:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(name: str, as_json: bool) -> None:
-    """Everything that is known of a recipe, an image or an NGC release; of a release each fact with its source, and what is not known.
+    """Show the facts of a recipe, an image or an NGC release.
+
+    Each fact of a release has its source; unknown ones are listed, too.
 
     \b
     Examples:
@@ -35,11 +37,11 @@ def command(name: str, as_json: bool) -> None:
         else:
             _show_release(release)
         return
-    found = _known(name)
+    facts = _known(name)
     if as_json:
-        console.out_json(found)
+        console.out_json(facts)
     else:
-        for key, value in found.items():
+        for key, value in facts.items():
             _show(key, value)
 
 
@@ -61,7 +63,7 @@ def _show_release(release: Release) -> None:
 
 
 def _known(name: str) -> dict[str, Any]:
-    """What a recipe says, and what is known of its image."""
+    """Return the recipe's contents and the facts of its image."""
     from toolkit.errors import ImageMissingError
     from toolkit.images.recipe import library
     from toolkit.images.recipe.names import recipe_names
@@ -104,11 +106,13 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
         "horovod": manifest.horovod,
         "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, {len(manifest.packages.pip)} of Python",
         "locked": manifest.locked or "no",
-        "signed": [one.signer or one.fingerprint for one in manifest.signatures] or "no",
+        "signed": [item.signer or item.fingerprint for item in manifest.signatures] or "no",
         "verified": {
-            one.name
-            + (f" at {one.site}" if one.site else ""): f"{one.outcome} {one.when}: {one.detail}"
-            for one in manifest.verdicts
+            item.name
+            + (
+                f" at {item.site}" if item.site else ""
+            ): f"{item.outcome} {item.when}: {item.detail}"
+            for item in manifest.verdicts
         },
         "built again by": manifest.command or "unknown",
     }

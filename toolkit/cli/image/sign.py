@@ -39,7 +39,7 @@ def command(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Sign an image, so that everybody who has the public key can tell that nobody changed it since.
+    """Sign an image. The holder of the public key can then verify that it is unchanged.
 
     \b
     A key, and its public part, which is all that others need:

@@ -17,19 +17,19 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(name: str, key: str, as_json: bool) -> None:
-    """Whether an image is signed by a key and nobody changed it since; exit code 88 if not."""
+    """Verify that an image is signed by a key and unchanged since; exit code 88 if not."""
     from toolkit.cli import console
     from toolkit.images.store.sign import verify
     from toolkit.images.store.store import find
 
     image = find(name)
-    found = verify(Path(image.path), key)
+    signature = verify(Path(image.path), key)
     if as_json:
         import msgspec
 
-        console.out_json({"path": image.path, "signature": msgspec.to_builtins(found)})
+        console.out_json({"path": image.path, "signature": msgspec.to_builtins(signature)})
         return
     console.note(
         console.subject("verified", f"{image.path}: every object of it is signed, and unchanged")
     )
-    console.out(found.fingerprint)
+    console.out(signature.fingerprint)
