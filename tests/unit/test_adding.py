@@ -1,0 +1,145 @@
+"""The pages on adding a launcher and a runtime: their code is taken from them, and works as they say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.resources import package_directory
+
+ROOT = package_directory("..").resolve()
+PAGES = ("adding-a-launcher.md", "adding-a-runtime.md")
+TEMPLATES = Path("toolkit/scripts/templates")
+
+
+def code_of(page: str) -> dict[Path, str]:
+    """Return the files of a page: each code block that follows a line with a path alone."""
+    files: dict[Path, str] = {}
+    lines = (ROOT / "docs/contributing" / page).read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("`toolkit/") and line.endswith("`"):
+            assert lines[number + 2].startswith("```"), f"{line} has no code"
+            end = lines.index("```", number + 3)
+            files[Path(line.strip("`"))] = "\n".join(lines[number + 3 : end]) + "\n"
+    return files
+
+
+def copy_with(place: Path, *pages: str) -> Path:
+    """Copy the package, its byte code too, and write the files of some pages into the copy."""
+    shutil.copytree(ROOT / "toolkit", place / "toolkit")
+    for name in ("recipes", "containers", "jobs"):
+        (place / name).symlink_to(ROOT / name)
+    for page in pages:
+        for path, text in code_of(page).items():
+            assert not (place / path).exists(), f"{path} is there already"
+            (place / path).write_text(text)
+    return place
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_with(tmp_path_factory.mktemp("package"), *PAGES)
+
+
+def run(package: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command of a copy of the package, where no program is on PATH."""
+    environment = {
+        "HOME": str(package / "home"),
+        "PATH": str(package / "nothing"),
+        "PYTHONPATH": str(package),
+        "TOOLKIT_CLUSTER": "none",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *words],
+        cwd=package,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def planned(package: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (package / "train.py").write_text(script)
+    return run(package, "run", "--site", "neuron", *options, "--dry-run", "train.py")
+
+
+IMAGE = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "2")
+
+
+def test_the_pages_add_a_module_and_a_template_each() -> None:
+    assert set(code_of("adding-a-launcher.md")) == {
+        Path("toolkit/launchers/toy.py"),
+        TEMPLATES / "toy.sbatch.j2",
+    }
+    assert set(code_of("adding-a-runtime.md")) == {
+        Path("toolkit/runtimes/toy.py"),
+        TEMPLATES / "runtimes/toy.j2",
+    }
+
+
+def test_the_launcher_of_the_page_writes_a_script(package: Path) -> None:
+    done = planned(package, "print(1)\n", *IMAGE, "--launcher", "toy")
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes x 2 ranks, toy in pytorch_22.03" in done.stdout
+    assert "TOY_RANK=$SLURM_PROCID" in done.stdout
+    assert "#SBATCH --ntasks-per-node=2\n" in done.stdout
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+    assert checked.returncode == 0
+
+
+def test_auto_recognizes_a_script_for_the_launcher_of_the_page(package: Path) -> None:
+    done = planned(package, "import toy\nimport torch.distributed\n", *IMAGE)
+    assert done.returncode == 0, done.stderr
+    assert "TOY_RANK=$SLURM_PROCID" in done.stdout
+    done = planned(package, "import torch.distributed\n", *IMAGE, "--launcher", "toy")
+    assert "train.py uses torch.distributed, which toy says nothing to" in done.stderr
+
+
+def test_what_the_launcher_of_the_page_refuses_is_refused(package: Path) -> None:
+    many = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "501")
+    done = planned(package, "import toy\n", *many, "--launcher", "toy")
+    assert "toy counts to 1000, and the job has 1002 ranks" in done.stderr
+    done = planned(package, "import toy\n", "--runtime", "toy", "--gpus", "2")
+    assert "the runtime toy is for jobs without GPUs" in done.stderr
+
+
+def test_the_runtime_of_the_page_writes_a_script(package: Path) -> None:
+    done = planned(package, "print(1)\n", "--runtime", "toy", "--nodes", "2", "--launcher", "none")
+    assert done.returncode == 0, done.stderr
+    assert "container=(nice -n 10)" in done.stdout
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+    assert checked.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--launcher", "horovod"), "the launcher horovod cannot start ranks by toy"),
+        (("--image", "pytorch_22.03", "--launcher", "none"), "the runtime toy starts no image"),
+    ],
+)
+def test_what_the_runtime_of_the_page_refuses_is_refused(
+    package: Path, words: tuple[str, ...], says: str
+) -> None:
+    done = planned(package, "print(1)\n", "--runtime", "toy", *words)
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("option", ["launcher", "runtime"])
+def test_help_and_completion_name_what_the_pages_add(option: str, package: Path) -> None:
+    text = " ".join(run(package, "run", "--help").stdout.split())
+    (line,) = [part for part in text.split(" --") if part.startswith(f"{option} NAME")]
+    assert "toy" in line
+    completed = run(
+        package,
+        _TOOLKIT_COMPLETE="bash_complete",
+        COMP_WORDS=f"toolkit run --{option} to",
+        COMP_CWORD="3",
+    )
+    assert "plain,toy" in completed.stdout.splitlines()
