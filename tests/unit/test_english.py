@@ -44,14 +44,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/registry/",
     #
-    "toolkit/launchers/",
-    #
-    "toolkit/runtimes/",
-    #
-    "toolkit/scripts/",
-    #
-    "toolkit/imports/",
-    #
     "toolkit/planning/",
     #
     "toolkit/slurm/",

@@ -1,4 +1,4 @@
-"""What the package index calls the packages that bring a module: ``distributions.toml``."""
+"""The names in the package index of packages that bring a module: ``distributions.toml``."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def distribution(module: str, within: str = "") -> str:
     known = written()
     parts = within.split(".")
     for count in range(len(parts), 1, -1):
-        if found := known.modules.get(".".join(parts[:count])):
-            return found.distribution
+        if entry := known.modules.get(".".join(parts[:count])):
+            return entry.distribution
     if module in known.standard:
         return known.standard[module].distribution
     if module in known.modules:

@@ -15,7 +15,7 @@ _FALSE_PLATFORMS = ("win", "cygwin", "darwin", "java", "emscripten", "wasi", "ai
 
 
 class Context(NamedTuple):
-    """What expressions may refer to.
+    """The names and values that expressions may refer to.
 
     Attributes:
         file: path of the module, absolute.

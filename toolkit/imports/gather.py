@@ -21,8 +21,8 @@ def work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:
     """Return the git work trees of the script's directory and of the working directory."""
     home = Path.home()
     places = {"the script": folder, "the working directory": directory}
-    found = {tree: name for name, place in places.items() if (tree := work_tree(place, home))}
-    reasons = {str(tree): f"the git work tree of {name}" for tree, name in found.items()}
+    trees = {tree: name for name, place in places.items() if (tree := work_tree(place, home))}
+    reasons = {str(tree): f"the git work tree of {name}" for tree, name in trees.items()}
     return tuple(Shown(path=path, reason=reason) for path, reason in reasons.items())
 
 
@@ -54,15 +54,15 @@ def gather(
     if start is None:
         return Imports()
     named = program if program.startswith("/") and script is None else ""
-    found = imports(start, surroundings(job, site, _python(manifest, named), directory, visible))
+    needed = imports(start, surroundings(job, site, _python(manifest, named), directory, visible))
     if any("-packages" in text for text in job.bind):
-        found = replace(found, doubt="a directory of packages is bound by --bind")
-    return replace(found, python=named)
+        needed = replace(needed, doubt="a directory of packages is bound by --bind")
+    return replace(needed, python=named)
 
 
 def _python(manifest: Manifest | None, path: str) -> Python | None:
     known = manifest.pythons if manifest else ()
-    return next((one for one in known if one.path == path), known[0] if known else None)
+    return next((python for python in known if python.path == path), known[0] if known else None)
 
 
 def surroundings(

@@ -1,4 +1,4 @@
-"""Tell which directories of the host ranks see, and which may be bound for them."""
+"""The directories of the host that ranks see, and those that may be bound for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYSTEM = (
     "/boot",
     "/var/lib",
 )
-_LEVELS = 4  # of directories above the script that are looked through outside of a git work tree
+_LEVELS = 4  # of directories above the script that are searched outside of a git work tree
 _BESIDE = ("", "src", "lib", "python")
 
 
@@ -79,10 +79,10 @@ def work_tree(folder: Path, home: Path) -> Path | None:
 def nearby(folder: Path, home: Path) -> list[Path]:
     """Return directories around a script in which people keep modules of their own."""
     top = work_tree(folder, home)
-    found: list[Path] = []
+    directories: list[Path] = []
     for number, directory in enumerate((folder, *folder.parents)):
         outside = not is_below(directory, [top]) if top else number > _LEVELS
         if outside or is_broad(directory, home) or is_system(directory):
             break
-        found += [directory / name if name else directory for name in _BESIDE]
-    return found
+        directories += [directory / name if name else directory for name in _BESIDE]
+    return directories

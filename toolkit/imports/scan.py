@@ -1,4 +1,4 @@
-"""Read what one module imports, how surely, and what it adds to the search path. Pure."""
+"""Read what one module imports, how surely, and what it adds to the search path."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from toolkit.imports.evaluate import Context, dotted, path, truth
 
 
 class Strength(IntEnum):
-    """How surely an import is executed, and whether its failure ends the program."""
+    """The strength of an import: how surely it runs, and if its failure ends the program."""
 
     OPTIONAL = 0  # its failure is handled, or a condition asks for the module first
     POSSIBLE = 1  # it is in a function, a loop or a condition
     CERTAIN = 2
 
 
-class Found(NamedTuple):
+class ImportStatement(NamedTuple):
     """One import statement.
 
     Attributes:
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Scan:
-    """What a module shows.
+    """The result of reading one module.
 
     Attributes:
         imports: in the order of the file.
@@ -46,14 +46,14 @@ class Scan:
         doubt: why its imports may find modules that cannot be foreseen; empty: there is no reason.
     """
 
-    imports: list[Found] = field(default_factory=list)
+    imports: list[ImportStatement] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     doubt: str = ""
 
 
 # Exceptions of which catching one also catches an import that fails.
 _CATCHING = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-# Exceptions that people catch and that are none of these.
+# Exceptions that people catch and that do not belong to these.
 _OTHERS = (
     *(
         "OSError",
@@ -117,9 +117,9 @@ def scan(tree: ast.Module, context: Context) -> Scan:
     """
     reader = _Reader(context)
     reader.block(tree.body, Strength.CERTAIN)
-    if not reader.found.doubt and _makes_modules(tree):
-        reader.found.doubt = "the script installs or writes modules when it runs"
-    return reader.found
+    if not reader.result.doubt and _makes_modules(tree):
+        reader.result.doubt = "the script installs or writes modules when it runs"
+    return reader.result
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _Reader:
     """
 
     context: Context
-    found: Scan = field(default_factory=Scan)
+    result: Scan = field(default_factory=Scan)
     values: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
 
@@ -146,9 +146,9 @@ class _Reader:
     def statement(self, node: ast.stmt, strength: Strength) -> None:
         """Read one statement and what is in it."""
         if isinstance(node, ast.Import | ast.ImportFrom):
-            self.found.imports.extend(_imports(node, strength))
+            self.result.imports.extend(_imports(node, strength))
             if _renames(node):
-                self.found.doubt = "the script changes sys.path under another name"
+                self.result.doubt = "the script changes sys.path under another name"
         elif isinstance(node, ast.If):
             self.condition(node, strength)
         elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
@@ -179,7 +179,7 @@ class _Reader:
         is_guarded = any(catch is not False for catch in catches)
         self.block(node.body, Strength.OPTIONAL if is_guarded else strength)
         if is_guarded:
-            for part in (node.body, *(one.body for one in node.handlers)):
+            for part in (node.body, *(handler.body for handler in node.handlers)):
                 self.asked |= set(_assigned(part))
         for handler, catch in zip(node.handlers, catches, strict=True):
             self.block(
@@ -205,7 +205,7 @@ class _Reader:
         if value is not None and (name == "sys.path" or (name == "path" and base is not target)):
             self.add(value)
         elif name in ("sys.modules", "sys.meta_path", "sys.path_hooks"):
-            self.found.doubt = f"the script changes {name}"
+            self.result.doubt = f"the script changes {name}"
         elif isinstance(target, ast.Name) and value is not None:
             text = None if is_added else path(value, self.values, self.context)
             self.values.pop(target.id, None)
@@ -215,13 +215,13 @@ class _Reader:
                 self.asked.add(target.id)
 
     def call(self, node: ast.Call) -> None:
-        """Note a call that changes where modules are looked for."""
+        """Note a call that changes where modules are searched."""
         name = dotted(node.func)
         head, _, method = name.rpartition(".")
         if head == "sys.path" and method in _GROWS and node.args:
             self.add(node.args[-1])
         elif name in _CHANGING or head in ("sys.meta_path", "sys.path_hooks", "sys.modules"):
-            self.found.doubt = f"the script calls {name}"
+            self.result.doubt = f"the script calls {name}"
 
     def add(self, value: ast.expr) -> None:
         """Note what is added to the search path."""
@@ -239,17 +239,19 @@ class _Reader:
     def note(self, text: str | None) -> None:
         """Note a path that is added, or that it is not known."""
         if text is None:
-            self.found.doubt = "the script adds to sys.path what is known only when it runs"
+            self.result.doubt = "the script adds to sys.path a value that only a run shows"
         else:
-            self.found.paths.append(text)
+            self.result.paths.append(text)
 
 
-def _imports(node: ast.Import | ast.ImportFrom, strength: Strength) -> Iterator[Found]:
+def _imports(node: ast.Import | ast.ImportFrom, strength: Strength) -> Iterator[ImportStatement]:
     if isinstance(node, ast.Import):
-        yield from (Found(alias.name, 0, (), node.lineno, strength) for alias in node.names)
+        yield from (
+            ImportStatement(alias.name, 0, (), node.lineno, strength) for alias in node.names
+        )
     else:
         names = tuple(alias.name for alias in node.names)
-        yield Found(node.module or "", node.level, names, node.lineno, strength)
+        yield ImportStatement(node.module or "", node.level, names, node.lineno, strength)
 
 
 def _renames(node: ast.Import | ast.ImportFrom) -> bool:
@@ -268,7 +270,7 @@ def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _catches(node: ast.expr | None) -> bool | None:
-    """Return whether a handler catches an import that fails; None: it cannot be told."""
+    """Return whether a handler catches an import that fails; None if that is not known."""
     if node is None:
         return True
     if isinstance(node, ast.Tuple):
@@ -287,7 +289,7 @@ def _within(node: ast.With | ast.AsyncWith) -> Strength:
         name = dotted(used.func if isinstance(used, ast.Call) else used).rpartition(".")[2]
         if name == "suppress" and isinstance(used, ast.Call):
             caught = [_catches(argument) for argument in used.args]
-            if any(one is not False for one in caught):
+            if any(catch is not False for catch in caught):
                 return Strength.OPTIONAL
         elif name not in _HARMLESS:
             return Strength.POSSIBLE

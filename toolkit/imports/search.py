@@ -1,18 +1,25 @@
-"""Find modules in directories of the host, as Python's own search does, without importing them."""
+"""Find modules in directories of the host, as Python does, and parse them; none is imported."""
 
 from __future__ import annotations
 
+import ast
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit.files import open_regular
+
+LARGEST = 1 << 20  # bytes of a module; larger ones are generated
+# What the parser raises: for broken or newer syntax, NUL bytes and unknown encodings, and depth.
+_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 _MOST_ENTRIES = 5000  # of a directory that is listed for compiled modules
-_HOLDS = 200  # entries of a directory that are looked at for a module in it
+_HOLDS = 200  # entries of a directory that are searched for a module
 
 
 class Place(NamedTuple):
-    """Where a module was found.
+    """The place of a module.
 
     Attributes:
         root: the directory of the search path that holds it.
@@ -69,7 +76,7 @@ def holds_python(directory: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a regular file; one that cannot be looked at counts as none."""
+    """Return whether there is a regular file; one that cannot be examined counts as none."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -77,7 +84,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether there is a directory; one that cannot be looked at counts as none."""
+    """Return whether there is a directory; one that cannot be examined counts as none."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -100,3 +107,17 @@ def _names(directory: Path, most: int) -> list[str]:
             return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
     except (OSError, ValueError):
         return []
+
+
+def parse(path: Path) -> ast.Module | None:
+    """Return the syntax tree of a module; None if it cannot be read: running it says why."""
+    try:
+        with open_regular(path) as stream:
+            text = stream.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser warns of "\d", on standard error
+            return ast.parse(text)
+    except _UNREADABLE:
+        return None

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.imports import reading, search
+from toolkit.imports import search
 from toolkit.imports.evaluate import Context
 from toolkit.imports.places import Bound, is_below, is_broad, is_system, nearby, normal, on_host
-from toolkit.imports.scan import Found, Scan, Strength, scan
+from toolkit.imports.scan import ImportStatement, Scan, Strength, scan
 from toolkit.imports.search import Place
 from toolkit.model.imports import Import, Imports, Shown
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """Where a program runs.
+    """The surroundings of a program on the ranks.
 
     Attributes:
         directory: working directory of the ranks.
@@ -61,7 +61,7 @@ class Surroundings(NamedTuple):
 def imports(entry: Entry, around: Surroundings) -> Imports:
     """Return what a program imports; nothing where it cannot be read."""
     walk = _Walk(entry, around, roots=[entry.root])
-    walk.look_for(list(around.search))
+    walk.add_roots(list(around.search))
     for package in entry.packages:
         walk.push(package, Strength.CERTAIN)
     walk.push(entry.file, Strength.CERTAIN)
@@ -77,7 +77,7 @@ class _Walk:
         roots: the search path, as far as it is known.
         queue: files that are still to be read, and how surely each is imported.
         reached: how surely each file that was read is imported.
-        missing: the imports that were not found, by module.
+        missing: the imports whose module was not found, by module.
         shown: directories outside of what the ranks see, and what for.
     """
 
@@ -88,7 +88,7 @@ class _Walk:
     reached: dict[Path, Strength] = field(default_factory=dict)
     trees: dict[Path, ast.Module | None] = field(default_factory=dict)
     listings: dict[Path, list[str]] = field(default_factory=dict)
-    missing: dict[str, tuple[Path, Found, Strength]] = field(default_factory=dict)
+    missing: dict[str, tuple[Path, ImportStatement, Strength]] = field(default_factory=dict)
     shown: dict[Path, str] = field(default_factory=dict)
     doubt: str = ""
     size: int = 0
@@ -101,8 +101,8 @@ class _Walk:
             if not self.queue and len(self.roots) > known:
                 known = len(self.roots)
                 again, self.missing = self.missing, {}
-                for file, found, strength in again.values():
-                    self.absolute(file, found, strength)
+                for file, statement, strength in again.values():
+                    self.absolute(file, statement, strength)
 
     def push(self, file: Path, strength: Strength) -> None:
         """Have a file read, unless it was and nothing new would be learned."""
@@ -112,22 +112,22 @@ class _Walk:
 
     def read(self, file: Path, strength: Strength) -> None:
         """Read a file and follow its imports."""
-        found = self.scanned(file)
-        self.doubt = self.doubt or found.doubt
-        self.look_for(found.paths)
-        for one in found.imports:
-            weakest = min(strength, one.strength)
-            if one.level:
-                self.relative(file, one, weakest)
+        scan_result = self.scanned(file)
+        self.doubt = self.doubt or scan_result.doubt
+        self.add_roots(scan_result.paths)
+        for statement in scan_result.imports:
+            weakest = min(strength, statement.strength)
+            if statement.level:
+                self.relative(file, statement, weakest)
             else:
-                self.absolute(file, one, weakest)
+                self.absolute(file, statement, weakest)
 
     def scanned(self, file: Path) -> Scan:
         """Return what a file shows; nothing beyond the bounds, and where it cannot be read."""
         if file not in self.trees:
             self.size += _size(file)
             within = len(self.trees) < _MOST_FILES and self.size <= _MOST_BYTES
-            self.trees[file] = reading.parsed(file) if within else None
+            self.trees[file] = search.parse(file) if within else None
         tree = self.trees[file]
         around, is_main = self.around, file == self.entry.file
         context = Context(str(file), str(around.directory), is_main, around.version)
@@ -136,7 +136,7 @@ class _Walk:
         except RecursionError:
             return Scan()
 
-    def look_for(self, paths: list[str]) -> None:
+    def add_roots(self, paths: list[str]) -> None:
         """Add directories to the search path."""
         for text in paths:
             path = on_host(normal(text, self.around.directory), self.around.binds)
@@ -148,30 +148,30 @@ class _Walk:
                 # An archive, a directory of the image, or one that only the nodes have.
                 self.doubt = self.doubt or f"what {path} holds for the ranks is not known here"
 
-    def absolute(self, file: Path, found: Found, strength: Strength) -> None:
+    def absolute(self, file: Path, statement: ImportStatement, strength: Strength) -> None:
         """Follow an import along the search path."""
-        name, *parts = found.module.split(".")
+        name, *parts = statement.module.split(".")
         if name == "__main__":
             return
         place = search.find(name, self.roots, self.listings)
         if place is None:
             before = self.missing.get(name)
             if before is None or before[2] < strength:
-                self.missing[name] = (file, found, strength)
+                self.missing[name] = (file, statement, strength)
             return
         self.show(place, f"{self.name(file)} imports {name}")
-        for one in (*place.files, *_submodules(place, tuple(parts), found.names)):
-            self.push(one, strength)
+        for submodule in (*place.files, *_submodules(place, tuple(parts), statement.names)):
+            self.push(submodule, strength)
 
-    def relative(self, file: Path, found: Found, strength: Strength) -> None:
+    def relative(self, file: Path, statement: ImportStatement, strength: Strength) -> None:
         """Follow an import within a package."""
         directory = file.parent
-        for _ in range(found.level - 1):
+        for _ in range(statement.level - 1):
             directory = directory.parent
         place = Place(directory, (), directory)
-        parts = tuple(found.module.split(".")) if found.module else ()
-        for one in _submodules(place, parts, found.names):
-            self.push(one, strength)
+        parts = tuple(statement.module.split(".")) if statement.module else ()
+        for submodule in _submodules(place, parts, statement.names):
+            self.push(submodule, strength)
 
     def show(self, place: Place, reason: str) -> None:
         """Note a directory that the ranks must see for a module, if they would not see it."""
@@ -190,17 +190,17 @@ class _Walk:
         return str(file.relative_to(directory)) if file.is_relative_to(directory) else str(file)
 
     def result(self) -> Imports:
-        """Return all that was found."""
+        """Return the imports that are missing, and the directories that ranks must see."""
         names = [
             Import(
                 name=name,
                 file=self.name(file),
-                line=found.line,
+                line=statement.line,
                 is_certain=strength is Strength.CERTAIN,
                 elsewhere=self.elsewhere(name),
-                within=".".join((found.module, *found.names[:1])),
+                within=".".join((statement.module, *statement.names[:1])),
             )
-            for name, (file, found, strength) in self.missing.items()
+            for name, (file, statement, strength) in self.missing.items()
             if strength is not Strength.OPTIONAL and name.isidentifier()
         ]
         shown = tuple(Shown(path=str(path), reason=reason) for path, reason in self.shown.items())

@@ -1,7 +1,7 @@
-"""horovod: Slurm starts every rank, and its PMI plugin tells the image's MPI who is who. No ssh, no mpirun.
+"""horovod: Slurm starts every rank, and its PMI plugin numbers the ranks for the image's MPI.
 
-It serves scripts of every framework that the image's Horovod was built for. ``shared/pmi.py``
-chooses ``--mpi``.
+There is no ssh and no mpirun. It serves scripts of every framework that
+the image's Horovod was built for. ``shared/pmi.py`` chooses ``--mpi``.
 """
 
 from __future__ import annotations

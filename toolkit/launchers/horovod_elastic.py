@@ -1,4 +1,4 @@
-"""horovod-elastic: Horovod's elastic driver, with an agent on each node that Slurm started in the place of ssh.
+"""horovod-elastic: Horovod's elastic driver, and an agent on each node that Slurm starts, not ssh.
 
 A rank that dies, or a node that is lost, costs its node's ranks; training goes on with the others
 from the last commit of the script's state. The node is tried again after a while
@@ -58,7 +58,8 @@ class HorovodElastic(Launcher):
                     "the script uses Horovod and never its elastic.run: "
                     "it could not go on after a change",
                     place="--launcher",
-                    next_step="--launcher horovod-gloo, or see jobs/digits-horovod-elastic/train.py",
+                    next_step="--launcher horovod-gloo, "
+                    "or see jobs/digits-horovod-elastic/train.py",
                 )
             )
         return findings

@@ -1,7 +1,7 @@
-"""horovod-gloo: Slurm starts every rank, Gloo carries their messages, and one small server tells them where the others are.
+"""horovod-gloo: Slurm starts every rank, and Gloo carries their messages.
 
-No MPI, no ssh, no horovodrun. The server is Horovod's own; it runs in the image on the first node
-and ends with the batch script.
+One small server gives the ranks each other's addresses. No MPI, no ssh, no horovodrun. The server
+is Horovod's own; it runs in the image on the first node and ends with the batch script.
 """
 
 from __future__ import annotations

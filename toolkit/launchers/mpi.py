@@ -1,6 +1,7 @@
-"""mpi: any program of MPI in the image, started by Slurm, whose PMI plugin tells the image's MPI who is who.
+"""mpi: Slurm starts every rank of an MPI program.
 
-It serves a script that imports mpi4py, and a program compiled against the image's MPI.
+Its PMI plugin numbers the ranks for the image's MPI. It serves a script that imports mpi4py, and a
+program compiled against the image's MPI.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Mpi(Launcher):
         return replace(facts, mpi=client.mpi_types())
 
     def check(self, request: Request) -> Sequence[ToolkitError]:
-        """Require an MPI in the image, mpi4py if the script imports it, and a PMI shared with Slurm."""
+        """Require an MPI in the image, mpi4py if it is imported, and a PMI shared with Slurm."""
         findings: list[ToolkitError] = list(pmi.require_mpi(self, request))
         if request.source.imports_any("mpi4py") and not findings:
             findings += self.require("mpi4py", request)

@@ -1,4 +1,4 @@
-"""mpirun: the Open MPI of the host or of a module starts the ranks in the allocation, each in its container.
+"""mpirun: the Open MPI of the host or of a module starts the ranks, each in its container.
 
 No ssh: Slurm starts the daemons of mpirun.
 
@@ -54,12 +54,12 @@ class Mpirun(Launcher):
     waits_for_failed = True
 
     def discover(self, facts: Facts, client: Client) -> Facts:
-        """Look for mpirun on PATH."""
+        """Read the version of the mpirun on PATH."""
         del client
         return replace(facts, mpirun=_version_on_path())
 
     def check(self, request: Request) -> Sequence[ToolkitError]:
-        """Require an Open MPI on the nodes and an MPI in the image; for Horovod, one built with MPI."""
+        """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
         if request.source.imports_any("horovod"):
             findings: list[ToolkitError] = list(horovod_build.check(self, request, "mpi"))
         else:
@@ -128,7 +128,7 @@ class Mpirun(Launcher):
 
 
 def _version_on_path() -> str | None:
-    """Return the first line of ``mpirun --version``; None without an mpirun, or without an answer."""
+    """Return the first line of ``mpirun --version``; None if there is none."""
     from toolkit import shell
 
     if shell.which("mpirun") is None:

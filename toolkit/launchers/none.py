@@ -1,4 +1,4 @@
-"""none: the command as it is, in the image: one process, a job array, or a program that is no training at all."""
+"""none: the command as it is: one process, a job array, or any program of the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ray: a program of ours on each node starts Ray there, they meet, and the first node runs the script, once.
+"""ray: a program on each node starts Ray there, and the first node runs the script, once.
 
 Ray's own ``ray symmetric-run`` is not used. It refuses to start where another Ray is on the node,
 and at its end kills by name, maybe another job's; it ends with 0 where Ray did not start; and its

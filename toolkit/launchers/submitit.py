@@ -1,4 +1,4 @@
-"""submitit: a Python function that ``toolkit.submit`` has put into the run's directory, called once by each task.
+"""submitit: each task calls a Python function that ``toolkit.submit`` stored with the run.
 
 The function and its results are files of ``<run>/submitit``, which submitit names. Slurm's signal
 goes to the batch shell, which tells the tasks; the first of them saves what the function's
@@ -17,7 +17,7 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers.shared.base import Launcher, Request
 from toolkit.model.plan import Launch
 
-TARGET = "toolkit.submit"  # stands where a script's name would
+TARGET = "toolkit.submit"  # in place of a script's name
 SIGNAL = "USR2"  # what submitit listens to
 FOLDER = "submitit"  # of the run's directory: functions and results
 AGAIN = "again"  # a file in it: the first task wants the job to be queued again
@@ -26,7 +26,7 @@ _WANTED = re.compile(rf"B:(SIG)?{SIGNAL}(@\d+)?\Z")
 
 # What a task runs: submitit's own beginning, but for the one call that needs Slurm's commands. The
 # signal comes twice, from Slurm and from the process that keeps the image mounted and passes on
-# what it is told; the second would save into the middle of the first.
+# signals; the second would save into the middle of the first.
 _TASK = f"""\
 import pathlib, signal, sys
 from submitit.core.job_environment import SignalHandler
@@ -68,7 +68,8 @@ class Submitit(Launcher):
         if request.job.signal is not None and not _WANTED.match(request.job.signal):
             findings.append(
                 UsageError(
-                    f"functions are told by {SIGNAL} to the batch shell, not by {request.job.signal}",
+                    f"functions are signaled by {SIGNAL} to the batch shell, "
+                    f"not by {request.job.signal}",
                     place="signal",
                     next_step=f"signal='B:{SIGNAL}@SECONDS', or leave it out",
                 )

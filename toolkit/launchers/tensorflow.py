@@ -1,4 +1,4 @@
-"""tensorflow: Slurm starts the workers, and TF_CONFIG tells each its number and the addresses of all.
+"""tensorflow: Slurm starts the workers, and TF_CONFIG has their numbers and addresses.
 
 There is one worker on each node by default. A worker uses all GPUs that it sees; where a node has
 several workers, each sees its share of the node's. A TF_CONFIG that is already set stays. It names

@@ -1,9 +1,9 @@
-"""torchrun: Slurm starts one agent on each node; the agents meet at the first node and start the ranks.
+"""torchrun: Slurm starts one agent on each node, and the agents start the ranks.
 
-The agents' arguments that depend on the job (addresses, port) are in the template. With a range of
-nodes the run is elastic, which is a template of its own: it goes on when nodes are lost, and takes
-new ones in. A rank's exit code is lost on the way: torchrun itself always exits with 1 and reports
-the code in its summary, which ``failures`` reads.
+The agents meet at the first node. Their arguments that depend on the job (addresses, port) are in
+the template. With a range of nodes the run is elastic, which is a template of its own: it goes on
+when nodes are lost, and takes new ones in. A rank's exit code is lost on the way: torchrun itself
+always exits with 1 and reports the code in its summary, which ``failures`` reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Torchrun(Launcher):
     starters = ("torchrun",)
 
     def recognize(self, script: Script) -> Recognition | None:
-        """Claim scripts of torch.distributed and of libraries above it, and all that no other launcher claims."""
+        """Claim scripts of torch.distributed and of libraries above it.
+
+        A script that no other launcher claims goes to torchrun as well.
+        """
         if script.source.imports_any("torch.distributed"):
             return Recognition(50, "imports torch.distributed")
         if script.source.calls_any("DistributedDataParallel"):
@@ -156,7 +159,7 @@ def _start(report: Report) -> tuple[str, str]:
 def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
     """Yield the time and the failure of each entry of torchrun's summary.
 
-    The fields stand on lines of their own, ``exitcode`` after ``time``, ``host`` and ``rank``.
+    Each field has a line of its own, ``exitcode`` after ``time``, ``host`` and ``rank``.
     """
     fields: dict[str, str] = {}
     for line in lines:

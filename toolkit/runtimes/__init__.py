@@ -34,7 +34,7 @@ def get(name: str | None) -> Runtime:
 
 
 def noun(name: str | None) -> str:
-    """Return what messages call the thing that ranks run in: ``image`` or ``environment``."""
+    """Return ``image`` or ``environment``, as messages call what ranks run in."""
     runtime = RUNTIMES.get(name or DEFAULT)
     return runtime.noun if runtime else "image"
 
@@ -42,7 +42,7 @@ def noun(name: str | None) -> str:
 def compatible_launcher(runtime: str | None, launcher: str) -> str:
     """Return a launcher, or its substitute if only that can start ranks in a runtime.
 
-    ``horovod-gloo`` stands in for ``horovod`` where no rank would reach Slurm's PMI.
+    ``horovod-gloo`` replaces ``horovod`` where no rank would reach Slurm's PMI.
     """
     name = runtime or DEFAULT
     substitute = LAUNCHERS[launcher].substitute

@@ -1,4 +1,7 @@
-"""conda: an environment that the user has made. It is entered without conda, by what `conda activate` would do."""
+"""conda: an environment that the user has made.
+
+It is entered without conda, by what `conda activate` would do.
+"""
 
 from __future__ import annotations
 

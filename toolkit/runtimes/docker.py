@@ -1,4 +1,7 @@
-"""docker: Docker or podman on one machine. Each task is a container in the node's network, as the user, and gone with its task."""
+"""docker: Docker or podman on one machine.
+
+Each task is a container in the node's network, runs as the user, and ends with its task.
+"""
 
 from __future__ import annotations
 

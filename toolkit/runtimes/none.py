@@ -1,4 +1,7 @@
-"""none: no container. The ranks have the job's environment: the site's modules, and the Python that was found when the job was planned."""
+"""none: no container. The ranks have the job's environment.
+
+That is the site's modules, and the Python that was on PATH when the job was planned.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""pyxis: NVIDIA's plugin for Slurm, which starts tasks in containers of enroot by options of srun itself."""
+"""pyxis: NVIDIA's plugin for Slurm.
+
+Options that it adds to srun start tasks in containers of enroot.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Pyxis(Runtime):
     offers = frozenset(("nodes", "pmi", "terminal"))
 
     def discover(self, discovery: Discovery) -> RuntimeFacts:
-        """Require the plugin, whose options are in `srun --help` and nowhere else, and the image.
+        """Require the plugin, which only `srun --help` shows, and the image.
 
         Returns:
             The image as the nodes find it: its reference, or the absolute path of its file.

@@ -1,4 +1,4 @@
-"""Plans become scripts."""
+"""Job scripts: a plan rendered by templates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from toolkit.model.plan import Plan
 
 
 def script(plan: Plan) -> str:
-    """The sbatch script of a plan, see ``render``; Jinja2 is imported with the first call."""
+    """Return the sbatch script of a plan; the first call imports Jinja2."""
     from toolkit.scripts import render
 
     return render.script(plan)

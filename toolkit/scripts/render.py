@@ -1,9 +1,9 @@
-"""A plan becomes a script. Pure: the same plan gives the same bytes. The only place that knows ``#SBATCH``.
+"""The renderer of job scripts: the only place that knows ``#SBATCH``.
 
-Templates have loops and values, no decisions; the one of a launcher extends ``job.sbatch.j2``, and
-what the ranks run inside is written by the macros of ``runtimes/<name>.j2``. They know the two
-quotings as the filters ``shell``, ``words``, ``expanding`` and ``sbatch``, ``option``, ``path``; a value
-without one of them is a fault, which a test looks for.
+It is pure: the same plan gives the same bytes. Templates have loops and values, no decisions; the
+one of a launcher extends ``job.sbatch.j2``, and the macros of ``runtimes/<name>.j2`` write what the
+ranks run inside. The two quotings are the filters ``shell``, ``words``, ``expanding`` and
+``sbatch``, ``option``, ``path``; a test finds a value without one of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _templates() -> Environment:
 
 
 def script(plan: Plan) -> str:
-    """The sbatch script of a plan.
+    """Return the sbatch script of a plan.
 
     Raises:
         UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.

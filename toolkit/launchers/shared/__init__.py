@@ -1,1 +1,1 @@
-"""What launchers share. A module here is no launcher."""
+"""Code that launchers share; no module of this package is a launcher."""

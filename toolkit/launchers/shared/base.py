@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolkit.slurm.client import Client
 
 # What a launcher may need of a runtime:
-#   command    a command enters the container, so that programs other than srun can start ranks in it
+#   command    a command enters the container, so that not only srun can start ranks in it
 #   nodes      ranks on several nodes
 #   pmi        ranks reach the PMI server of Slurm
 #   terminal   a rank can have a terminal
@@ -33,7 +33,7 @@ Capability = Literal["command", "nodes", "pmi", "terminal"]
 
 
 class Request(Model, frozen=True, kw_only=True):
-    """What a launcher decides from.
+    """The input of a launcher's decisions.
 
     Attributes:
         nodes: the most nodes; ``job.node_range`` also has the least.
@@ -49,7 +49,7 @@ class Request(Model, frozen=True, kw_only=True):
         source: what was read of the script.
         run_directory: directory for files that ranks share.
         program: ``script`` is a program of the image, not a file of the user.
-        noun: what messages call the thing that ranks run in: ``image`` or ``environment``.
+        noun: ``image`` or ``environment``, as messages call what ranks run in.
         environment: the Python that ranks run in, for a runtime without an image.
     """
 
@@ -98,14 +98,14 @@ class Request(Model, frozen=True, kw_only=True):
 
 
 class Script(NamedTuple):
-    """What a launcher recognizes a script by. The script was read, not run.
+    """A training script that was read, not run.
 
     Attributes:
         name: file name.
         source: what was read of it.
         frameworks: what the image holds; None if it is not known.
         job: how many nodes and ranks are asked for.
-        noun: what messages call the thing that ranks run in: ``image`` or ``environment``.
+        noun: ``image`` or ``environment``, as messages call what ranks run in.
     """
 
     name: str
@@ -119,8 +119,9 @@ class Recognition(NamedTuple):
     """A launcher's claim to a script.
 
     Attributes:
-        priority: the smallest number of all launchers wins. What tells more has the smaller number: a script for
-            ``horovod.torch`` also imports torch, one that forks also imports ``torch.distributed``.
+        priority: the smallest number of all launchers wins. What tells more has the smaller number:
+            a script for ``horovod.torch`` also imports torch, one that forks also imports
+            ``torch.distributed``.
         reason: the rest of a sentence that begins with the script's name: ``imports horovod``.
     """
 
@@ -134,14 +135,15 @@ class Launcher:
     Attributes:
         summary: what the launcher is for, for ``--help`` and the documentation.
         needs: what a runtime must offer so that the launcher can start ranks in it.
-        substitute: the launcher that does the same in runtimes without that; empty if there is none.
-        framework: how ranks learn of each other: the module that a script imports for it; empty if the script need not.
+        substitute: the launcher that does the same in other runtimes; empty if there is none.
+        framework: the module that a script imports so that its ranks learn of each other.
         is_elastic: can start with a number of nodes that may change (``--nodes 1:4``).
-        is_unequal: can start as many ranks on each node as that has GPUs (``--gpus 8,4``).
+        is_unequal: can start as many ranks on each node as it has GPUs (``--gpus 8,4``).
         is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
         takes_node: a rank takes all GPUs of its node, so that there is one on each node by default.
         has_pty: its ranks can have a terminal.
-        is_internal: only another command starts it, such as `toolkit shell`; it is not offered for a job.
+        is_internal: only another command starts it, such as `toolkit shell`; messages do not
+            propose it.
         options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
         takes_programs: what it starts may be a program of the image instead of a file of the user.
         starts_python: what it starts is Python, whatever the program is called.

@@ -1,4 +1,4 @@
-"""What an image's Horovod was built with, and what a launcher needs of it."""
+"""The build of an image's Horovod, and the check that a launcher can use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How ranks of MPI find each other under srun: by a PMI of Slurm that the image's MPI supports.
+"""The PMI by which ranks of MPI find each other under srun.
 
-Without a common PMI every rank would believe that it is alone, and the only sign would be a wrong
-result.
+Slurm must offer it, and the image's MPI must support it. Without a common PMI every rank would
+believe that it is alone, and the only sign would be a wrong result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXPORTS = {"PMIX_MCA_psec": "^munge", "PMIX_MCA_gds": "hash"}
 
 
 def check(request: Request) -> Sequence[LauncherMismatchError]:
-    """Return an error if Slurm and the image's MPI share no PMI; what is not known is not refused."""
+    """Return an error if Slurm and the image's MPI share no PMI; if one is not known, none."""
     offered = request.facts.mpi
     if offered is None or _common(request) is not None:
         return []

@@ -1,4 +1,4 @@
-"""How srun reports a task that failed, in the log of the batch shell."""
+"""The failed tasks that srun reports in the log of the batch shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Docker engine of this machine, or the one that the user's Docker is set to: found, and spoken with through the docker SDK."""
+"""The door to Docker and podman: the engine of this machine, or the one that the user has set.
+
+It is called through the docker SDK.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,12 @@ class Engine:
 
     @property
     def is_podman(self) -> bool:
+        """True if it is podman, which also answers Docker's API."""
         return self.name == "Podman"
 
     @property
     def is_ours(self) -> bool:
-        """Whether what it runs are processes of this machine that this user may end."""
+        """True if this user may end the engine's processes, and they run on this machine."""
         if not self.address.startswith("unix://"):
             return False
         try:
@@ -55,15 +59,18 @@ class Engine:
         return f"{self.name.lower()} {self.version}"
 
     def own(self, name: str) -> str:
-        """The whole name of an image that was made here: podman keeps these apart from those of registries."""
+        """Return the whole name of an image that was made here.
+
+        podman keeps these apart from those of registries.
+        """
         return f"localhost/{name}" if self.is_podman else name
 
 
 def find_engine() -> Engine:
-    """The engine that the user's settings name, else the first that answers at a usual place.
+    """Return the engine that the user's settings name, or the first at a usual place.
 
     Raises:
-        NeedsInstallError: none answers; says what was tried.
+        NeedsInstallError: none answers; the error names the addresses.
         ForbiddenError: there is one, and this user may not talk to it.
     """
     refused: list[str] = []
@@ -78,12 +85,14 @@ def find_engine() -> Engine:
         raise ForbiddenError(
             "this user may not talk to the Docker engine",
             details=refused,
-            next_step="ask the administrator for it (usually the group docker), or build with: --engine apptainer",
+            next_step="ask the administrator for it (usually the group docker), "
+            "or build with: --engine apptainer",
         )
     raise NeedsInstallError(
         "no Docker engine answers",
         details=refused or ("no socket is at any of the usual places",),
-        next_step="start one (Debian: apt-get install docker.io), or set DOCKER_HOST, or build with: --engine apptainer",
+        next_step="start one (Debian: apt-get install docker.io), or set DOCKER_HOST, "
+        "or build with: --engine apptainer",
     )
 
 
@@ -94,7 +103,10 @@ class _NotThereError(Exception):
 
 
 def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Addresses, each with what the SDK needs besides. What the user has chosen is the only one."""
+    """Yield addresses, each with further settings of the SDK.
+
+    An address that the user has chosen is the only one.
+    """
     chosen = os.environ.get("DOCKER_HOST")
     if chosen:
         yield chosen, _tls_of_environment()
@@ -113,7 +125,7 @@ def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _tls_of_environment() -> dict[str, Any]:
-    """As Docker's own client does it: certificates are used where ``DOCKER_TLS_VERIFY`` is set."""
+    """Return the certificates to use if ``DOCKER_TLS_VERIFY`` is set, as Docker's client does."""
     if not os.environ.get("DOCKER_TLS_VERIFY"):
         return {}
     directory = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
@@ -127,7 +139,10 @@ def _tls(authority: str, certificate: str, key: str) -> dict[str, Any]:
 
 
 def _context() -> tuple[str, dict[str, Any]] | None:
-    """The context that `docker context use` or ``DOCKER_CONTEXT`` chose; None for Docker's own default."""
+    """Return the context that the user has chosen; None for Docker's own default.
+
+    `docker context use` or ``DOCKER_CONTEXT`` chooses it.
+    """
     from docker.context import ContextAPI
     from docker.errors import DockerException
 
@@ -151,14 +166,14 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
         client = docker.DockerClient(
             base_url=address, version="auto", timeout=_PATIENCE, **settings
         )
-        said = client.version()
+        version = client.version()
         root = Path(str(client.info().get("DockerRootDir") or "/-"))
     except (DockerException, OSError, ValueError) as error:
         raise _not_there(error) from None
-    components = [str(component.get("Name", "")) for component in said.get("Components") or ()]
+    components = [str(component.get("Name", "")) for component in version.get("Components") or ()]
     name = "Podman" if any("podman" in component.lower() for component in components) else "Docker"
     local = address.startswith("unix://") and _is_here(root)
-    return Engine(client, address, name, str(said.get("Version", "?")), root if local else None)
+    return Engine(client, address, name, str(version.get("Version", "?")), root if local else None)
 
 
 def _is_here(directory: Path) -> bool:

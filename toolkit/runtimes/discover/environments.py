@@ -1,4 +1,4 @@
-"""The Pythons of this machine: the one on PATH with the site's modules, and the environments of conda.
+"""The Pythons of this machine: the one on PATH, and the environments of conda.
 
 Their packages are searched for, not imported. Nodes are assumed to see what this machine sees, as
 with every path.
@@ -80,7 +80,7 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
     """Return the environment of conda that has this name or path.
 
     Raises:
-        EnvironmentMissingError: there is none, or it holds no Python; the error names the nearest one.
+        EnvironmentMissingError: there is none, or it holds no Python.
         NeedsInstallError: the site's modules cannot be loaded.
     """
     prefix = find_environment(name, os.environ, Path.home())

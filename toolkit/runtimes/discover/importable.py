@@ -37,15 +37,15 @@ def declared(place: str, entries: "list[str]") -> "set[str]":
 
     Editable packages lie elsewhere and may be found by a finder of their own.
     """
-    found = set()
+    modules = set()
     for entry in entries:
         if entry.endswith((".dist-info", ".egg-info")):
             try:
                 with open(os.path.join(place, entry, "top_level.txt"), encoding="utf-8") as stream:
-                    found |= {line.strip() for line in stream}
+                    modules |= {line.strip() for line in stream}
             except (OSError, ValueError):
                 continue
-    return found
+    return modules
 
 
 def mapped() -> "set[str]":
@@ -59,14 +59,14 @@ def mapped() -> "set[str]":
 
 def importable() -> "list[str]":
     """Return the names of all modules, sorted."""
-    found = set(sys.builtin_module_names) | mapped()
+    modules = set(sys.builtin_module_names) | mapped()
     for place in sys.path:
         if place:
             entries = listing(place)
-            found |= {of_name(place, entry) for entry in entries} | declared(place, entries)
-    if "setuptools" in found:
-        found.add("distutils")  # setuptools brings it back where Python has lost it
-    return sorted(name for name in found if name.isidentifier())
+            modules |= {of_name(place, entry) for entry in entries} | declared(place, entries)
+    if "setuptools" in modules:
+        modules.add("distutils")  # setuptools brings it back where Python has lost it
+    return sorted(name for name in modules if name.isidentifier())
 
 
 if __name__ == "__main__":

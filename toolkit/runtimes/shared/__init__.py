@@ -1,1 +1,1 @@
-"""What runtimes share. A module here is no runtime."""
+"""Code that runtimes share; no module of this package is a runtime."""

@@ -43,7 +43,7 @@ class ImageFile(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """What a runtime discovers from.
+    """The input of a runtime's discovery.
 
     Attributes:
         job: the merged settings.
@@ -61,7 +61,7 @@ class Discovery(NamedTuple):
 
 
 class RuntimeFacts(NamedTuple):
-    """What a runtime discovered.
+    """The result of a runtime's discovery.
 
     Attributes:
         image: path or reference of the image; empty if there is none.
@@ -79,7 +79,7 @@ class RuntimeFacts(NamedTuple):
 
 
 class RuntimeRequest(Model, frozen=True, kw_only=True):
-    """What a runtime decides from.
+    """The input of a runtime's decisions.
 
     Attributes:
         job: the merged settings.
@@ -109,7 +109,7 @@ class RuntimeRequest(Model, frozen=True, kw_only=True):
 
 
 class Runtime(ABC):
-    """What ranks run inside: the base class.
+    """The base class of runtimes.
 
     Attributes:
         summary: what the runtime is for, for ``--help`` and the documentation.
@@ -134,7 +134,7 @@ class Runtime(ABC):
 
     @property
     def noun(self) -> str:
-        """What messages call the thing that ranks run in: ``image`` or ``environment``."""
+        """``image`` or ``environment``, as messages call what ranks run in."""
         return "image" if self.image else "environment"
 
     def discover(self, discovery: Discovery) -> RuntimeFacts:

@@ -1,4 +1,4 @@
-"""What several runtimes refuse or warn of, and the home that each image has."""
+"""Errors and warnings of several runtimes, and the home directory of an image."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ _written = {}  # type: dict[int, int]  # process id -> number of records: a fork
 
 
 def _quiet(function: "Callable[..., None]") -> "Callable[..., None]":
-    """Return a function that does nothing where it would raise: a report must never change how a program ends."""
+    """Return a function that does nothing where it would raise.
+
+    A report must never change how a program ends.
+    """
 
     def call(*arguments: "Any", **named: "Any") -> None:
         try:
@@ -54,7 +57,10 @@ def _quiet(function: "Callable[..., None]") -> "Callable[..., None]":
 
 
 def _is_own(path: str) -> bool:
-    """Return whether a file is the user's: neither of the standard library nor of an installed package."""
+    """Return whether a file is the user's.
+
+    It is not if it belongs to the standard library or to an installed package.
+    """
     packaged = "site-packages" + os.sep in path or "dist-packages" + os.sep in path
     return not (packaged or path == __file__ or path.startswith((_STDLIB, "<frozen")))
 
@@ -77,7 +83,7 @@ def _text(error: "Any") -> str:
 
 
 def _handlers() -> "dict[Any, str]":
-    """Return the code of the signal handlers that are written in Python, with the names of their signals."""
+    """Return the code of the signal handlers in Python, with the names of their signals."""
     import signal
 
     codes = {}
@@ -93,82 +99,85 @@ def _handlers() -> "dict[Any, str]":
 
 def _frames(traceback: "Any") -> "list[tuple[Any, int]]":
     """Return the (code, line) pairs of a traceback, the outermost first."""
-    found = []  # type: list[tuple[Any, int]]
+    pairs = []  # type: list[tuple[Any, int]]
     while traceback is not None:
-        found.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        pairs.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return found
+    return pairs
 
 
 def _stack(frame: "Any") -> "list[tuple[Any, int]]":
-    found = []
+    pairs = []
     while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
+        pairs.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return found[::-1]
+    return pairs[::-1]
 
 
 def _places(frames: "list[tuple[Any, int]]") -> "dict[str, Any]":
-    """Describe where an error was raised: the user's last frame, the innermost file, and the signal whose handler was running."""
+    """Describe where an error was raised.
+
+    That is the user's last frame, the innermost file, and the signal whose handler was running.
+    """
     handlers = _handlers()
-    told = {"signal": next((handlers[code] for code, _ in frames if code in handlers), "")}  # type: dict[str, Any]
+    description = {"signal": next((handlers[code] for code, _ in frames if code in handlers), "")}  # type: dict[str, Any]
     if frames:
-        told["inner"] = frames[-1][0].co_filename[:500]
+        description["inner"] = frames[-1][0].co_filename[:500]
     for code, line in reversed(frames):
         if _is_own(code.co_filename):
             import linecache
 
             source = linecache.getline(code.co_filename, line).strip()[:200]
-            told.update(
+            description.update(
                 file=code.co_filename[:500],
                 line=line or 0,
                 function=code.co_name[:200],
                 source=source,
             )
             break
-    return told
+    return description
 
 
 def _described(error: "BaseException") -> "dict[str, Any]":
     kind = type(error)
-    told = {}  # type: dict[str, Any]
-    told.update(
+    description = {}  # type: dict[str, Any]
+    description.update(
         type=kind.__name__[:200],
         module=str(getattr(kind, "__module__", ""))[:200],
         message=_text(error),
     )
-    told.update(_places(_frames(error.__traceback__)))
+    description.update(_places(_frames(error.__traceback__)))
     if isinstance(error, SyntaxError) and error.filename:
-        told.update(
+        description.update(
             file=str(error.filename)[:500],
             line=error.lineno or 0,
             source=str(error.text or "").strip()[:200],
             function="",
         )
-    return told
+    return description
 
 
 def _errors(error: "Any") -> "list[dict[str, Any]]":
     """Describe an error and those that led to it, the last one first."""
-    found = []  # type: list[dict[str, Any]]
-    seen = set()
-    while error is not None and id(error) not in seen and len(found) < _MOST_ERRORS:
-        seen.add(id(error))
-        found.append(_described(error))
+    errors = []  # type: list[dict[str, Any]]
+    visited = set()
+    while error is not None and id(error) not in visited and len(errors) < _MOST_ERRORS:
+        visited.add(id(error))
+        errors.append(_described(error))
         several = getattr(error, "exceptions", None)  # of an ExceptionGroup
         if error.__cause__ is not None:
-            found[-1]["explicit"] = True
+            errors[-1]["explicit"] = True
             error = error.__cause__
         elif isinstance(several, tuple) and several and isinstance(several[0], BaseException):
-            found[-1]["explicit"] = True
+            errors[-1]["explicit"] = True
             error = several[0]
         else:
             error = None if error.__suppress_context__ else error.__context__
-    return found
+    return errors
 
 
 def _group_rank() -> "int | None":
-    """Return the rank that torch.distributed knows, for processes that a script starts by itself."""
+    """Return the rank that torch.distributed knows, for processes that a script starts."""
     try:
         group = sys.modules.get("torch.distributed")
         return int(group.get_rank()) if group is not None and group.is_initialized() else None
@@ -177,7 +186,10 @@ def _group_rank() -> "int | None":
 
 
 def _process() -> "dict[str, Any]":
-    """Describe a process of multiprocessing: its name, and its number where torch.multiprocessing.spawn has started it."""
+    """Describe a process of multiprocessing.
+
+    It has a name, and a number if torch.multiprocessing.spawn has started it.
+    """
     module = sys.modules.get("multiprocessing.process")
     process = module.current_process() if module is not None else None
     if process is None or process.name == "MainProcess":
@@ -233,7 +245,8 @@ def _write(kind: str, errors: "list[dict[str, Any]]", **more: "Any") -> None:
 @_quiet
 def _record(kind: str, error: "BaseException", **more: "Any") -> None:
     if isinstance(error, KeyboardInterrupt):
-        return  # somebody stopped it; and imports here would change the exit code that Python then has
+        # The user stopped it; and imports here would change the exit code that Python then has.
+        return
     _write(kind, _errors(error), **more)
 
 
@@ -259,11 +272,16 @@ def _record_exit(status: "Any", frame: "Any") -> None:
             message = _cut("%s: error: %s" % (names["self"].prog, names["message"]))
             break
         parser = parser.f_back
-    told = {"type": "SystemExit", "module": "builtins", "message": message}
-    told.update(_places(_stack(frame)))
+    description = {"type": "SystemExit", "module": "builtins", "message": message}
+    description.update(_places(_stack(frame)))
     code = status if isinstance(status, int) else 1
     kind = "exit" if threading.current_thread() is threading.main_thread() else "thread"
-    _write(kind, [told, *_errors(sys.exc_info()[1])], code=code & 0xFF, argparse=parser is not None)
+    _write(
+        kind,
+        [description, *_errors(sys.exc_info()[1])],
+        code=code & 0xFF,
+        argparse=parser is not None,
+    )
 
 
 def _watch_exits() -> None:
@@ -290,7 +308,10 @@ def _watch_exits() -> None:
 
 
 def _watch_errors() -> None:
-    """Record uncaught errors before they are printed; where another program has taken the hook, at the end."""
+    """Record uncaught errors before they are printed.
+
+    If another program has taken the hook, they are recorded at the end.
+    """
     import atexit
 
     show = sys.excepthook
