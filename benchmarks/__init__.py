@@ -1,1 +1,1 @@
-"""What developers measure; not part of the installed package."""
+"""Measurements for developers; not part of the installed package."""

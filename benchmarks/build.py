@@ -119,11 +119,11 @@ def _made(directory: Path) -> Path:
 
 def _base(place: Path) -> Path:
     """Unpack the image, and add to it."""
-    found = store.find(BASE)
-    offset, _ = open_squashfs(found.path)
+    image = store.find(BASE)
+    offset, _ = open_squashfs(image.path)
     root = place / "base"
     shell.run(
-        ["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), found.path]
+        ["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), image.path]
     )
     wheels = _made(root / "opt/bench-wheels")
     shell.run(
@@ -150,7 +150,7 @@ def _base(place: Path) -> Path:
         path.lstat().st_size for path in root.rglob("*") if not path.is_symlink() and path.is_file()
     )
     if not libraries:
-        raise ImageMissingError(f"the image {BASE} has no libraries", place=found.path)
+        raise ImageMissingError(f"the image {BASE} has no libraries", place=image.path)
     copies = _made(root / "opt/bench-copies")
     shift = 0
     while missing > 0:
@@ -175,12 +175,12 @@ def _prepare(setting: Setting, progress: Progress) -> None:
     assert tar.stdout
     client = [setting.engine.client, "import", "-", "bench:base"]
     taken = shell.start(client, stdin=tar.stdout.fileno(), env=setting.engine.environment)
-    said = taken.communicate()[1]
+    output = taken.communicate()[1]
     if tar.wait() != 0 or taken.returncode != 0:
         raise CommandFailedError(
             "the engine did not take the base",
             place="docker import",
-            details=said.splitlines()[-5:],
+            details=output.splitlines()[-5:],
         )
     _buildkit(setting, "true")
     progress.begin("ours", "the base is packed, once")

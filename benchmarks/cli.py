@@ -91,14 +91,14 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
     cache.mkdir(parents=True, exist_ok=True)
     peers.install(progress)
     with ExitStack() as stack:
-        here = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix="run-")))
-        comparisons.prepare(here)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix="run-")))
+        comparisons.prepare(directory)
         prefix: tuple[str, ...] = ()
         if comparisons.NEED_CLUSTER.intersection(names):
-            prefix = stack.enter_context(cluster.running(progress, cwd=here))
+            prefix = stack.enter_context(cluster.running(progress, cwd=directory))
             stack.enter_context(cluster.busy(prefix))
-        setting = comparisons.Setting(ourselves(), prefix, comparisons.image(here))
-        return [_measure(name, setting, runs, progress, here) for name in names]
+        setting = comparisons.Setting(ourselves(), prefix, comparisons.image(directory))
+        return [_measure(name, setting, runs, progress, directory) for name in names]
 
 
 def _measure(

@@ -56,7 +56,7 @@ class Coverage(Model, frozen=True, kw_only=True):
 
     @property
     def commands(self) -> dict[str, Row]:
-        """What has to be run, each command once: rows that share one must agree about it."""
+        """Return the rows to run, each command once: rows that share one must agree about it."""
         return {row.command: row for guide in self.guides for row in guide.rows if not row.own_test}
 
 
@@ -65,7 +65,7 @@ class Measured(Model, frozen=True, kw_only=True):
 
     Attributes:
         seconds: from the command to its end, the time in the queue included.
-        result: by name, as its output said.
+        result: by name, as in its output.
         when: the day, ISO 8601.
         machine: what it ran on.
     """
@@ -86,12 +86,12 @@ def judged(row: Row, code: int, output: str) -> tuple[dict[str, str], str]:
     """Return the result in an output, and the reason why it is not accepted (empty if it is)."""
     if code != 0:
         return {}, f"it ended with {code}"
-    found = re.search(row.expect, output, re.MULTILINE | re.DOTALL)
-    if found is None:
+    match = re.search(row.expect, output, re.MULTILINE | re.DOTALL)
+    if match is None:
         return {}, f"its output does not match {row.expect}"
     return {
         name.replace("_", " "): value
-        for name, value in found.groupdict().items()
+        for name, value in match.groupdict().items()
         if value is not None
     }, ""
 
@@ -112,7 +112,7 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
                 if row.own_test
                 else "not yet"
             )
-            said = (
+            output = (
                 ", ".join(
                     f"{name} {value}" if name != "said" else value
                     for name, value in known.result.items()
@@ -120,13 +120,13 @@ def _cells(coverage: Coverage, measured: Mapping[str, Measured]) -> Iterator[Seq
                 if known
                 else ""
             )
-            said = _LONG.sub(r"\1", said)
+            output = _LONG.sub(r"\1", output)
             yield (
                 f"`{row.program} {row.command}`".replace("|", r"\|"),
                 row.step,
                 row.by_hand.replace("|", r"\|"),
                 time,
-                said or ("done" if known else ""),
+                output or ("done" if known else ""),
             )
 
 
@@ -164,7 +164,7 @@ def command(
     rows = {
         name: row
         for name, row in coverage.commands.items()
-        if not patterns or any(one in name for one in patterns)
+        if not patterns or any(result in name for result in patterns)
     }
     if dry_run:
         for name in rows:
@@ -183,7 +183,7 @@ def command(
             else:
                 known[name] = measured
             _keep(
-                {name: one for name, one in known.items() if name in coverage.commands},
+                {name: result for name, result in known.items() if name in coverage.commands},
                 write=write,
             )
     finally:
@@ -198,8 +198,8 @@ def read() -> tuple[Coverage, dict[str, Measured]]:
     from toolkit.resources import shipped
 
     path = shipped("jobs") / "measured.json"
-    kept = read_json(path, Measures) if path.exists() else Measures()
-    return read_toml(shipped("jobs") / "coverage.toml", Coverage), dict(kept.commands)
+    measures = read_json(path, Measures) if path.exists() else Measures()
+    return read_toml(shipped("jobs") / "coverage.toml", Coverage), dict(measures.commands)
 
 
 def _call(words: tuple[str, ...]) -> tuple[int, str, float]:
@@ -227,18 +227,18 @@ def _run(row: Row) -> tuple[Measured, str]:
     from datetime import datetime, timezone
 
     for before in row.before:
-        code, said, _ = _call(tuple(shlex.split(before)))
+        code, output, _ = _call(tuple(shlex.split(before)))
         if code != 0:
             return Measured(
                 seconds=0
-            ), f"before it, toolkit {before} ended with {code}: {said[-500:]}"
+            ), f"before it, toolkit {before} ended with {code}: {output[-500:]}"
     with console.Steps() as steps:
         steps.begin("run", f"toolkit {row.command}")
-        code, said, seconds = _call(tuple(shlex.split(row.command)))
-        result, wrong = judged(row, code, said)
+        code, output, seconds = _call(tuple(shlex.split(row.command)))
+        result, wrong = judged(row, code, output)
         steps.end("failed" if wrong else "done")
         if wrong:
-            steps.say("wrong", f"{wrong}: {said[-1500:]}")
+            steps.say("wrong", f"{wrong}: {output[-1500:]}")
     machine = f"{os.cpu_count()} CPU cores, no GPU"
     now = datetime.now(timezone.utc).date().isoformat()
     return Measured(seconds=round(seconds, 1), result=result, when=now, machine=machine), wrong
@@ -262,10 +262,14 @@ def _show(measured: Mapping[str, Measured], wrong: Mapping[str, str], as_json: b
         console.out_json({"measured": msgspec.to_builtins(dict(measured)), "wrong": dict(wrong)})
         return
     rows = [
-        (f"toolkit {name}", f"{one.seconds:.0f} s", ", ".join(map(" ".join, one.result.items())))
-        for name, one in measured.items()
+        (
+            f"toolkit {name}",
+            f"{result.seconds:.0f} s",
+            ", ".join(map(" ".join, result.result.items())),
+        )
+        for name, result in measured.items()
     ]
-    rows += [(f"toolkit {name}", "failed", said) for name, said in wrong.items()]
+    rows += [(f"toolkit {name}", "failed", output) for name, output in wrong.items()]
     console.out(console.table(("COMMAND", "TIME", "RESULT"), rows))
 
 

@@ -30,7 +30,7 @@ class Count(Model, frozen=True, kw_only=True):
         kind: ``known``: captured or composed logs that rules were made from; ``later``: captured afterwards, and used for no rule;
             ``healthy``: of runs that succeeded, many with frightening words.
         right: how many came out as they should.
-        wrong: the others, and what was said of them.
+        wrong: the others, with the rule that was named.
         certain: how many of these were called certain.
     """
 
@@ -47,17 +47,20 @@ class Count(Model, frozen=True, kw_only=True):
 
 
 class _Log(NamedTuple):
-    """A log, its name, and what must be said of it: a rule's name, words of the cause, or nothing."""
+    """A log, its name, and the expected result: a rule, words of the cause, or neither."""
 
     name: str
     evidence: Evidence
     rule: str | None = None
     words: str = ""
 
-    def is_right(self, found: Explanation) -> bool:
+    def is_right(self, explanation: Explanation) -> bool:
         if self.words:
-            return self.words in f"{found.first} {found.match.cause if found.match else ''}"
-        return (found.match.rule if found.match else None) == self.rule
+            return (
+                self.words
+                in f"{explanation.first} {explanation.match.cause if explanation.match else ''}"
+            )
+        return (explanation.match.rule if explanation.match else None) == self.rule
 
 
 def count(directory: Path) -> tuple[Count, ...]:
@@ -90,10 +93,16 @@ def _captured(directory: Path) -> Iterator[_Log]:
 
 def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
     for name, rule in known.items():
-        for number, one in enumerate(rule.examples):
+        for number, example in enumerate(rule.examples):
             yield _Log(
                 f"{name} {number + 1}",
-                Evidence(pasted(one.log), one.state, one.exit_code, one.launcher, one.nodes_down),
+                Evidence(
+                    pasted(example.log),
+                    example.state,
+                    example.exit_code,
+                    example.launcher,
+                    example.nodes_down,
+                ),
                 name,
             )
 
@@ -118,12 +127,12 @@ def _healthy(directory: Path) -> Iterator[_Log]:
 def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Count:
     right, certain, wrong = 0, 0, []
     for log in logs:
-        found = explain(log.evidence, known)
-        if log.is_right(found):
+        explanation = explain(log.evidence, known)
+        if log.is_right(explanation):
             right += 1
             continue
-        certain += found.match is not None and found.match.sure == "certain"
-        wrong.append(f"{log.name}: {found.match.rule if found.match else 'nothing'}")
+        certain += explanation.match is not None and explanation.match.sure == "certain"
+        wrong.append(f"{log.name}: {explanation.match.rule if explanation.match else 'nothing'}")
     return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)
 
 
@@ -146,25 +155,25 @@ def command(context: click.Context, logs: Path, as_json: bool) -> None:
     afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy (of runs that
     succeeded, many with frightening words: all).
     """
-    found = count(logs)
+    counts = count(logs)
     if as_json:
         import msgspec
 
-        console.out_json(msgspec.to_builtins(found))
+        console.out_json(msgspec.to_builtins(counts))
     else:
         rows = [
             (
-                one.kind,
-                one.right,
-                one.right + len(one.wrong),
-                one.certain,
-                "held" if one.held else "MISSED",
-                "; ".join(one.wrong),
+                item.kind,
+                item.right,
+                item.right + len(item.wrong),
+                item.certain,
+                "held" if item.held else "MISSED",
+                "; ".join(item.wrong),
             )
-            for one in found
+            for item in counts
         ]
         console.out(console.table(("LOGS", "RIGHT", "OF", "WRONGLY CERTAIN", "BAR", "WRONG"), rows))
-    context.exit(0 if all(one.held for one in found) else 1)
+    context.exit(0 if all(item.held for item in counts) else 1)
 
 
 if __name__ == "__main__":

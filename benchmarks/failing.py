@@ -79,7 +79,7 @@ KINDS: dict[str, Kind] = {
 
 
 class Meeting(NamedTuple):
-    """How a rank of some launcher learns its number, meets the others, adds up with them, and leaves."""
+    """The lines by which a launcher's rank gets its number, connects, adds up with the others, and leaves."""
 
     rank: str
     meet: str

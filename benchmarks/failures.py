@@ -28,20 +28,20 @@ _RUN_SECONDS = 300
 
 
 def judge(case: Case, outcome: dict[str, Any], explained: dict[str, Any]) -> dict[str, Any]:
-    """Compare what was said of a run with what was done to it."""
+    """Compare the explanation of a run with the injected failure."""
     failure, match = outcome.get("failure") or {}, explained.get("match") or {}
-    said = f"{explained.get('first', '')} {match.get('cause', '')}"
-    cause = failing.KINDS[case.kind].expected in said
+    text = f"{explained.get('first', '')} {match.get('cause', '')}"
+    cause = failing.KINDS[case.kind].expected in text
     rank = failure.get("rank") == case.rank or (
         case.launcher == "ray" and failure.get("rank") is None
     )
     if case.kind == "out-of-memory":  # Slurm may end all of a step that takes too much
-        rank = rank or case.host in said
+        rank = rank or case.host in text
     return {
         "cause": cause,
         "rank": rank,
         "sure": match.get("sure", ""),
-        "said": said[:400],
+        "said": text[:400],
         "message": outcome.get("message", "")[:200],
     }
 
@@ -100,8 +100,8 @@ def run(case: Case, directory: Path) -> dict[str, Any]:
         capture_output=True,
         check=False,
     )
-    said = json.loads(explained.stdout) if explained.stdout.startswith("{") else {}
-    return {**judge(case, json.loads(outcome.read_text()), said), "seconds": seconds}
+    parsed = json.loads(explained.stdout) if explained.stdout.startswith("{") else {}
+    return {**judge(case, json.loads(outcome.read_text()), parsed), "seconds": seconds}
 
 
 def table(results: Sequence[tuple[Case, dict[str, Any]]], key: Callable[[Case], str]) -> str:
@@ -110,10 +110,10 @@ def table(results: Sequence[tuple[Case, dict[str, Any]]], key: Callable[[Case], 
     for case, result in results:
         groups[key(case)].append(result)
     lines = [f"{'':18} {'runs':>5} {'cause':>6} {'rank':>6} {'both':>6}"]
-    for name, found in [*sorted(groups.items()), ("all", [result for _, result in results])]:
-        both = sum(result["cause"] and result["rank"] for result in found)
-        counts = [sum(result[field] for result in found) for field in ("cause", "rank")]
-        lines.append(f"{name:18} {len(found):5} {counts[0]:6} {counts[1]:6} {both:6}")
+    for name, group in [*sorted(groups.items()), ("all", [result for _, result in results])]:
+        both = sum(result["cause"] and result["rank"] for result in group)
+        counts = [sum(result[field] for result in group) for field in ("cause", "rank")]
+        lines.append(f"{name:18} {len(group):5} {counts[0]:6} {counts[1]:6} {both:6}")
     return "\n".join(lines)
 
 
@@ -173,21 +173,21 @@ def main() -> int:
     """Run what is left of the cases, and print the counts; 1 if a bar is missed."""
     given = options()
     os.environ["TOOLKIT_CLUSTER"] = "benchf"
-    directory, kept = given.directory, given.directory / "results.jsonl"
+    directory, results_file = given.directory, given.directory / "results.jsonl"
     directory.mkdir(parents=True, exist_ok=True)
     draw = (tuple(given.launcher or failing.MEETINGS), tuple(given.kind or failing.KINDS))
     cases = [failing.drawn(given.seed, number, *draw) for number in range(given.runs)]
-    done = known(kept, cases)
+    done = known(results_file, cases)
     end = time.monotonic() + given.minutes * 60 if given.minutes else float("inf")
     print(
         f"seed {given.seed}, {len(cases)} cases, {len([case for case in cases if case.number in done])} of them done before"
     )
 
-    def one(case: Case) -> None:
+    def run_case(case: Case) -> None:
         if case.number in done or time.monotonic() > end:
             return
         result = done[case.number] = run(case, directory)
-        with kept.open("a") as file:
+        with results_file.open("a") as file:
             file.write(
                 json.dumps({"seed": given.seed, "case": case._asdict(), "result": result}) + "\n"
             )
@@ -213,7 +213,7 @@ def main() -> int:
     subprocess.run((*TOOLKIT, *up), check=True)
     try:
         with ThreadPoolExecutor(given.parallel) as pool:
-            list(pool.map(one, cases))
+            list(pool.map(run_case, cases))
     finally:
         subprocess.run((*TOOLKIT, "cluster", "down"), check=False)
     results = [(case, done[case.number]) for case in cases if case.number in done]

@@ -40,7 +40,7 @@ _PATIENCE = (
 
 @dataclass(frozen=True)
 class Setting:
-    """Where it is measured.
+    """The directory, the cluster and the image of one measurement.
 
     Attributes:
         place: a directory that all nodes see.
@@ -73,8 +73,8 @@ def run(
     """
     cache = peers.cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
-    found = store.find(image)
-    host = venv.made(cache / "venvs", found, progress) if throughput else None
+    image_file = store.find(image)
+    host = venv.made(cache / "venvs", image_file, progress) if throughput else None
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix="launch-")))
         for script in SCRIPTS.iterdir():
@@ -82,10 +82,10 @@ def run(
                 shutil.copy(script, place)
         prefix = stack.enter_context(cluster.running(progress, cwd=place))
         ours = environment(os.environ, cache / "byte-code") | {"TOOLKIT_CLUSTER": cluster.NAME}
-        # A place for byte code, told to a container by hand, would be read by its Python in place
+        # A directory for byte code, given to a container by hand, would be read by its Python in place
         # of what is in the image.
         env = {name: value for name, value in ours.items() if not name.startswith("PYTHON")}
-        setting = Setting(place, prefix, found.path, ours, env)
+        setting = Setting(place, prefix, image_file.path, ours, env)
         measured = [_launch(setting, name, runs, progress) for name in launchers]
         return measured + ([_throughput(setting, host, runs, progress)] if host else [])
 
@@ -234,13 +234,13 @@ def seconds_to(
 
 
 def _queued(setting: Setting, job: str) -> bool:
-    """Whether a job has not ended; the nodes must be free again before the next one is timed."""
-    said = shell.run(
+    """Return whether a job has not ended; the nodes must be free again before the next one is timed."""
+    output = shell.run(
         [*setting.prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"],
         env=setting.env,
         check=False,
     )
-    return bool(said.stdout.strip())
+    return bool(output.stdout.strip())
 
 
 def _log(setting: Setting, job: str) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Times(Model, frozen=True, kw_only=True):
 
 
 class Outcome(Model, frozen=True, kw_only=True):
-    """A comparison, measured. ``ratio`` is that of each pair of neighbouring runs, so that a slow minute of the machine weighs on both."""
+    """A comparison, measured. ``ratio`` is that of each pair of adjacent runs, so that a slow minute of the machine weighs on both."""
 
     what: str
     ours: Times
@@ -136,8 +136,8 @@ def measure(comparison: Comparison, *, runs: int, cwd: Path, env: Mapping[str, s
 def ourselves() -> tuple[str, ...]:
     """Return the command as users call it: the one that belongs to this Python."""
     beside = Path(sys.executable).with_name("toolkit")
-    found = str(beside) if beside.is_file() else shutil.which("toolkit")
-    return (found,) if found else (sys.executable, "-m", "toolkit")
+    program = str(beside) if beside.is_file() else shutil.which("toolkit")
+    return (program,) if program else (sys.executable, "-m", "toolkit")
 
 
 def environment(given: Mapping[str, str], byte_code: Path) -> dict[str, str]:
@@ -148,10 +148,10 @@ def environment(given: Mapping[str, str], byte_code: Path) -> dict[str, str]:
     Without it an editable checkout, or a shell with PYTHONDONTWRITEBYTECODE, would compile our code
     in every run and the peer's in none.
     """
-    kept = {
+    clean = {
         name: value for name, value in given.items() if not name.startswith(("PYTHON", "TOOLKIT_"))
     }
     images = {
         name: given[name] for name in ("TOOLKIT_IMAGES", "TOOLKIT_CLUSTER_DIR") if name in given
     }
-    return {**kept, **images, "PYTHONPYCACHEPREFIX": str(byte_code)}
+    return {**clean, **images, "PYTHONPYCACHEPREFIX": str(byte_code)}

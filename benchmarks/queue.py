@@ -32,7 +32,7 @@ JOB = (
 )
 
 
-def inside(line: str) -> str:
+def run_in_cluster(line: str) -> str:
     """Run a line of bash on the login side of the cluster."""
     done = subprocess.run(
         (*TOOLKIT, "cluster", "exec", "--", "bash", "-c", line),
@@ -79,10 +79,12 @@ def main() -> int:
         subprocess.run(
             (*TOOLKIT, "cluster", "up", "--nodes", "2", "--share", str(directory)), check=True
         )
-        inside(
-            f"seq {others} | xargs -P 4 -n 1 -I% sbatch --uid=nobody --chdir=/tmp --hold --output=/dev/null --wrap true >/dev/null"
+        run_in_cluster(
+            f"seq {others} | xargs -P 4 -n 1 -I% sbatch --uid=65534 --chdir=/tmp --hold --output=/dev/null --wrap true >/dev/null"
         )
-        print(f"\n{inside('squeue --noheader | wc -l').strip()} jobs of another user in the queue")
+        print(
+            f"\n{run_in_cluster('squeue --noheader | wc -l').strip()} jobs of another user in the queue"
+        )
         print(
             f"{'runs':>6} {'squeue calls':>13} {'sacct calls':>12} {'toolkit ps':>11} {'squeue --me':>12} {'ratio':>6}"
         )

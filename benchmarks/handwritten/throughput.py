@@ -1,4 +1,4 @@
-"""How many images a second the ranks train on: a small convolutional network on noise, with DDP. The first rank writes it down.
+"""Train a small convolutional network on noise with DDP; the first rank writes the images per second.
 
 Reads no data and writes no checkpoint, so that what is measured is computing and adding up
 gradients.
@@ -53,12 +53,12 @@ while going.item():
     dist.broadcast(going, 0)  # all make as many steps as the first rank has time for
 seconds = time.perf_counter() - started
 if dist.get_rank() == 0:
-    told = {
+    report = {
         "samples_per_second": steps * args.batch_size * dist.get_world_size() / seconds,
         "torch": torch.__version__,
     }
     part = Path(f"{args.result}.part")
-    part.write_text(json.dumps({**told, "steps": steps, "seconds": seconds}))
+    part.write_text(json.dumps({**report, "steps": steps, "seconds": seconds}))
     part.rename(args.result)
 dist.barrier()
 dist.destroy_process_group()

@@ -62,8 +62,8 @@ def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
     values = compare.settings(
         {"nodes": 2, "bind": ("/data:/data",), "env": {"A": "b"}}, ("--epochs", "3")
     ).values
-    assert values["bind"] == ("/data:/data", f"{compare.INSIDE}:{compare.INSIDE}:ro")
-    assert values["env"] == {"A": "b", "PYTHONPATH": str(compare.INSIDE)}
+    assert values["bind"] == ("/data:/data", f"{compare.HOOK}:{compare.HOOK}:ro")
+    assert values["env"] == {"A": "b", "PYTHONPATH": str(compare.HOOK)}
     assert values["arguments"] == ("--epochs", "3")
     assert "arguments" not in compare.settings({}, ()).values
 
@@ -72,7 +72,7 @@ def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
 def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path: Path, ending: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"import sys\nlarge = bytearray(200_000_000)\ndel large\n{ending}\n")
-    env = {"PYTHONPATH": str(compare.INSIDE), "TOOLKIT_MEMORY": str(tmp_path / "memory")}
+    env = {"PYTHONPATH": str(compare.HOOK), "TOOLKIT_MEMORY": str(tmp_path / "memory")}
     subprocess.run([sys.executable, str(script)], env=env, check=False, capture_output=True)
     (path,) = (tmp_path / "memory").glob("*.json")
     told = json.loads(path.read_text())
@@ -82,7 +82,7 @@ def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path: Path, endin
 
 
 def test_a_script_does_not_notice_that_nothing_can_be_written() -> None:
-    env = {"PYTHONPATH": str(compare.INSIDE), "TOOLKIT_MEMORY": "/proc/no/where"}
+    env = {"PYTHONPATH": str(compare.HOOK), "TOOLKIT_MEMORY": "/proc/no/where"}
     done = subprocess.run(
         [sys.executable, "-c", "print('ends')"], env=env, check=True, capture_output=True, text=True
     )

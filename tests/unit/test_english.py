@@ -61,10 +61,6 @@ PENDING: tuple[str, ...] = (
     "toolkit/localcluster/",
     #
     "toolkit/hostsetup/",
-    #
-    "toolkit/bench/",
-    #
-    "benchmarks/",
 )
 
 # Their text is copied into images: a changed word would change the hash of each recipe.

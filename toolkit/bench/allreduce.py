@@ -12,18 +12,18 @@ from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 
 JOB = "nccl-allreduce"
-DEVICES = 4  # on each node, where buffers are shown and nobody says how many
+DEVICES = 4  # on each node, where buffers are shown and no number is given
 
 
 class Backend(NamedTuple):
-    """What adds up the buffers.
+    """A library that adds up the buffers.
 
     Attributes:
-        launcher: that starts its ranks.
-        summary: what it is.
-        script: of the job, where it is not the job's own.
-        image: where it needs one of its own.
-        gpus: it works on GPUs only.
+        launcher: the launcher of its ranks.
+        summary: its description.
+        script: the script in the job's folder, if it is not the usual one.
+        image: the image, if it needs its own.
+        gpus: whether it works on GPUs only.
     """
 
     launcher: str
@@ -49,7 +49,7 @@ class Row(Model, frozen=True, kw_only=True):
     """One size of buffer.
 
     Attributes:
-        sums: how many were measured; 0: not told.
+        sums: how many were measured; 0: unknown.
         microseconds: the median of the slowest rank.
         algorithm_gb_per_s: bytes / time, in 10^9.
         bus_gb_per_s: the same by 2 (n - 1) / n for n ranks, as NCCL defines it.
@@ -84,32 +84,32 @@ class Measured(Model, frozen=True, kw_only=True):
 
 def settings(
     backend: str,
-    said: Mapping[str, Any],
+    given: Mapping[str, Any],
     sizes: tuple[int, int, int],
     *,
     show_buffers: bool = False,
 ) -> Layer:
-    """The layer of settings for a backend's job; what the user said has the last word.
+    """Return the settings of a backend's job; the user's own override them.
 
     Args:
-        said: options of a job, as on the command line.
-        sizes: bytes of the smallest and of the largest buffer, and how many times each is the one before.
-        show_buffers: show one small buffer of each device in place of measuring.
+        given: options of a job, as on the command line.
+        sizes: bytes of the smallest and of the largest buffer, and the factor between them.
+        show_buffers: show one small buffer of each device instead of measuring.
     """
     entry = BACKENDS[backend]
     values: dict[str, Any] = {"launcher": entry.launcher, "job_name": f"allreduce-{backend}"}
     if entry.image:
         values["image"] = entry.image
-    if show_buffers and "gpus" not in said:
+    if show_buffers and "gpus" not in given:
         values["ntasks_per_node"] = DEVICES
     return Layer(
         "bench allreduce",
-        {**values, **said, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)},
+        {**values, **given, "arguments": _arguments(backend, sizes, show_buffers=show_buffers)},
     )
 
 
 def refusing(backend: str) -> Callable[[Inputs], Inputs]:
-    """Adds a finding to what a plan is made from where the backend needs GPUs and the job asks for none."""
+    """Return a function that adds a finding if the backend needs GPUs and the job has none."""
 
     def adapt(given: Inputs) -> Inputs:
         if not BACKENDS[backend].gpus or given.job.most_gpus:
@@ -161,7 +161,7 @@ def bus(size: int, seconds: float, ranks: int) -> float:
 def measured(
     backend: str, shape: str, ranks: int, results: Mapping[str, Any], lines: Iterable[str], run: str
 ) -> Measured | None:
-    """What a job told; None where it told nothing that counts.
+    """Return the measurements in a job's output; None if there are none.
 
     Args:
         results: the JSON object that our own script prints.
@@ -185,13 +185,13 @@ def measured(
         )
     if "rows" not in results:
         return None
-    told = {
+    values = {
         "backend": results["backend"],
         "device": results["device"],
         "ranks": results["world_size"],
         "wrong": results["wrong"],
     }
-    return convert({**told, "shape": shape, "rows": results["rows"], "run": run}, Measured)
+    return convert({**values, "shape": shape, "rows": results["rows"], "run": run}, Measured)
 
 
 # Size, count, type, operation, root; then out of place and in place: time, algorithm's and bus
@@ -203,15 +203,18 @@ _NCCL_TESTS = re.compile(
 
 
 def nccl_tests(lines: Iterable[str], ranks: int) -> tuple[Row, ...]:
-    """The table of all_reduce_perf: times out of place; bandwidths from them, since it prints two decimals only."""
-    found = []
+    """Return the table of all_reduce_perf, with bandwidths computed from the out-of-place times.
+
+    It prints bandwidths with two decimals only.
+    """
+    rows = []
     for match in filter(None, map(_NCCL_TESTS.match, lines)):
         size, microseconds = int(match["bytes"]), float(match["time"])
         if not microseconds:
             continue
         seconds = microseconds / 1e6
         wrong = sum(int(text) for text in (match["out"], match["in"]) if text and text.isdigit())
-        found.append(
+        rows.append(
             Row(
                 bytes=size,
                 microseconds=microseconds,
@@ -220,7 +223,7 @@ def nccl_tests(lines: Iterable[str], ranks: int) -> tuple[Row, ...]:
                 wrong=wrong,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def size_text(count: int) -> str:
@@ -236,10 +239,13 @@ def table(
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Header and rows, with a bar for the bus bandwidth that is as long as it is large, over all backends."""
     header = ("backend", "size", "time", "algorithm", "bus", "wrong", "bus GB/s")
-    most = max((row.bus_gb_per_s for one in all_measured for row in one.rows), default=0.0) or 1.0
+    most = (
+        max((row.bus_gb_per_s for result in all_measured for row in result.rows), default=0.0)
+        or 1.0
+    )
     rows: list[tuple[object, ...]] = [
         (
-            one.backend,
+            result.backend,
             size_text(row.bytes),
             f"{row.microseconds:.0f} us",
             f"{row.algorithm_gb_per_s:.3f}",
@@ -247,7 +253,7 @@ def table(
             row.wrong,
             "#" * round(width * row.bus_gb_per_s / most),
         )
-        for one in all_measured
-        for row in one.rows
+        for result in all_measured
+        for row in result.rows
     ]
     return header, rows

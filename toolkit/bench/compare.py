@@ -25,7 +25,7 @@ from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 
-INSIDE = Path(__file__).with_name("inside")
+HOOK = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process
 
 
@@ -67,24 +67,24 @@ class FailedRunError(Exception):
         self.ran = ran
 
 
-def settings(said: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
-    """The layer for all jobs: what the user said, and what measures memory."""
-    binds = (*said.get("bind", ()), f"{INSIDE}:{INSIDE}:ro")
+def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
+    """Return the settings of all jobs: the user's, and those that measure memory."""
+    binds = (*given.get("bind", ()), f"{HOOK}:{HOOK}:ro")
     words = {"arguments": tuple(arguments)} if arguments else {}
     return Layer(
         "bench compare",
-        {**said, **words, "bind": binds, "env": {**said.get("env", {}), "PYTHONPATH": str(INSIDE)}},
+        {**given, **words, "bind": binds, "env": {**given.get("env", {}), "PYTHONPATH": str(HOOK)}},
     )
 
 
 def _remembering(given: Inputs) -> Inputs:
     """Each run has a place of its own for what its processes write down."""
-    told = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}"}
-    return given._replace(job=replace(given.job, env=told))
+    env = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}"}
+    return given._replace(job=replace(given.job, env=env))
 
 
 def run(
-    targets: Sequence[str], layer: Layer, rounds: int, here: Path, say: jobs.Inform
+    targets: Sequence[str], layer: Layer, rounds: int, cwd: Path, say: jobs.Inform
 ) -> list[Row]:
     """Run each job ``rounds`` times, in turns, and put them side by side. A directory of a run that has ended is taken as it is.
 
@@ -92,19 +92,19 @@ def run(
         FailedRunError: a job failed.
         ToolkitError: one could not be planned or submitted.
     """
-    found: dict[str, list[Measured]] = {target: [] for target in targets}
+    measured_runs: dict[str, list[Measured]] = {target: [] for target in targets}
     for number in range(rounds):
-        for target in found:
-            ended = _ended(here / target)
+        for target in measured_runs:
+            ended = _ended(cwd / target)
             if ended is None:
-                found[target].append(_measured(target, layer, here, say))
+                measured_runs[target].append(_measured(target, layer, cwd, say))
             elif number == 0:
-                found[target].append(ended)
-    return [row(target, runs) for target, runs in found.items()]
+                measured_runs[target].append(ended)
+    return [row(target, runs) for target, runs in measured_runs.items()]
 
 
 def _ended(directory: Path) -> Measured | None:
-    """A run that was made before; None: this is no run's directory.
+    """Return an existing run; None if this is not the directory of a run.
 
     Raises:
         UnknownRunError: the run has not ended, or not well.
@@ -122,40 +122,43 @@ def _ended(directory: Path) -> Measured | None:
     return Measured(plan, outcome, memory(plan, directory), paths.name)
 
 
-def _measured(target: str, layer: Layer, here: Path, say: Callable[[str, str], None]) -> Measured:
-    ran = jobs.run(target, layer, here, say, adapt=_remembering)
+def _measured(target: str, layer: Layer, cwd: Path, say: Callable[[str, str], None]) -> Measured:
+    ran = jobs.run(target, layer, cwd, say, adapt=_remembering)
     if ran.outcome.kind != "ok":
         raise FailedRunError(ran)
     return Measured(ran.plan, ran.outcome, memory(ran.plan, ran.paths.directory), ran.paths.name)
 
 
 def memory(plan: Plan, directory: Path) -> tuple[float, float]:
-    """The most that a process of the run's script needed, on the host and on a GPU, in MB; agents and the like are others' scripts."""
+    """Return the peak memory of the script's processes on the host and on a GPU, in MB.
+
+    Agents and the like run other scripts.
+    """
     scripts = {PurePosixPath(word).name for word in plan.launch.program if word.endswith(".py")}
-    told = [
+    records = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((directory / _MEMORY).glob("*.json"))
     ]
-    own = [one for one in told if PurePosixPath(one["script"]).name in scripts]
-    return max((one["host_mb"] for one in own), default=0.0), max(
-        (one["gpu_mb"] for one in own), default=0.0
+    own = [record for record in records if PurePosixPath(record["script"]).name in scripts]
+    return max((record["host_mb"] for record in own), default=0.0), max(
+        (record["gpu_mb"] for record in own), default=0.0
     )
 
 
 def row(target: str, runs: Sequence[Measured]) -> Row:
-    """The runs of one job as one row."""
-    plan, results = runs[0].plan, [one.outcome.results for one in runs]
-    equal = [bool(one["parameters_equal"]) for one in results if "parameters_equal" in one]
+    """Return the runs of a job as one row."""
+    plan, results = runs[0].plan, [record.outcome.results for record in runs]
+    equal = [bool(record["parameters_equal"]) for record in results if "parameters_equal" in record]
     return Row(
         job=PurePosixPath(target).name,
         launcher=plan.launch.launcher,
         shape=plan.shape,
-        samples_per_second=_median(one.get("samples_per_second") for one in results),
-        host_mb=max(one.memory[0] for one in runs) or None,
-        gpu_mb=max(one.memory[1] for one in runs) or None,
-        accuracy=_median(one.get("accuracy") for one in results),
+        samples_per_second=_median(record.get("samples_per_second") for record in results),
+        host_mb=max(record.memory[0] for record in runs) or None,
+        gpu_mb=max(record.memory[1] for record in runs) or None,
+        accuracy=_median(record.get("accuracy") for record in results),
         parameters_equal=all(equal) if equal else None,
-        runs=tuple(one.name for one in runs),
+        runs=tuple(record.name for record in runs),
     )
 
 
@@ -180,19 +183,20 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     first = rows[0].samples_per_second if rows else None
     return header, [
         (
-            one.job,
-            one.launcher,
-            one.shape,
-            _text(one.samples_per_second, ".0f"),
+            record.job,
+            record.launcher,
+            record.shape,
+            _text(record.samples_per_second, ".0f"),
             _text(
-                one.samples_per_second / first if first and one.samples_per_second else None, ".2f"
+                record.samples_per_second / first if first and record.samples_per_second else None,
+                ".2f",
             ),
-            _text(one.host_mb, ".0f"),
-            _text(one.gpu_mb, ".0f"),
-            _text(one.accuracy, ".3f"),
-            {True: "yes", False: "NO", None: "-"}[one.parameters_equal],
+            _text(record.host_mb, ".0f"),
+            _text(record.gpu_mb, ".0f"),
+            _text(record.accuracy, ".3f"),
+            {True: "yes", False: "NO", None: "-"}[record.parameters_equal],
         )
-        for one in rows
+        for record in rows
     ]
 
 

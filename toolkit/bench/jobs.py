@@ -37,8 +37,8 @@ class Ran(NamedTuple):
     lines: list[logs.Line]
 
 
-def script_of(target: str, settings: Layer, here: Path, *, adapt: Adapt = _as_it_is) -> str:
-    """The script that would be submitted.
+def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_is) -> str:
+    """Return the script that would be submitted.
 
     Raises:
         ToolkitError: it could not be planned.
@@ -46,24 +46,24 @@ def script_of(target: str, settings: Layer, here: Path, *, adapt: Adapt = _as_it
     from toolkit import scripts
     from toolkit.planning.plan import plan
 
-    return scripts.script(plan(adapt(prepare(target, settings, here).inputs)))
+    return scripts.script(plan(adapt(prepare(target, settings, cwd).inputs)))
 
 
-def run(target: str, settings: Layer, here: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
+def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
     """Run a job to its end.
 
     Args:
         target: a script or a job's folder.
-        settings: what is said about it, the topmost layer.
-        here: where the run's directory is made.
-        say: is told what happens: a subject, and a text. Lines of ranks have their number as the subject.
-        adapt: a last word on what the plan is made from.
+        settings: the topmost layer of its settings.
+        cwd: the directory where the run's own is made.
+        say: called for each event with a subject and a text; a rank's lines have its number as the subject.
+        adapt: changes the inputs of the plan.
 
     Raises:
         ToolkitError: it could not be planned, submitted or followed. A job that fails is no error: see ``outcome``.
-        KeyboardInterrupt: the job was cancelled then, because nobody waits for what it measures.
+        KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    prepared = prepare(target, settings, here)
+    prepared = prepare(target, settings, cwd)
     prepared = Prepared(with_dependencies(adapt(prepared.inputs)), prepared.client)
     paths, decided = write(prepared.inputs)
     say(

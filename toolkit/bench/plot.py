@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 50
-# Told apart also by people who do not see all colours, and in grey by their dashes.
+# Color-blind readers can distinguish them, too; in black and white, their dashes differ.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("", "8 3", "2 3", "8 3 2 3", "4 2", "12 4")
 
@@ -27,8 +27,10 @@ def svg(
         series: name -> points; values that are not above zero have no place on such an axis and are left out.
         tick: how a number of the x axis is written.
     """
-    kept = {name: [(x, y) for x, y in points if x > 0 and y > 0] for name, points in series.items()}
-    everything = [point for points in kept.values() for point in points] or [(1.0, 1.0)]
+    positive = {
+        name: [(x, y) for x, y in points if x > 0 and y > 0] for name, points in series.items()
+    }
+    everything = [point for points in positive.values() for point in points] or [(1.0, 1.0)]
     x_place = _scale([x for x, _ in everything], 2, _LEFT, _WIDTH - _RIGHT)
     y_place = _scale([y for _, y in everything], 10, _HEIGHT - _BOTTOM, _TOP)
     parts = [
@@ -48,7 +50,7 @@ def svg(
             _line(x_place(x), _TOP, x_place(x), _HEIGHT - _BOTTOM),
             _text(x_place(x), _HEIGHT - _BOTTOM + 18, tick(x), size=10),
         ]
-    for number, (name, points) in enumerate(kept.items()):
+    for number, (name, points) in enumerate(positive.items()):
         parts += _series(name, [(x_place(x), y_place(y)) for x, y in points], number)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
