@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
 from toolkit.records import secrets
@@ -156,7 +157,9 @@ def module_file(name: str, here: Path) -> str:
 
 def _job(origin: str, job: Job, folder: Path, here: Path) -> Target:
     script = folder / (job.script or "train.py")
-    if not script.is_file() and job.launcher == "none" and _is_program(job.script or ""):
+    launcher = LAUNCHERS.get(job.launcher or "")
+    takes_programs = launcher is not None and launcher.takes_programs
+    if not script.is_file() and takes_programs and _is_program(job.script or ""):
         return Target(job.script or "", str(folder), layer(origin, job), program=True)
     if not script.is_file():
         choices = [path.name for path in script.parent.glob("*.py")]
