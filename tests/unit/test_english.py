@@ -1,6 +1,6 @@
 """Names, docstrings, comments, messages and help texts use the field's words.
 
-The rules are in CONTRIBUTING.md ("How we write"). A word is on this list if it is never right: each has a
+The rules are in CONTRIBUTING.md ("How we write English"). A word is on this list if it is never right: each has a
 plain word that says what is meant. The reason for a finding, and the word to write, is in ``WORDS``,
 ``NAMES`` or ``OPENINGS``.
 

@@ -11,11 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.terminal_text import json_safe, one_line, visible
 from toolkit.units import human_time
+
+if TYPE_CHECKING:
+    from toolkit.model.plan import Plan
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
 _LONG = 3.0  # seconds after which a step is announced before its end, where no terminal shows it counting
@@ -256,3 +259,9 @@ def mapping(rows: Mapping[str, object]) -> str:
 def on_terminal() -> bool:
     """Return whether a person reads the result."""
     return sys.stdout.isatty()
+
+
+def plan_summary(plan: Plan) -> str:
+    """Return a plan in one line: ``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``."""
+    launch = f"{plan.launch.launcher} ({plan.launch.reason})"
+    return f"{plan.shape}, {launch}, {plan.container.shown}, site {plan.site}"

@@ -26,13 +26,11 @@ def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
         UsageError: a terminal is needed, and there is none.
         SubmissionError: there was no allocation.
     """
-    from toolkit.cli.run import summary
-
     if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
         step = "type it in a terminal; where there is none: toolkit run (with --pty for programs that want one)"
         raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
     paths, decided = write(prepared.inputs)
-    console.note(console.subject("plan", summary(decided)))
+    console.note(console.subject("plan", console.plan_summary(decided)))
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
     process = interactive.start(prepared.client, paths, decided)
     try:

@@ -189,7 +189,7 @@ def _submitted(prepared: Prepared, wait: Wait, *, explain: bool) -> tuple[Paths,
     paths, decided = write(prepared.inputs)
     if explain:
         console.note(explanation(decided))
-    console.note(console.subject("plan", summary(decided)))
+    console.note(console.subject("plan", console.plan_summary(decided)))
     _warn(decided)
     _show_snapshot(paths)
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
@@ -283,11 +283,6 @@ def _warn(decided: Plan) -> None:
         console.note(console.subject("note", text))
     for text in decided.warnings:
         console.note(console.subject("warning", text))
-
-
-def summary(decided: Plan) -> str:
-    """``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``."""
-    return f"{decided.shape}, {decided.launch.launcher} ({decided.launch.reason}), {decided.container.shown}, site {decided.site}"
 
 
 def _gpus(decided: Plan) -> str:
