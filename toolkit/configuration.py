@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.files import read_toml
-from toolkit.model.project import PROJECT_FILE, Project
+from toolkit.model.project import PROJECT_FILE
 
 VARIABLE = "TOOLKIT_ETC"
 
@@ -51,27 +50,3 @@ def settings_files(here: Path) -> Iterator[SettingsFile]:
         if path.is_file() and path not in (own, machine):
             yield SettingsFile(PROJECT_FILE, path)
             return
-
-
-def image_directories(here: Path) -> tuple[Path, ...]:
-    """Return the directories of images that others built, in the order of search.
-
-    They are those under ``images`` in the settings, and those of the site that is chosen there.
-
-    Raises:
-        ConfigError, UntrustedError: of a file with settings.
-        UnknownSiteError: the chosen site does not exist.
-    """
-    from toolkit import sites
-
-    names: list[str] = []
-    site = ""
-    for file in settings_files(here):
-        project = read_toml(file.path, Project)
-        names = [*project.images, *names]
-        site = project.site or site
-    site = os.environ.get("TOOLKIT_SITE") or site
-    if site and site != "auto":
-        names += sites.load(site).images
-    directories = (Path(os.path.expandvars(name)).expanduser() for name in names)
-    return tuple(dict.fromkeys(directories))

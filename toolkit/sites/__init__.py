@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from msgspec import NODEFAULT
@@ -10,7 +11,7 @@ from msgspec.structs import FieldInfo, fields, replace
 from toolkit import configuration
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
-from toolkit.model.project import PROJECT_FILE
+from toolkit.model.project import PROJECT_FILE, Project
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
 
@@ -77,6 +78,28 @@ def from_file(path: Path) -> Site:
     """
     site = read_toml(path, Site, named=True)
     return _upon(load(site.extends), site) if site.extends else site
+
+
+def image_directories(cwd: Path) -> tuple[Path, ...]:
+    """Return the directories of images that others built, in the order of search.
+
+    They are those under ``images`` in the settings, and those of the site that is chosen there.
+
+    Raises:
+        ConfigError, UntrustedError: of a file with settings.
+        UnknownSiteError: the chosen site does not exist.
+    """
+    names: list[str] = []
+    site = ""
+    for file in configuration.settings_files(cwd):
+        project = read_toml(file.path, Project)
+        names = [*project.images, *names]
+        site = project.site or site
+    site = os.environ.get("TOOLKIT_SITE") or site
+    if site and site != "auto":
+        names += load(site).images
+    directories = (Path(os.path.expandvars(name)).expanduser() for name in names)
+    return tuple(dict.fromkeys(directories))
 
 
 def _load(name: str, within: tuple[str, ...]) -> Site:

@@ -58,7 +58,7 @@ def image_names(directory: Path) -> tuple[str, ...]:
 
 def shared_directories() -> tuple[Path, ...]:
     """Return the directories of images that others built and that the settings name."""
-    from toolkit.configuration import image_directories
+    from toolkit.sites import image_directories
 
     return image_directories(Path.cwd())
 
