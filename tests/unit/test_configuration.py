@@ -13,7 +13,7 @@ from toolkit.cli.site_own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.images.registry.source import configured_mirrors
 from toolkit.images.store import listing, store
-from toolkit.planning import gather as prepare
+from toolkit.planning import layers
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def image(directory: Path, name: str) -> None:
 
 
 def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
-    assert prepare.chosen_site(tmp_path) == "auto"
+    assert layers.chosen_site(tmp_path) == "auto"
     (machine / "toolkit.toml").write_text(
         'site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n'
     )
@@ -45,9 +45,9 @@ def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "toolkit.toml").write_text('time = "6:00"\naccount = "me"\n')
     (tmp_path / "toolkit.toml").write_text('account = "project"\n')
-    job = prepare._merged(prepare._project(tmp_path)).job
+    job = layers.merge_layers(layers.project_layers(tmp_path)).job
     assert (job.site, job.partition, job.time, job.account) == ("ours", "main", "6:00", "project")
-    assert [layer.origin for layer in prepare._project(tmp_path)] == [
+    assert [layer.origin for layer in layers.project_layers(tmp_path)] == [
         str(machine / "toolkit.toml"),
         "your toolkit.toml",
         "toolkit.toml",
@@ -70,13 +70,13 @@ def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file
     path.touch()
     path.chmod(0o666)
     with pytest.raises(UntrustedError, match=r"not trusted"):
-        prepare.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
+        layers.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
 
 
 def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) -> None:
     (machine / "toolkit.toml").write_text("imagse = []\n")
     with pytest.raises(ConfigError) as caught:
-        prepare.chosen_site(tmp_path)
+        layers.chosen_site(tmp_path)
     assert str(machine) in str(caught.value.place)
     assert caught.value.close in ("image", "images")
 
@@ -123,7 +123,7 @@ def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_pa
     (machine / "toolkit.toml").write_text('site = "ours"\n')
     assert use.callback
     use.callback("auto")
-    assert prepare.chosen_site(tmp_path) == "auto"
+    assert layers.chosen_site(tmp_path) == "auto"
 
 
 def test_without_a_machine_directory_nothing_is_said() -> None:

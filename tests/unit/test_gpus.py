@@ -13,8 +13,7 @@ from toolkit.cli.options import flags
 from toolkit.errors import PlanError, ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.planning import gather as prepare
-from toolkit.planning import settings
+from toolkit.planning import layers, settings
 from toolkit.planning.gpus import resolved
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, Settings
@@ -166,7 +165,7 @@ def test_memory_is_not_judged_where_slurm_does_not_know_it() -> None:
 def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
     findings: list[ToolkitError] = []
     merged = settings.merge([Layer("below", given), flags({"env": names}, ())])
-    return prepare._with_variables(merged, findings), findings
+    return layers.with_variables(merged, findings), findings
 
 
 def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +177,7 @@ def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.Monkey
     assert not findings
     found, findings = passed("OPTION_B")
     assert [(one.place, one.cause) for one in findings] == [
-        ("--env", "the variable OPTION_B is not set here")
+        ("--env", "the variable OPTION_B is not set in this shell")
     ]
     with pytest.raises(UsageError, match="expects NAME=VALUE"):
         passed("")
@@ -193,7 +192,7 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
     found, findings = passed("torch", "vision", runtime="conda")
     assert (found.job.conda_env, [one.cause for one in findings]) == (
         "torch",
-        ["the variable vision is not set here"],
+        ["the variable vision is not set in this shell"],
     )
     found, _ = passed("OPTION_A", runtime="conda", conda_env="base")
     assert (found.job.conda_env, found.job.env) == ("base", {"OPTION_A": "a"})

@@ -24,7 +24,8 @@ from toolkit.model.image import Manifest, Python
 from toolkit.model.imports import Import, Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.planning import gather as prepare
+from toolkit.planning import gather as gathering
+from toolkit.planning import target as targets
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, of_python
@@ -840,11 +841,11 @@ def test_a_module_is_run_as_one_by_the_launcher_of_programs(
         seen.append((name, program))
         raise StopError
 
-    monkeypatch.setattr(prepare, "resolve", resolve)
+    monkeypatch.setattr(gathering, "resolve", resolve)
     values = {"python_module": "pkg.train", "launcher": "none"}
     for flags, name in ((values, "pkg.train"), ({"launcher": "none"}, "hostname")):
         with pytest.raises(StopError):
-            prepare.prepare(name, Layer("flag", flags), root)
+            gathering.gather_inputs(name, Layer("flag", flags), root)
     assert seen == [("pkg/train.py", True), ("hostname", True)]
 
 
@@ -887,7 +888,7 @@ def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_ima
 
 def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
     root = write(tmp_path, {"pkg/train.py": ""})
-    target, flags = prepare._of_python(
+    target, flags = targets.python_target(
         "pkg.train", Layer("flag", {"python_module": "pkg.train"}), root
     )
     assert (target, flags.values) == (
@@ -895,11 +896,11 @@ def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None
         {"python_module": "pkg.train", "job_name": "train"},
     )
     layer = Layer("flag", {"arguments": ("-m", "pkg.train", "--lr", "1"), "job_name": "mine"})
-    target, flags = prepare._of_python("python", layer, root)
+    target, flags = targets.python_target("python", layer, root)
     assert flags.values == {
         "python_module": "pkg.train",
         "job_name": "mine",
         "arguments": ("--lr", "1"),
     }
     untouched = Layer("flag", {"arguments": ("-m", "pkg.train")})
-    assert prepare._of_python("train.py", untouched, root) == ("train.py", untouched)
+    assert targets.python_target("train.py", untouched, root) == ("train.py", untouched)

@@ -17,7 +17,7 @@ from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
 from toolkit.model.job import Job
-from toolkit.planning import gather as prepare
+from toolkit.planning import gather
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
@@ -303,8 +303,8 @@ def test_what_was_installed_needs_no_copy(
     target = Target(str(shipped / "train.py"), str(shipped), Layer("job.toml", {}))
     findings: list[ToolkitError] = []
     monkeypatch.setattr("toolkit.resources.is_shipped", lambda path: path == shipped)
-    assert prepare._tree(target, Job(snapshot=True), tree, findings) is None
+    assert gather._tree(target, Job(snapshot=True), tree, findings) is None
     assert findings == []
     own = target._replace(folder=str(tmp_path))
-    assert prepare._tree(own, Job(snapshot=True), tree, findings) is None
+    assert gather._tree(own, Job(snapshot=True), tree, findings) is None
     assert "not in a git work tree" in findings[0].cause

@@ -17,7 +17,7 @@ from toolkit.model.base import from_toml
 from toolkit.model.overview import Live, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.model.survey import Met, Survey
-from toolkit.planning import gather as prepare
+from toolkit.planning import layers
 from toolkit.sites import compare, schema
 from toolkit.sites.choice import chosen
 from toolkit.sites.draft import draft
@@ -224,14 +224,14 @@ def test_a_site_is_used_until_a_project_says_otherwise(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("TOOLKIT_SITE", raising=False)
-    assert prepare.chosen_site(tmp_path) == "auto"
+    assert layers.chosen_site(tmp_path) == "auto"
     assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
-    assert prepare.chosen_site(tmp_path) == "neuron"
+    assert layers.chosen_site(tmp_path) == "neuron"
     (tmp_path / "toolkit.toml").write_text('site = "generic"\n')
-    assert prepare.chosen_site(tmp_path / "below") == "generic"
+    assert layers.chosen_site(tmp_path / "below") == "generic"
     (tmp_path / "toolkit.toml").unlink()
     assert CliRunner().invoke(command, ["use", "auto"]).exit_code == 0
-    assert prepare.chosen_site(tmp_path) == "auto"
+    assert layers.chosen_site(tmp_path) == "auto"
     assert CliRunner().invoke(command, ["use", "nueron"]).exception.close == "neuron"  # type: ignore[union-attr]
 
 

@@ -15,7 +15,7 @@ from toolkit.errors import ConfigError, UntrustedError
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signature_policy import signature
 from toolkit.model.job import Job
-from toolkit.planning.gather import chosen_site
+from toolkit.planning.layers import chosen_site
 from toolkit.planning.target import resolve
 from toolkit.trust import Entry, Reader, find_distrust
 from toolkit.trusted_files import read_text, require_own, require_trusted

@@ -27,7 +27,7 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
-from toolkit.planning.gather import prepare
+from toolkit.planning.gather import gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.preflight.options import asked_minutes
@@ -90,7 +90,7 @@ def _submit(
     submitit = _submitit()
     here, wait = Path.cwd(), asked(_LOG.warning)
     layer = _layer(function, options, here)
-    prepared = patiently(lambda: prepare(TARGET, layer, here), wait)
+    prepared = patiently(lambda: gather_inputs(TARGET, layer, here), wait)
     inputs = runs.with_dependencies(_with_folder(prepared.inputs, here))
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])

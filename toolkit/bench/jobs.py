@@ -9,7 +9,7 @@ from typing import NamedTuple
 from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.planning.gather import Prepared, prepare
+from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
@@ -46,7 +46,7 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_
     from toolkit import scripts
     from toolkit.planning.plan import plan
 
-    return scripts.script(plan(adapt(prepare(target, settings, cwd).inputs)))
+    return scripts.script(plan(adapt(gather_inputs(target, settings, cwd).inputs)))
 
 
 def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
@@ -63,8 +63,8 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
         ToolkitError: it could not be planned, submitted or followed. A job that fails is no error: see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    prepared = prepare(target, settings, cwd)
-    prepared = Prepared(with_dependencies(adapt(prepared.inputs)), prepared.client)
+    prepared = gather_inputs(target, settings, cwd)
+    prepared = GatheredInputs(with_dependencies(adapt(prepared.inputs)), prepared.client)
     paths, decided = write(prepared.inputs)
     say(
         "plan",

@@ -69,7 +69,8 @@ def command(
       toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
       toolkit cluster show --json
     """
-    from toolkit.planning.gather import chosen_site, find_place
+    from toolkit.planning.cluster import find_cluster
+    from toolkit.planning.layers import chosen_site
     from toolkit.slurm import inventory
     from toolkit.slurm.client import Client
 
@@ -81,7 +82,7 @@ def command(
         name.replace("_", "-"): str(value) for name, value in more.items() if value is not None
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
-    place = find_place(site or chosen_site(Path.cwd()))
+    place = find_cluster(site or chosen_site(Path.cwd()))
     standings = inventory.ask(Client(place.access), place.site, shape or None)
     if as_json:
         console.out_json(

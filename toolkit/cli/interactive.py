@@ -10,7 +10,7 @@ from toolkit.cli import console
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import default_name
 from toolkit.model.plan import Plan
-from toolkit.planning.gather import Prepared
+from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
 from toolkit.runs import interactive
 from toolkit.runs.submit import write
@@ -19,7 +19,7 @@ from toolkit.slurm.client import Client
 CANCELLED = 130
 
 
-def run_interactively(prepared: Prepared, *, as_json: bool = False) -> int:
+def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int:
     """Get an allocation, run the script in it, and give it back; returns the run's exit code.
 
     Raises:

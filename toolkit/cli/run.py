@@ -15,7 +15,7 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
-from toolkit.planning.gather import Prepared, prepare
+from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
@@ -122,8 +122,8 @@ def command(
         lambda text: console.note(console.subject("waiting", text)),
     )
 
-    def look() -> Prepared:
-        found = prepare(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
+    def look() -> GatheredInputs:
+        found = gather_inputs(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
         inputs = with_dependencies(found.inputs)
         return found._replace(inputs=inputs._replace(force=_reason(force)))
 
@@ -171,7 +171,7 @@ def fetch_image(inputs: Inputs) -> None:
         foreign.fetch(inputs.to_fetch, progress)
 
 
-def _resumed(prepared: Prepared, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
+def _resumed(prepared: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
     """Take up a submission of the same job that was interrupted, if Slurm has the job."""
     runs = Path(prepared.inputs.run_directory).parent
     if next(runs.glob("*/attempt.json"), None) is None:
@@ -185,7 +185,9 @@ def _resumed(prepared: Prepared, wait: Wait) -> tuple[Paths, Plan, Submission] |
     return resumed
 
 
-def _submitted(prepared: Prepared, wait: Wait, *, explain: bool) -> tuple[Paths, Plan, Submission]:
+def _submitted(
+    prepared: GatheredInputs, wait: Wait, *, explain: bool
+) -> tuple[Paths, Plan, Submission]:
     paths, decided = write(prepared.inputs)
     if explain:
         console.note(explanation(decided))
@@ -217,7 +219,7 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
-def _interactive(prepared: Prepared, *, detach: bool, as_json: bool) -> int:
+def _interactive(prepared: GatheredInputs, *, detach: bool, as_json: bool) -> int:
     from toolkit.cli.interactive import run_interactively
 
     if detach:

@@ -35,7 +35,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
     from toolkit.cli.interactive import run_interactively
-    from toolkit.planning.gather import prepare
+    from toolkit.planning.gather import gather_inputs
 
     given = {
         **options,
@@ -50,7 +50,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
             next_step="toolkit run --interactive starts ranks",
         )
     given["job_name"] = options.get("job_name") or "shell"
-    prepared = prepare(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
+    prepared = gather_inputs(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
         from toolkit.planning.plan import plan
@@ -62,5 +62,5 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         from toolkit.cli.run import fetch_image
 
         fetch_image(prepared.inputs)
-        prepared = prepare(program, flags(given, arguments), Path.cwd())
+        prepared = gather_inputs(program, flags(given, arguments), Path.cwd())
     return run_interactively(prepared)

@@ -57,7 +57,7 @@ def init(
     """
     from toolkit import sites
     from toolkit.files import write_atomically
-    from toolkit.planning.gather import find_place
+    from toolkit.planning.cluster import find_cluster
     from toolkit.sites.draft import draft
     from toolkit.sites.survey import survey
     from toolkit.slurm.client import Client
@@ -81,7 +81,7 @@ def init(
         if value is not None
     ]
     with console.Steps() as steps:
-        answers = survey(Client(find_place(site).access), steps, probe=options if probe else None)
+        answers = survey(Client(find_cluster(site).access), steps, probe=options if probe else None)
     text = draft(name, answers, date=date.today().isoformat())
     if dry_run:
         console.document(text)
@@ -147,14 +147,14 @@ def check(site: str, as_json: bool) -> int:
 
 def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
     """Return the differences to the live cluster, and which cluster was asked."""
-    from toolkit.planning.gather import place_of
+    from toolkit.planning.cluster import cluster_of
     from toolkit.sites.compare import against
     from toolkit.sites.survey import survey
     from toolkit.slurm.client import Client
 
     try:
         with console.Steps() as steps:
-            answers = survey(Client(place_of(site).access), steps)
+            answers = survey(Client(cluster_of(site).access), steps)
     except SlurmUnreachableError as error:
         return (), f"not compared with the cluster: {error.cause}"
     return against(site, answers), f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"

@@ -16,7 +16,7 @@ from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
 from toolkit.images.verify.case import ImageCase, ScriptRun, VerifyOptions, local_case
 from toolkit.model.site import Site
-from toolkit.planning.gather import Place, find_place
+from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 
@@ -65,9 +65,9 @@ def gather(options: DoctorOptions, cwd: Path) -> DoctorCase:
     return case
 
 
-def _place(name: str, case: DoctorCase) -> Place | None:
+def _place(name: str, case: DoctorCase) -> Cluster | None:
     try:
-        return find_place(name)
+        return find_cluster(name)
     except SlurmUnreachableError as error:
         case.no_site = error.cause
         return None
@@ -125,7 +125,7 @@ def _run_probe(options: DoctorOptions, image: FoundImage, case: DoctorCase) -> S
 
 
 def _image_case(
-    options: DoctorOptions, image: FoundImage, case: DoctorCase, place: Place | None
+    options: DoctorOptions, image: FoundImage, case: DoctorCase, place: Cluster | None
 ) -> ImageCase | None:
     """Return the image for the checks of `toolkit image verify`.
 

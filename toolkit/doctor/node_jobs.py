@@ -22,7 +22,8 @@ from toolkit.localcluster.access import default_name
 from toolkit.model.run import Outcome
 from toolkit.model.site import Site
 from toolkit.planning import offline
-from toolkit.planning.gather import Place, find_place, prepare
+from toolkit.planning.cluster import Cluster, find_cluster
+from toolkit.planning.gather import gather_inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.resources import package_directory
@@ -72,7 +73,7 @@ def run_script(
 
 def _run(script: str, flags: Layer, directory: Path) -> tuple[Outcome, Paths]:
     wait = asked(_LOG.warning)
-    prepared = patiently(lambda: prepare(script, flags, directory), wait)
+    prepared = patiently(lambda: gather_inputs(script, flags, directory), wait)
     paths, plan = submit.write(prepared.inputs)
     cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
     job_id = submit.submit(paths, plan, prepared.client, cluster, wait).job_id
@@ -148,7 +149,7 @@ def rank_runner(
     return run_ranks
 
 
-def site_offer(place: Place, client: Client) -> SiteOffer:
+def site_offer(place: Cluster, client: Client) -> SiteOffer:
     """Return what a site offers to images."""
     site = place.site
     program = next((command for command in site.containers if shell.which(command)), None)
@@ -169,7 +170,7 @@ def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer 
         ToolkitError: the site is required and cannot be reached.
     """
     try:
-        place = find_place(name)
+        place = find_cluster(name)
         return site_offer(place, Client(place.access)), ""
     except ToolkitError as error:
         if required:

@@ -114,6 +114,29 @@ def _run_of(name: str, here: Path) -> Path | None:
         return None
 
 
+def python_target(target_name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
+    """Return a target and flags for ``-m``, or for a command that runs Python."""
+    module = flags.values.get("python_module")
+    if isinstance(module, str):
+        values = {
+            **flags.values,
+            "job_name": flags.values.get("job_name", module.rpartition(".")[2]),
+        }
+        return module_file(module, cwd), flags._replace(values=values)
+    words = (target_name, *tuple(flags.values.get("arguments", ())))
+    command = of_python(words, cwd)
+    if command is None:
+        return target_name, flags
+    script, module, arguments = command
+    values = {**flags.values, "arguments": arguments}
+    if module:
+        values |= {
+            "python_module": module,
+            "job_name": flags.values.get("job_name", module.rpartition(".")[2]),
+        }
+    return script, flags._replace(values=values)
+
+
 def of_python(words: Sequence[str], here: Path) -> tuple[str, str, tuple[str, ...]] | None:
     """Return script, module and arguments of ``python [-u] -m pkg.train ...`` and of ``python train.py ...``.
 

@@ -1,0 +1,81 @@
+"""Find the image of a job, and ask its runtime for what the plan needs to know."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.images.store import store
+from toolkit.model.job import Job
+from toolkit.planning import offline
+from toolkit.planning.cluster import Cluster
+from toolkit.runtimes import DEFAULT, RUNTIMES
+from toolkit.runtimes.shared.base import Discovery, ImageFile, RuntimeFacts
+from toolkit.slurm.client import Client
+
+
+class ImageFinder:
+    """Finder of the SIF that a job names.
+
+    Attributes:
+        found: the image, if it is on this machine.
+        is_to_fetch: it is one of a registry that has not been fetched.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster) -> None:
+        self._name = job.image or ""
+        self._cluster = cluster
+        self.found: store.FoundImage | None = None
+        self.is_to_fetch = False
+
+    def find(self) -> ImageFile:
+        """Return the image where the ranks will have it.
+
+        Raises:
+            UsageError: no image was named.
+            ToolkitError: it is not there.
+        """
+        if not self._name:
+            raise UsageError(
+                "no image was named",
+                place="--image",
+                next_step="--image pytorch_cpu; toolkit image list shows what there is",
+            )
+        if "://" in self._name:
+            from toolkit.images.registry import foreign
+
+            if foreign.is_reference(self._name):
+                self.found = foreign.kept(self._name)
+                if self.found is None:
+                    self.is_to_fetch = True
+                    return ImageFile(str(foreign.path_of(self._name)), exists=False)
+                return ImageFile(self.found.path, self.found.manifest)
+        if not self._cluster.is_reachable:
+            expected = offline.find_image(self._name)
+            self.found = expected
+            return ImageFile(expected.path, expected.manifest, exists=False)
+        directories = [Path(os.path.expandvars(name)) for name in self._cluster.site.images]
+        self.found = store.find(self._name, directories)
+        return ImageFile(self.found.path, self.found.manifest)
+
+
+def runtime_facts(
+    job: Job,
+    cluster: Cluster,
+    client: Client,
+    images: ImageFinder,
+    findings: list[ToolkitError],
+) -> RuntimeFacts:
+    """Return what the job's runtime discovers; add an error to ``findings`` if it finds nothing."""
+    runtime = RUNTIMES.get(job.runtime or DEFAULT)
+    if runtime is None:
+        return RuntimeFacts()  # the plan refuses it
+    live = client if cluster.is_reachable else None
+    discovery = Discovery(job, cluster.site, live, images.find, offline.is_recipe(job))
+    try:
+        return runtime.discover(discovery)
+    except ToolkitError as error:
+        error.place = error.place or ("--image" if runtime.image else "--runtime")
+        findings.append(error)
+        return RuntimeFacts()
