@@ -34,8 +34,8 @@ from toolkit import shell
 from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError, ImageMissingError
-from toolkit.images.build.apptainer.apptainer import COMPRESSION, program_version
 from toolkit.images.build.apptainer.compose import open_squashfs
+from toolkit.images.build.apptainer.programs import COMPRESSION, program_version
 from toolkit.images.build.privilege import build_command
 from toolkit.images.recipe import library
 from toolkit.images.store import store
@@ -216,7 +216,6 @@ def _flat(setting: Setting, last: str) -> float:
     definition = setting.place / "flat.def"
     definition.write_text(library.rendered(library.load(str(_recipe(setting, last)))))
     argv = [
-        *chosen.prefix,
         chosen.program,
         "build",
         "--force",
@@ -257,7 +256,7 @@ def _buildkit(setting: Setting, last: str) -> float:
 def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     last = {"install": f"PATH={_PYTHON}:$PATH {_INSTALL}", "line": "true"}
     flat = measure.Side(
-        name=f"apptainer build ({program_version(build_command())})",
+        name=f"apptainer build ({program_version(build_command().program)})",
         argv=(),
         shown="apptainer build flat.sif flat.def",
     )

@@ -23,8 +23,7 @@ from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.contents import parse as contents
-from toolkit.images.build.docker.archive import as_docker_archive
-from toolkit.images.build.docker.layout import write_layout
+from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import offered
 from toolkit.images.registry import client as registry
@@ -157,7 +156,7 @@ _LOCK = Lock(
 )
 _CONTENTS = (
     b"toolkit-contents: apt installed\tlibc6\t2.36-9\tamd64\tglibc\t2.36-9\ntoolkit-contents: system Debian\n"
-    b'toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "a", "version": "1", "licence": "MIT", "tags": []}], '
+    b'toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "a", "version": "1", "license": "MIT", "tags": []}], '
     b'"horovod": {}}\ntoolkit-contents: end\n'
 )
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
-from toolkit.images.build.apptainer.work import Bind, Lower, Task, Work
+from toolkit.images.build.apptainer.protocol import Bind, Lower, SandboxTasks, Task
 from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
@@ -213,13 +213,13 @@ def test_a_step_is_furnished_within_its_root(
         script="/mnt/steps/0",
         lowers=("l0",),
         upper="u0",
-        inside="/opt/wheels",
+        product_source="/opt/wheels",
         products=str(store.place / "products"),
         binds=(Bind(source=str(lent), target="/opt/only-here"),),
     )
     binds = (Bind(source="/etc/hosts", target="/etc/hosts"), Bind(source=str(lent), target="/mnt"))
     users, groups = ((), ()) if not store.become and os.geteuid() == 0 else store.ids()
-    told = Work(
+    told = SandboxTasks(
         directory=str(work),
         lowers=(Lower(path=str(base)),),
         tasks=(task,),

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
 from toolkit.images.build.apptainer import layered
+from toolkit.images.build.follow import BuildContext
 from toolkit.images.build.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
@@ -257,11 +258,10 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
     definition = f'Bootstrap: localimage\nFrom: {store.base}\n\n%runscript\n    exec "$@"\n\n%labels\n    a b\n'
     with workspace(store.images) as place:
         log = store.images / "tiny.log"
-        outcome = layered.build(
-            "tiny", chain(made), definition, place, log, Silent(), {}, fresh=fresh
-        )
+        context = BuildContext("tiny", place, log, Silent(), {})
+        outcome = layered.build(context, chain(made), definition, fresh=fresh)
         place.sif.replace(store.images / "tiny.sif")
-    return {step: "kept" if step in outcome.kept else "done" for step in outcome.seconds}
+    return {step: "kept" if step in outcome.cached else "done" for step in outcome.seconds}
 
 
 def test_what_was_compiled_is_used_again_on_the_very_same_layers(tiny: Tiny) -> None:

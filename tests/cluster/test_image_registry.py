@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
 from tests.cluster.image_fixtures import wait_for
-from toolkit.images.build.docker.layout import write_layout
+from toolkit.images.build.docker.archives import write_layout
 
 ENGINES = ("docker", "apptainer")
 

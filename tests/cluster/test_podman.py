@@ -19,8 +19,8 @@ from tests.cluster.image_fixtures import wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
 from toolkit.images.build.docker import docker
-from toolkit.images.build.docker.clients import BuildRequest
-from toolkit.images.build.docker.lend import MountedSecrets
+from toolkit.images.build.docker.clients import BuildRequest, find_client
+from toolkit.images.build.docker.host_secrets import MountedSecrets
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.store.labels import labels
@@ -118,18 +118,18 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
         for directory in (place.output, place.scratch, place.scratch / "wheels"):
             directory.mkdir()
         (place.scratch / "wheels/x.whl").write_text(wheel)
-        client = docker.find_client(found)
+        client = find_client(found)
         follower = Follower("tiny", {}, place.output / "log", Silent())
-        run = docker.Build("tiny", found, client, place, follower, {}, client.reader())
+        run = docker.EngineBuild("tiny", found, client, place, follower, {}, client.log())
         order = BuildRequest(
             place.scratch,
             client.base(found, "localhost/stand-in/plain"),
             place.output / "id",
             MountedSecrets({}),
         )
-        image = run.image(client.add_mounts(STAGES), order)
+        image = run.build_image(client.add_mounts(STAGES), order)
         follower.end()
-        kept.append(run.kept)
+        kept.append(run.cached)
         inside = podman.client(
             *"run --rm --network=none".split(),
             image,

@@ -26,7 +26,7 @@ store.publish(Path(place) / "work/built.sif", manifest("x", {OTHER!r}), Path(pla
 _KEEP = """\
 from pathlib import Path
 from toolkit.images.build.apptainer.cache import Cache
-Cache(Path(place)).keep({kind!r}, "key", Path(place) / "made", about="step", anew=True)
+Cache(Path(place)).keep({kind!r}, "key", Path(place) / "made", about="step", replace=True)
 """
 
 

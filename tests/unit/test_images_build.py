@@ -21,12 +21,12 @@ from msgspec.structs import replace
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.build import host_config as host
-from toolkit.images.build import ownership, privilege, workspace
+from toolkit.images.build import privilege, workspace
 from toolkit.images.build.buildlog import Reader
 from toolkit.images.build.guard import descendants
 from toolkit.images.build.mutex import hold_image
-from toolkit.images.build.ownership import Owner
-from toolkit.images.build.remove import remove, subordinate_range
+from toolkit.images.build.remove import remove
+from toolkit.images.build.workspace import Owner
 from toolkit.images.store import sharing
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
@@ -212,7 +212,7 @@ HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
 def test_whose_directories_are_removed(
     owner: Owner | None, lives: bool, days: float, gone: bool
 ) -> None:
-    assert ownership.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
+    assert workspace.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
 
 
 def leave(parent: Path, owner: Owner | None) -> Path:
@@ -220,7 +220,7 @@ def leave(parent: Path, owner: Owner | None) -> Path:
     directory = Path(tempfile.mkdtemp(prefix=".toolkit-build-", dir=parent))
     (directory / "rootfs").mkdir()
     if owner is not None:
-        ownership.write(directory, owner)
+        workspace.mark(directory, owner)
     return directory
 
 
@@ -230,7 +230,7 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
     images = tmp_path / "images"
     images.mkdir()
-    own = replace(ownership.this_process(images), pid=2**22 + 1)
+    own = replace(workspace.describe_process(images), pid=2**22 + 1)
     dead = leave(images, own)
     unmarked, foreign = leave(images, None), leave(images, replace(own, host="nid007"))
     precious = tmp_path / "precious"
@@ -352,19 +352,14 @@ def test_without_apptainer_the_setup_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("root", "full", "prefix", "options"),
-    [
-        (True, True, ("unshare", "--mount"), ()),
-        (False, True, (), ("--fakeroot",)),
-        (True, False, (), ("--fakeroot",)),
-    ],
+    ("root", "full", "options"),
+    [(True, True, ()), (False, True, ("--fakeroot",)), (True, False, ("--fakeroot",))],
 )
 def test_root_builds_directly_and_everybody_else_in_a_namespace(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     root: bool,
     full: bool,
-    prefix: tuple[str, ...],
     options: tuple[str, ...],
 ) -> None:
     ids = tmp_path / "subuid"
@@ -374,7 +369,7 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
     monkeypatch.setattr(privilege, "has_all_capabilities", lambda *_: full)
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     assert privilege.build_command(root=root) == privilege.BuildCommand(
-        "/usr/bin/apptainer", prefix, options
+        "/usr/bin/apptainer", options
     )
 
 
@@ -407,8 +402,8 @@ def test_subordinate_ids_are_by_name_or_number(
 
     file = tmp_path / "subuid"
     file.write_text(text.format(uid=os.getuid(), name=pwd.getpwuid(os.getuid()).pw_name))
-    assert subordinate_range(file) == expected
-    assert subordinate_range(tmp_path / "missing") is None
+    assert privilege.subordinate_range(file) == expected
+    assert privilege.subordinate_range(tmp_path / "missing") is None
 
 
 def test_removing_what_is_not_there(tmp_path: Path) -> None:

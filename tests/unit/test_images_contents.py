@@ -22,9 +22,9 @@ toolkit-contents: apt installed\tlibc6\t2.36-9\ti386\tglibc\t2.36-9
 toolkit-contents: apt installed\tmawk\t1.3.4-1\tamd64\tmawk\t1.3.4-1
 toolkit-contents: apt config-files\tgone\t1\tamd64\tgone\t1
 toolkit-contents: system Debian GNU/Linux 12 (bookworm)
-toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "numpy", "version": "2.4.6", "licence": "BSD-3-Clause", \
-"tags": ["cp311-cp311-manylinux_2_28_x86_64"]}, {"name": "Odd_One", "version": "1", "licence": "as is", "tags": []}, \
-{"name": "numpy", "version": "1.0", "licence": "", "tags": []}], "horovod": {"pytorch": "2.13.0+cpu"}}
+toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "numpy", "version": "2.4.6", "license": "BSD-3-Clause", \
+"tags": ["cp311-cp311-manylinux_2_28_x86_64"]}, {"name": "Odd_One", "version": "1", "license": "as is", "tags": []}, \
+{"name": "numpy", "version": "1.0", "license": "", "tags": []}], "horovod": {"pytorch": "2.13.0+cpu"}}
 toolkit-contents: end
 """
 MANIFEST = Manifest(
@@ -145,7 +145,7 @@ def test_the_bill_of_materials_is_the_same_for_the_same_image_only() -> None:
     assert not sbom.belongs(document, msgspec.structs.replace(MANIFEST, recipe_hash="cd" * 32))
 
 
-def test_any_licence_text_is_carried() -> None:
+def test_any_license_text_is_carried() -> None:
     odd = Contents(
         debian=(
             DebianPackage(
@@ -153,7 +153,7 @@ def test_any_licence_text_is_carried() -> None:
             ),
         ),
         pip=tuple(
-            PythonPackage(name=f"p{n}", version="1", licence=text)
+            PythonPackage(name=f"p{n}", version="1", license=text)
             for n, text in enumerate(("MIT", "MIT OR GPL-2.0", "née <x>", ""))
         ),
     )

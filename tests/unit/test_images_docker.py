@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.build.docker.archive import as_docker_archive, write_docker_archive
+from toolkit.images.build.docker.archives import (
+    as_docker_archive,
+    write_docker_archive,
+    write_layout,
+)
 from toolkit.images.build.docker.docker import engine_image_name
-from toolkit.images.build.docker.layout import write_layout
-from toolkit.images.build.docker.lend import add_mounts, mount_host_config
-from toolkit.images.build.docker.log import Reader
-from toolkit.images.build.fetched import resolve_base
+from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
+from toolkit.images.build.docker.log import BuildKitLog as Reader
 from toolkit.images.build.host_mounts import Bind, HostConfig
+from toolkit.images.build.remote_base import resolve_base
 from toolkit.images.recipe.bases import Docker
 
 GOLDEN = Path(__file__).parents[1] / "golden/docker"
@@ -102,16 +105,16 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
             line.partition(" = ")[2]
             for line in lends.files["pip.conf"].read_text().splitlines()[1:]
         )
-        assert lends.hidden[0] in index
+        assert lends.masked[0] in index
         assert opener.open(f"{index}/x/").read() == b'<a href="../../files/x.whl">x</a>'
         assert opener.open(index.replace("/simple", "/files/x.whl")).read() == b"wheel"
         assert b"x.whl" in opener.open(f"{links}/").read()
-        root = index.partition(f"/{lends.hidden[0]}")[0]
+        root = index.partition(f"/{lends.masked[0]}")[0]
         for path in (
             "/",
             "/files/x.whl",
-            f"/{lends.hidden[0]}/",
-            f"/{lends.hidden[0]}/find-links/0/../../../authorities.pem",
+            f"/{lends.masked[0]}/",
+            f"/{lends.masked[0]}/find-links/0/../../../authorities.pem",
         ):
             with pytest.raises(urllib.error.HTTPError):
                 opener.open(root + path)
@@ -135,7 +138,7 @@ def fed(name: str) -> tuple[Reader, list[tuple[str, str, str]]]:
     for line in (GOLDEN / name).read_text().splitlines():
         event = reader.feed(line)
         if event:
-            events.append((event, reader.step, reader.detail))
+            events.append((event, reader.step, reader.shown.detail))
     return reader, events
 
 
@@ -157,15 +160,15 @@ def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> Non
         ("kept", "torch", "torch 2.13.0+cpu"),
         ("step", "act", "2 commands"),
     ]
-    assert (reader.step, reader.command, reader.code) == ("act", "cat /missing/file", 1)
-    assert list(reader.tail) == ["before", "cat: /missing/file: No such file or directory"]
+    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /missing/file", 1)
+    assert list(reader.shown.tail) == ["before", "cat: /missing/file: No such file or directory"]
     assert not reader.gone
 
 
 def test_an_engine_that_stopped_is_told_from_a_step_that_failed() -> None:
     reader, _ = fed("stopped-20.10.txt")
     assert reader.gone
-    assert (reader.step, reader.command, reader.code) == ("act", "cat /dev/zero", None)
+    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /dev/zero", None)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: l
     reader = Reader()
     reader.feed("#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: python3'")
     reader.feed(f"#5 {line}")
-    assert (reader.step, reader.code, list(reader.tail), reader.no_space) == (
+    assert (reader.step, reader.code, list(reader.shown.tail), reader.no_space) == (
         "apt",
         code,
         tail,

@@ -15,9 +15,8 @@ from unittest.mock import ANY
 import pytest
 
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.build import choice
-from toolkit.images.build.docker import client as docker_client
-from toolkit.images.build.docker import docker, podman_client
+from toolkit.images.build import methods
+from toolkit.images.build.docker import clients as docker_clients
 from toolkit.progress import Silent
 from toolkit.runtimes.discover import docker_image
 from toolkit.runtimes.discover.docker_engine import find_engine
@@ -164,7 +163,7 @@ def test_the_first_client_that_can_build_is_taken(
     monkeypatch.setenv(
         "PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin"
     )
-    assert docker_client.find().program == str(tmp_path / str(chosen) / "docker")
+    assert docker_clients.find_docker().program == str(tmp_path / str(chosen) / "docker")
 
 
 def test_podman_is_asked_by_its_own_client(
@@ -175,10 +174,12 @@ def test_podman_is_asked_by_its_own_client(
         assert found.own("toolkit/tiny") == "localhost/toolkit/tiny"
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("toolkit.shell.which", lambda _: None)
-        with pytest.raises(NeedsInstallError, match="its client is not installed"):
-            docker.find_client(found)
+        with pytest.raises(NeedsInstallError, match="podman's client is not installed"):
+            docker_clients.find_client(found)
         monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
-        assert docker.find_client(found) == podman_client.PodmanClient("/usr/bin/podman", mark=ANY)
+        assert docker_clients.find_client(found) == docker_clients.PodmanClient(
+            "/usr/bin/podman", mark=ANY
+        )
 
 
 def test_podmans_client_is_told_the_socket_of_another_user(
@@ -204,15 +205,15 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
             "the user has no ids", next_step="apptainer config fakeroot --add user"
         )
 
-    monkeypatch.setattr(choice, "build_command", refused)
-    assert choice.choose_engine("docker", Silent()) == "docker"
+    monkeypatch.setattr(methods, "build_command", refused)
+    assert methods.choose_engine("docker", Silent()) == "docker"
     with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
-        choice.choose_engine("auto", Silent())
+        methods.choose_engine("auto", Silent())
     assert raised.value.details[:2] == (
         "Apptainer: the user has no ids",
         "Docker: no Docker engine answers",
     )
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
-        monkeypatch.setattr(docker_client, "find", lambda: None)
-        assert choice.choose_engine("auto", Silent()) == "docker"
+        monkeypatch.setattr(docker_clients, "find_docker", lambda: None)
+        assert methods.choose_engine("auto", Silent()) == "docker"

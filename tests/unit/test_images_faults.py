@@ -67,7 +67,7 @@ def _keep(kind: str, *, anew: bool) -> str:
     return f"""\
 from pathlib import Path
 from toolkit.images.build.apptainer.cache import Cache
-Cache(Path(place)).keep({kind!r}, "key", Path(place) / {made!r}, about="step", anew={anew})
+Cache(Path(place)).keep({kind!r}, "key", Path(place) / {made!r}, about="step", replace={anew})
 """
 
 
@@ -117,7 +117,7 @@ def test_a_killed_keep_leaves_a_whole_entry_or_none(
         )
         assert left <= {".lock", "key", "key.sqfs", "key.json"}, killed
         # The next build keeps it, whatever was left.
-        again = cache.keep(kind, "key", _made_again(killed.place, kind), about="step", anew=True)
+        again = cache.keep(kind, "key", _made_again(killed.place, kind), about="step", replace=True)
         assert cache.is_undamaged(again)
         assert _texts(Path(again.path)) == whole["new"]
 

@@ -14,8 +14,8 @@ import pytest
 
 from toolkit.errors import BusyError
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.apptainer import write_host_config
 from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
+from toolkit.images.build.apptainer.programs import write_host_config
 from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.build.host_mounts import HostConfig, pip_settings
 from toolkit.images.lockfile import pip_files
@@ -123,7 +123,7 @@ def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
     assert done["b"].lowers == ("l1", "l0")
     assert done["compile"].lowers == ("u0", "l1", "l0")
     assert done["compile"].layer == ""
-    assert (done["compile"].inside, done["compile"].products) == (PRODUCTS, "/p")
+    assert (done["compile"].product_source, done["compile"].products) == (PRODUCTS, "/p")
     assert done["take"].lowers == ("u0", "l1", "l0")
     assert [(bind.source, bind.target) for bind in done["take"].binds] == [("/p", PRODUCTS)]
     assert done["last"].lowers == ("u2", "u0", "l1", "l0")
@@ -175,7 +175,7 @@ def test_what_two_builds_keep_stays_as_the_first_kept_it_unless_it_is_made_anew(
     one = cache.keep(LAYERS, "k", made(cache, "first"))
     assert cache.keep(LAYERS, "k", made(cache, "second")) == one
     assert Path(one.path).read_text() == "first"
-    anew = cache.keep(LAYERS, "k", made(cache, "third"), anew=True)
+    anew = cache.keep(LAYERS, "k", made(cache, "third"), replace=True)
     assert Path(anew.path).read_text() == "third"
     assert cache.find(LAYERS, "k") == anew
 

@@ -10,11 +10,14 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_images_docker import DOCKERFILE
-from toolkit.images.build.docker.clients import BuildRequest
-from toolkit.images.build.docker.lend import MountedSecrets, mount_host_config
-from toolkit.images.build.docker.podman_client import PodmanClient
-from toolkit.images.build.docker.podman_log import Reader
-from toolkit.images.build.docker.stages import first_mounted_stage, replace_stage
+from toolkit.images.build.docker.clients import (
+    BuildRequest,
+    PodmanClient,
+    first_mounted_stage,
+    replace_stage,
+)
+from toolkit.images.build.docker.host_secrets import MountedSecrets, mount_host_config
+from toolkit.images.build.docker.log import PodmanLog as Reader
 from toolkit.images.build.host_mounts import HostConfig
 from toolkit.runtimes.discover.docker_engine import Engine
 
@@ -103,7 +106,7 @@ def fed(*names: str) -> tuple[Reader, list[tuple[str, str, str]]]:
         for line in (GOLDEN / name).read_text().splitlines():
             event = reader.feed(line)
             if event:
-                events.append((event, reader.step, reader.detail))
+                events.append((event, reader.step, reader.shown.detail))
     return reader, events
 
 
@@ -125,8 +128,8 @@ def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> Non
         ("kept", "torch", "torch 2.13.0+cpu"),
         ("step", "act", "2 commands"),
     ]
-    assert (reader.step, reader.command, reader.code) == ("act", "cat /missing/file", 1)
-    assert list(reader.tail) == ["before", "cat: /missing/file: No such file or directory"]
+    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /missing/file", 1)
+    assert list(reader.shown.tail) == ["before", "cat: /missing/file: No such file or directory"]
     assert not reader.gone
 
 
@@ -138,8 +141,8 @@ def test_what_an_earlier_run_of_the_client_has_done_is_not_told_again() -> None:
 def test_a_service_that_stopped_is_told_from_a_step_that_failed() -> None:
     reader, _ = fed("stopped-4.3.txt")
     assert reader.gone
-    assert (reader.step, reader.command, reader.code) == ("act", "sleep 311", None)
-    assert list(reader.tail) == ["before", "Error: server probably quit: unexpected EOF"]
+    assert (reader.step, reader.shown.command, reader.code) == ("act", "sleep 311", None)
+    assert list(reader.shown.tail) == ["before", "Error: server probably quit: unexpected EOF"]
 
 
 @pytest.mark.parametrize(
@@ -177,5 +180,10 @@ def test_how_podman_says_that_a_step_failed(
     reader = Reader()
     for line in (f"STEP 2/3: {run}", "==> apt: python3", *(line.format(run=run) for line in lines)):
         reader.feed(line)
-    assert (reader.step, reader.gone, reader.code, len(reader.tail)) == ("apt", gone, code, tail)
+    assert (reader.step, reader.gone, reader.code, len(reader.shown.tail)) == (
+        "apt",
+        gone,
+        code,
+        tail,
+    )
     assert reader.no_space == ("no space" in lines[0])

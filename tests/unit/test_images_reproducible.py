@@ -176,7 +176,7 @@ class Builder:
         """Build everything; what was kept, and what had to be made."""
         entries, made = Entries(self.cache, CHAIN, lock, fresh=fresh), []
         for name in NAMES:
-            if entries.next_kept() is None:
+            if entries.take_next() is None:
                 made.append(name)
                 file = self.scratch / "made"
                 file.write_text(texts.get(name, name))
@@ -279,18 +279,18 @@ def test_what_was_compiled_on_the_same_layers_is_used_even_by_force(tmp_path: Pa
     compiled(first, "compiled")
     same, _ = builder.build({}, fresh=True)
     assert same.may_have_products()
-    found = same.kept_products()
+    found = same.take_products()
     assert found is not None
     assert same.products == found.note.digest
     for changed in ("base", "a", "b"):
         other, _ = builder.build({changed: "newer"}, fresh=True)
         assert other.may_have_products()
-        assert other.kept_products() is None, f"compiled on another {changed}"
+        assert other.take_products() is None, f"compiled on another {changed}"
     later, _ = builder.build({"take": "newer"}, fresh=True)
-    assert later.kept_products() is not None
+    assert later.take_products() is not None
     lock = msgspec.structs.replace(_lock(later), products=found.note.digest)
-    assert builder.build({}, lock)[0].kept_products() is not None
+    assert builder.build({}, lock)[0].take_products() is not None
     assert (
-        builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].kept_products()
+        builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].take_products()
         is None
     )

@@ -25,8 +25,7 @@ from tests.readers import READERS, broken, check, tables, tarred
 from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
 from toolkit.images.build.apptainer import compose
-from toolkit.images.build.docker.archive import as_docker_archive
-from toolkit.images.build.docker.layout import write_layout
+from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
 from toolkit.images.sif.squashfs.graft import graft
@@ -313,7 +312,7 @@ ARCHIVES = {
 def test_hostile_archives_end_with_one_class_of_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._MOST_MEMBERS", 800)
+    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._MAX_MEMBERS", 800)
     path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
     path.write_bytes(ARCHIVES[name])
     scratch.mkdir()

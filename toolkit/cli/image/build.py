@@ -9,7 +9,8 @@ import click
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolkit.images.build.build import BuildResult, Engine
+    from toolkit.images.build.build import BuildResult
+    from toolkit.images.build.methods import Engine
     from toolkit.progress import Progress
 
 
@@ -62,8 +63,8 @@ def command(
     """
     from toolkit.cli import console
     from toolkit.doctor.node_jobs import find_site
-    from toolkit.images.build.build import BuildOptions
     from toolkit.images.build.build import build as build_image
+    from toolkit.images.build.methods import BuildOptions
 
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
@@ -87,7 +88,7 @@ def command(
                 find_site=find_site,
             ),
         )
-        if not built.kept:
+        if not built.is_current:
             _tell_verdicts(built, progress)
     _show_built(built, as_json)
     _refuse_failed(built)
@@ -135,14 +136,14 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
         console.out_json(
             {
                 "path": built.path,
-                "kept": built.kept,
+                "kept": built.is_current,
                 "seconds": built.seconds,
                 "manifest": msgspec.to_builtins(manifest),
             }
         )
         return
     contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
-    if built.kept:
+    if built.is_current:
         console.note(
             console.subject(
                 "kept", f"{manifest.name}: unchanged since it was built, {manifest.built}"

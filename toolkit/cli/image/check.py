@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(name: str, as_json: bool) -> None:
     """Run the checks that an image carries again, and record how they came out; exit code 74 if one fails."""
     from toolkit.cli import console
-    from toolkit.images.build.check import run_checks
+    from toolkit.images.build.image_probe import run_checks
     from toolkit.images.store.store import find
 
     image = find(name)

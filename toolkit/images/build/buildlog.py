@@ -1,4 +1,4 @@
-"""What a build prints, line by line, as steps, results and the place of a failure. Pure: reads what it is given."""
+"""Read the output of a build line by line: steps, results and the place of a failure. Pure."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (
 _FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi) (?P<value>.+)")
 _RANK = re.compile(
     r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?"
-)  # which horovodrun puts before the lines of its ranks
+)  # horovodrun's prefix of its ranks' lines
 _TESTS, _PACKING = "Running testscript", "Creating SIF file"
 _NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
-_REASON = re.compile(
-    r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})"
-)  # as pip explains a conflict
+# As pip explains a conflict.
+_REASON = re.compile(r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})")
 _INDEX = " --extra-index-url "
 _NO_SPACE = "No space left on device"
 
 
 @dataclass
 class Results:
-    """What the checks of an image said."""
+    """The results that the checks of an image printed."""
 
     checks: list[Check] = field(default_factory=list)
     frameworks: dict[str, str] = field(default_factory=dict)
     mpi: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> Check | None:
-        """Take a line; the check that it ends, if it is the line of one."""
-        found = _CHECK.match(line)
-        if found:
+        """Take a line; return the check that it reports, if it reports one."""
+        result = _CHECK.match(line)
+        if result:
             check = Check(
-                name=found["name"],
-                passed=found["outcome"] == "passed",
-                detail=_RANK.sub("", found["detail"]),
+                name=result["name"],
+                passed=result["outcome"] == "passed",
+                detail=_RANK.sub("", result["detail"]),
             )
             self.checks.append(check)
             return check
@@ -57,34 +56,37 @@ class Results:
 
     @property
     def failed(self) -> list[Check]:
+        """The checks that failed."""
         return [check for check in self.checks if not check.passed]
 
 
-def pin_fitting(wanted: str, fits: tuple[str, ...]) -> tuple[str, ...]:
-    """Return requirements for what was wanted in the versions that fit.
+def pin_fitting(requirements: str, fits: tuple[str, ...]) -> tuple[str, ...]:
+    """Return requirements with the versions that fit.
 
     Args:
-        wanted: requirements, separated by commas: ``torchvision==0.29.2``.
-        fits: names and versions as pip writes them: ``torchvision-0.28.0``.
+        requirements: Requirements, separated by commas: ``torchvision==0.29.2``.
+        fits: Names and versions as pip writes them: ``torchvision-0.28.0``.
     """
-    names = names_of(wanted.split(", "))
-    versions = {normal(one.rpartition("-")[0]): one.rpartition("-")[2] for one in fits}
+    pairs = (package.rpartition("-") for package in fits)
+    versions = {normal(name): version for name, _, version in pairs}
+    names = names_of(requirements.split(", "))
     return tuple(f"{name}=={versions[name]}" for name in names if name in versions)
 
 
 @dataclass
 class Reader:
-    """Follows a build.
+    """Follow a build.
 
     Attributes:
-        steps: the names of the steps of %post that are still to come, in order: only the next one is believed.
-        step: where the build is now: ``base``, a step of %post, ``checks`` or ``pack``.
-        command: the last one that %post began.
-        no_space: a file system was full.
-        conflict: what a step of pip could not install beside what the image was verified for; empty: none failed so.
-        reasons: why, as pip says it.
-        index: a further package index that a step of pip asked.
-        fits: what pip would install instead, each with its version: ``torchvision-0.28.0``.
+        steps: The names of the coming steps of %post, in order; only the next one is believed.
+        step: The current step: ``base``, a step of %post, ``checks`` or ``pack``.
+        command: The last command that %post began.
+        no_space: A file system was full.
+        conflict: The packages that a step of pip could not install beside the protected ones; empty
+            without such a conflict.
+        reasons: pip's reasons for the conflict.
+        index: The further package index that a step of pip used.
+        fits: What pip would install instead, each with its version: ``torchvision-0.28.0``.
     """
 
     steps: list[str]
@@ -99,17 +101,17 @@ class Reader:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
 
     def enter(self, step: str) -> None:
-        """A step begins that the build itself does not say."""
+        """Begin a step that the build itself does not announce."""
         if step != self.step:
             self.step, self.command = step, ""
             self.tail.clear()
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
-        """Take a line without its end; says whether a new step began or a check ended."""
+        """Take a line without its end; return whether a step began or a check ended."""
         self.no_space = self.no_space or _NO_SPACE in line
         self._feed_conflict(line)
-        found = _STEP.match(line)
-        if found and self.steps and found["name"] == self.steps[0]:
+        step = _STEP.match(line)
+        if step and self.steps and step["name"] == self.steps[0]:
             self.enter(self.steps.pop(0))
             return "step"
         if line.startswith("INFO:") and (_TESTS in line or _PACKING in line):

@@ -1,7 +1,7 @@
-"""What an image says of its contents: one script that it runs, and what its output means. Pure: the running is done by ``builders``.
+"""The contents of an image: a script that the image runs, and the meaning of its output. Pure.
 
-The script needs a shell; Debian's packages are asked of dpkg where there is one, Python's of the
-interpreter that the image's PATH has.
+``image_probe`` runs the script. It needs a shell; Debian's packages are listed by dpkg if the image
+has it, Python's by the interpreter on the image's PATH.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from toolkit.model.image import Packages, Python
 from toolkit.quoting import shell
 from toolkit.resources import package_directory
 
-_MARK = "toolkit-contents:"  # begins each line of ours: an image's shell may greet
+_MARK = "toolkit-contents:"  # begins each line of ours: an image's shell may print a greeting
 
 _PYTHON = """\
 import importlib.metadata, importlib.util, json, os, sys
-found = []
-for one in importlib.metadata.distributions():
-    meta = one.metadata
+packages = []
+for package in importlib.metadata.distributions():
+    meta = package.metadata
     if not meta["Name"]:
         continue
-    classified = [line.split(" :: ")[-1] for line in meta.get_all("Classifier") or [] if line.startswith("License :: ")]
+    lines = meta.get_all("Classifier") or []
+    classified = [line.split(" :: ")[-1] for line in lines if line.startswith("License :: ")]
     stated = meta.get("License-Expression") or (meta.get("License") or "").strip()
-    licence = stated if stated and "\\n" not in stated and len(stated) < 100 else ", ".join(classified)
-    tags = [line[5:] for line in (one.read_text("WHEEL") or "").splitlines() if line.startswith("Tag: ")]
-    found.append({"name": meta["Name"], "version": one.version, "licence": licence, "tags": tags})
+    is_short = stated and "\\n" not in stated and len(stated) < 100
+    license = stated if is_short else ", ".join(classified)
+    wheel = (package.read_text("WHEEL") or "").splitlines()
+    tags = [line[5:] for line in wheel if line.startswith("Tag: ")]
+    facts = {"name": meta["Name"], "version": package.version, "license": license, "tags": tags}
+    packages.append(facts)
 horovod = {}
 try:
     spec = importlib.util.find_spec("horovod")
@@ -37,7 +41,8 @@ try:
         horovod = json.load(stream)
 except Exception:
     pass
-print("MARK python " + json.dumps({"version": sys.version.split()[0], "packages": found, "horovod": horovod}))
+facts = {"version": sys.version.split()[0], "packages": packages, "horovod": horovod}
+print("MARK python " + json.dumps(facts))
 """.replace("MARK", _MARK)
 
 _FIELDS = (
@@ -50,10 +55,13 @@ _FIELDS = (
 )
 _DPKG = f"{_MARK} apt " + "\\t".join(f"${{{field}}}" for field in _FIELDS) + "\\n"
 
-# Where an image may have a Python besides that on PATH.
-_PYTHONS = "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python /opt/venv/bin/python3"
+# Places of a Python besides PATH.
+_PYTHONS = (
+    "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python"
+    " /opt/venv/bin/python3"
+)
 _IMPORTABLE = (package_directory("runtimes/discover") / "importable.py").read_text(encoding="utf-8")
-_MODULES = "toolkit-modules: "  # as that program has it
+_MODULES = "toolkit-modules: "  # as that program prints it
 
 SCRIPT = f"""\
 if command -v dpkg-query >/dev/null 2>&1; then dpkg-query -W -f {shell(_DPKG)}; fi
@@ -67,7 +75,7 @@ echo "{_MARK} end"
 
 
 class DebianPackage(Model, frozen=True, kw_only=True):
-    """A package of Debian. ``source`` and ``source_version``: of the source package that it was built from."""
+    """A package of Debian, with the source package that it was built from."""
 
     name: str
     version: str
@@ -80,13 +88,13 @@ class PythonPackage(Model, frozen=True, kw_only=True):
     """A package of Python.
 
     Attributes:
-        licence: as it states it; empty where it does not, in a line.
-        tags: of its wheel: ``cp311-cp311-linux_x86_64``.
+        license: The license as the package states it, in one line; empty if it states none.
+        tags: The tags of its wheel: ``cp311-cp311-linux_x86_64``.
     """
 
     name: str
     version: str
-    licence: str = ""
+    license: str = ""
     tags: tuple[str, ...] = ()
 
 
@@ -104,14 +112,15 @@ class _Modules(Model, frozen=True, kw_only=True):
 
 
 class Contents(Model, frozen=True, kw_only=True):
-    """What is in an image.
+    """The contents of an image.
 
     Attributes:
-        system: its operating system, as it calls itself.
-        python: the version of its Python; empty where there is none.
-        debian, pip: its packages, by name.
-        horovod: what Horovod's build noted of itself.
-        pythons: every Python with its modules, that on PATH first.
+        system: The operating system's own name.
+        python: The version of its Python; empty if it has none.
+        debian: Its Debian packages, by name.
+        pip: Its Python packages, by name.
+        horovod: The notes of Horovod's build.
+        pythons: Every Python with its modules, the one on PATH first.
     """
 
     system: str = ""
@@ -123,64 +132,70 @@ class Contents(Model, frozen=True, kw_only=True):
 
     @property
     def packages(self) -> Packages:
-        """Names and versions only. Of two packages of Python with one name, the first on Python's path: that is the one it imports."""
+        """Names and versions only.
+
+        Of two Python packages with one name, the first on Python's path counts: Python imports it.
+        """
         return Packages(
-            apt={_apt_name(one, self.debian): one.version for one in self.debian},
-            pip={one.name: one.version for one in reversed(self.pip)},
+            apt={_apt_name(package, self.debian): package.version for package in self.debian},
+            pip={package.name: package.version for package in reversed(self.pip)},
         )
 
 
-def _apt_name(package: DebianPackage, known: Iterable[DebianPackage]) -> str:
-    """A package that is there for two architectures is two packages."""
-    architectures = {one.architecture for one in known if one.name == package.name}
+def _apt_name(package: DebianPackage, installed: Iterable[DebianPackage]) -> str:
+    """Return a name that tells apart the packages of two architectures."""
+    architectures = {other.architecture for other in installed if other.name == package.name}
     return f"{package.name}:{package.architecture}" if len(architectures) > 1 else package.name
 
 
-def parse(said: str) -> Contents | None:
-    """What the script said; None where it did not come to its end.
+def parse(output: str) -> Contents | None:
+    """Parse the script's output; return None if the script did not complete.
 
     Raises:
-        ValueError: something else said what only the script says.
+        ValueError: Another program printed lines that only the script prints.
     """
     lines = [
         line[len(_MARK) + 1 :].partition(" ")[::2]
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.startswith(_MARK)
     ]
     if ("end", "") not in lines:
         return None
+    texts = dict(reversed(lines))  # the first of each kind
     try:
-        python = next(
-            (msgspec.json.decode(text, type=_Python) for kind, text in lines if kind == "python"),
-            None,
+        python = (
+            msgspec.json.decode(texts["python"], type=_Python) if "python" in texts else _NO_PYTHON
         )
     except RecursionError as error:
         raise ValueError(str(error)) from None
+    debian = _parse_debian(text for kind, text in lines if kind == "apt")
     return Contents(
-        system=next((text for kind, text in lines if kind == "system"), ""),
-        python=python.version if python else "",
-        debian=tuple(
-            sorted(
-                _debian([text for kind, text in lines if kind == "apt"]),
-                key=lambda one: (one.name, one.architecture),
-            )
-        ),
-        pip=tuple(sorted(python.packages, key=lambda one: one.name.lower())) if python else (),
-        horovod=python.horovod if python else {},
-        pythons=_pythons(said),
+        system=texts.get("system", ""),
+        python=python.version,
+        debian=tuple(sorted(debian, key=lambda package: (package.name, package.architecture))),
+        pip=tuple(sorted(python.packages, key=lambda package: package.name.lower())),
+        horovod=python.horovod,
+        pythons=_parse_pythons(output),
     )
 
 
-def _pythons(said: str) -> tuple[Python, ...]:
-    """Return every Python that told its modules; one that goes by several names is listed once."""
-    lines = (line.removeprefix(_MODULES) for line in said.splitlines() if line.startswith(_MODULES))
-    found = [msgspec.json.decode(line, type=_Modules) for line in lines]
-    distinct = {(one.prefix, one.version): one for one in reversed(found)}
-    kept = [one for one in found if distinct.get((one.prefix, one.version)) is one]
-    return tuple(Python(path=one.path, version=one.version, modules=one.modules) for one in kept)
+_NO_PYTHON = _Python(version="", packages=(), horovod={})
 
 
-def _debian(lines: Iterable[str]) -> Iterable[DebianPackage]:
+def _parse_pythons(output: str) -> tuple[Python, ...]:
+    """Return every Python that listed its modules; one with several paths is listed once."""
+    lines = (line for line in output.splitlines() if line.startswith(_MODULES))
+    distinct: dict[tuple[str, str], _Modules] = {}
+    for line in lines:
+        python = msgspec.json.decode(line.removeprefix(_MODULES), type=_Modules)
+        distinct.setdefault((python.prefix, python.version), python)
+    return tuple(
+        Python(path=python.path, version=python.version, modules=python.modules)
+        for python in distinct.values()
+    )
+
+
+def _parse_debian(lines: Iterable[str]) -> Iterable[DebianPackage]:
     for line in lines:
         status, name, version, architecture, source, source_version = line.split("\t")
         if status == "installed":

@@ -1,4 +1,7 @@
-"""Runs what builds under the guard, and follows what it says: a log, progress, and in the end how long each step took, or an error."""
+"""Run a build's programs under the guard, and follow their output.
+
+The output becomes a log, progress, the seconds of each step, and an error if a step fails.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
@@ -18,15 +22,25 @@ from toolkit.model.image import Check
 from toolkit.progress import Progress
 from toolkit.units import human_time
 
-_PATIENCE = 60.0  # seconds for the guard to clear up after an interruption
+# What the last steps of every build do, for people.
+LAST_STEPS = {"checks": "run the image's checks", "pack": "into one file"}
+_CLEANUP = 60.0  # seconds for the guard to clean up after an interruption
 
 
 class Follower:
-    """What is built, as far as it has come; several programs may work on it one after the other.
+    """The progress of one build; several programs may work on it one after the other.
+
+    Args:
+        name: The image's name.
+        details: What each step does, for people, by name.
+        log: The file that receives all output.
+        progress: Shows the steps.
+        expected: The seconds that each step is likely to take, by name.
+        secrets: Texts that the log must not hold.
 
     Attributes:
-        reader: knows the step, and what the checks said.
-        seconds: that each step took, by name.
+        reader: Knows the current step and the results of the checks.
+        seconds: The seconds that each step took, by name.
     """
 
     def __init__(
@@ -37,22 +51,16 @@ class Follower:
         progress: Progress,
         *,
         expected: Mapping[str, float] | None = None,
-        secret: tuple[str, ...] = (),
+        secrets: tuple[str, ...] = (),
     ) -> None:
         self.reader = Reader([])
         self.seconds: dict[str, float] = {}
         self.log = log
-        self._name, self._details, self._progress, self._expected, self._secret = (
-            name,
-            details,
-            progress,
-            expected or {},
-            secret,
-        )
+        self._name, self._details, self._progress = name, details, progress
+        self._expected, self._secrets = expected or {}, secrets
         self._began = time.monotonic()
-        self._stream = log.open(
-            "w", buffering=1, encoding="utf-8"
-        )  # line by line, for who watches it
+        # Line by line, for users who watch it.
+        self._stream = log.open("w", buffering=1, encoding="utf-8")
 
     def follow(
         self,
@@ -67,29 +75,26 @@ class Follower:
         cwd: Path | str = "/",
         mark: str = "",
     ) -> int:
-        """Run a program under the guard to its end; its exit code.
+        """Run a program under the guard to its end; return its exit code.
 
         Args:
-            place: whose directories go, and whose locks are held until all of it has ended.
-            steps: that the program will say to begin, in their order.
-            hidden: steps that are not told, but count as part of the one before.
-            on_step: is told when a step begins: its name, and the process id of the guard.
-            on_line: gets every line of the output.
-            cwd: where it runs.
-            mark: a word in the environment of what others start for the program, which ends when it is stopped; empty: nobody does.
+            command: The program and its arguments.
+            environment: Its whole environment.
+            place: The guard removes its directories after an interruption, and holds its locks
+                until all processes have ended.
+            steps: The steps that the program will announce, in their order.
+            hidden: Steps that count as part of the one before and are not shown.
+            on_step: Called when a step begins, with its name and the guard's process id.
+            on_line: Called with every line of the output.
+            cwd: The program's current directory.
+            mark: A word in the environment of processes that a service starts for the program; they
+                end when the program is stopped. Empty if there are none.
         """
         self.reader.steps = list(steps)
-        directories = [str(directory) for directory in place.directories]
+        guard = [sys.executable, "-m", "toolkit.images.build.guard"]
+        guard += ["--mark", mark] if mark else []
         process = shell.start(
-            [
-                sys.executable,
-                "-m",
-                "toolkit.images.build.guard",
-                *(("--mark", mark) if mark else ()),
-                *directories,
-                "--",
-                *command,
-            ],
+            [*guard, *map(str, place.directories), "--", *command],
             env=environment,
             cwd=cwd,
             stdin=subprocess.PIPE,
@@ -99,30 +104,31 @@ class Follower:
         )
         try:
             for line in process.stdout or ():
-                line = mask_secrets(self._secret, line)
+                line = mask_secrets(self._secrets, line)
                 self._stream.write(line)
                 if on_line:
                     on_line(line)
-                if self._take(line, hidden) and on_step:
+                if self._take_line(line, hidden) and on_step:
                     on_step(self.reader.step, process.pid)
             return process.wait()
         finally:
-            # Whatever happened here: with the end of this pipe, the guard ends everything.
+            # When this pipe ends, the guard ends everything, whatever happened here.
             if process.stdin:
                 process.stdin.close()
             self._await_guard(process)
 
     def _await_guard(self, process: subprocess.Popen[str]) -> None:
-        """Wait for the guard to clean up, but not for ever: it goes on by itself, and holds the locks until it has."""
+        """Wait a while for the guard to clean up; it continues alone, and holds the locks."""
         try:
-            process.wait(_PATIENCE)
+            process.wait(_CLEANUP)
         except subprocess.TimeoutExpired:
             self._progress.say(
                 "cleanup",
-                f"processes of the build are still ending; process {process.pid} removes what they leave",
+                "processes of the build are still ending;"
+                f" process {process.pid} removes what they leave",
             )
 
-    def _take(self, line: str, hidden: Collection[str]) -> bool:
+    def _take_line(self, line: str, hidden: Collection[str]) -> bool:
         before = self.reader.step
         event = self.reader.feed(line.rstrip("\n"))
         if event == "step" and self.reader.step in hidden:
@@ -132,40 +138,39 @@ class Follower:
             return True
         elif event == "check":
             check = self.reader.results.checks[-1]
-            self._progress.say(
-                "check", f"{check.name} {'passed' if check.passed else 'failed'}: {check.detail}"
-            )
+            outcome = "passed" if check.passed else "failed"
+            self._progress.say("check", f"{check.name} {outcome}: {check.detail}")
         return False
 
-    def say(self, line: str) -> None:
-        """A line for the log that no program said."""
-        self._stream.write(mask_secrets(self._secret, line) + "\n")
+    def log_line(self, line: str) -> None:
+        """Add a line of ours to the log."""
+        self._stream.write(mask_secrets(self._secrets, line) + "\n")
 
     def begin(self, step: str) -> None:
-        """A step begins now; the one before has ended."""
-        self._clock(step)
+        """End the current step and begin the next."""
+        self._time(step)
         self.reader.enter(step)
         self._progress.begin(step, self._details.get(step, ""), self._expected.get(step))
 
-    def kept(self, step: str) -> None:
-        """A step has nothing to do."""
+    def reuse(self, step: str) -> None:
+        """Show a step that comes from a cache."""
         self.begin(step)
         self._progress.end("kept")
 
     def end(self) -> None:
-        """All steps are over."""
-        self._clock("end")
+        """End the build."""
+        self._time("end")
         del self.seconds["end"]
         self._stream.close()
         self._progress.end()
 
     def give_up(self) -> None:
-        """It is left to another way to build."""
+        """Close the log; the caller falls back to a flat build."""
         self._stream.close()
         self._progress.end("left")
 
-    def _clock(self, step: str) -> None:
-        """The step before has ended now, and ``step`` begins."""
+    def _time(self, step: str) -> None:
+        """Stop the clock of the current step and start that of the next."""
         now = time.monotonic()
         if self.seconds:
             last = next(reversed(self.seconds))
@@ -174,7 +179,7 @@ class Follower:
         self.seconds[step] = 0.0
 
     def error(self, code: int) -> ToolkitError:
-        """What to raise: the current step failed, with an exit code."""
+        """Return the error to raise after the current step failed with an exit code."""
         self._progress.end("failed")
         self._stream.close()
         reader, name = self.reader, self._name
@@ -185,41 +190,44 @@ class Follower:
                 next_step=f"the log: {self.log}",
             )
         if reader.step == "checks" and reader.results.failed:
-            failed = reader.results.failed
-            details = [f"{check.name}: {check.detail}" for check in failed]
-            cause = f"{name} was built but did not pass {len(failed)} of {len(reader.results.checks)} checks; it is not kept"
-            step = f"{advise_on_checks(failed, reader.index)}the log: {self.log}"
-            return BuildError(
-                cause,
-                place=", ".join(check.name for check in failed),
-                details=details,
-                next_step=step,
-            )
+            return self._checks_error(reader.results.failed)
         if reader.conflict and reader.reasons:
-            return self._conflict()
+            return self._conflict_error()
         place = f"step {reader.step}" + (f", command: {reader.command}" if reader.command else "")
         after = human_time(time.monotonic() - self._began)
-        cause = f"{name} could not be built: the step {reader.step} failed after {after} (exit code {code})"
         return BuildError(
-            cause, place=place, details=tuple(reader.tail), next_step=f"the log: {self.log}"
+            f"{name} could not be built: the step {reader.step} failed after {after}"
+            f" (exit code {code})",
+            place=place,
+            details=tuple(reader.tail),
+            next_step=f"the log: {self.log}",
         )
 
-    def _conflict(self) -> ToolkitError:
-        """Return the error about packages that do not fit what the image was verified for."""
+    def _checks_error(self, failed: Sequence[Check]) -> ToolkitError:
+        count = f"{len(failed)} of {len(self.reader.results.checks)}"
+        return BuildError(
+            f"{self._name} was built but did not pass {count} checks; it is not kept",
+            place=", ".join(check.name for check in failed),
+            details=[f"{check.name}: {check.detail}" for check in failed],
+            next_step=f"{advise_on_checks(failed, self.reader.index)}the log: {self.log}",
+        )
+
+    def _conflict_error(self) -> ToolkitError:
+        """Return the error about packages that do not fit the protected ones."""
         reader = self.reader
         held = [reason.rpartition(" ")[2] for reason in reader.reasons if "(constraint)" in reason]
-        cause = f"{reader.conflict} would replace what {self._name} is verified for: {', '.join(held) or 'see below'}"
         fitting = pin_fitting(reader.conflict, reader.fits)
         steps = [f"packages = {json.dumps(list(fitting))} fits"] if fitting else []
-        names = [one.partition("==")[0] for one in held]
+        names = [package.partition("==")[0] for package in held]
         if names:
-            wanted = ", ".join(f"{name}==VERSION" for name in names)
+            versions = ", ".join(f"{name}==VERSION" for name in names)
             steps.append(
-                f"to replace it on purpose, add {wanted} to packages and replaces = {json.dumps(names)} to the step: "
-                "what was built on it is built again"
+                f"to replace it on purpose, add {versions} to packages and"
+                f" replaces = {json.dumps(names)} to the step: what was built on it is built again"
             )
         return BuildError(
-            cause,
+            f"{reader.conflict} would replace what {self._name} is verified for:"
+            f" {', '.join(held) or 'see below'}",
             place=f"step {reader.step}",
             details=tuple(reader.reasons),
             next_step="; ".join(steps) or f"the log: {self.log}",
@@ -227,25 +235,53 @@ class Follower:
 
 
 def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:
-    """Return what to do about checks that failed because of how a package was built; empty where nothing is known.
+    """Return advice on checks that failed because of a package's build; empty if there is none.
 
     Args:
-        failed: the checks.
-        index: where the framework is from, if the build asked it.
+        failed: The checks.
+        index: The index of the framework, if the build used one.
     """
     texts = " ".join(check.detail for check in failed)
     if "does not exist" in texts and "operator " in texts:
-        asked = (
+        right = (
             f"the build that fits is at {index}, which did not give it to this machine"
             if index
-            else "the build that fits is where torch is from"
+            else "the build that fits is at the place of torch"
         )
         return (
-            f"the package is a build for another torch, such as one with CUDA; {asked}: name an index that has it in `index` of the step, "
-            "or replace torch, too (replaces); "
+            f"the package is a build for another torch, such as one with CUDA; {right}: name an"
+            " index that has it in `index` of the step, or replace torch, too (replaces); "
         )
     if any(check.name == "horovod-build" and "was built for" in check.detail for check in failed):
-        return "a step has replaced the framework: pin its version, or replace it by a step of pip with `replaces`; "
+        return (
+            "a step has replaced the framework: pin its version, or replace it by a step of pip"
+            " with `replaces`; "
+        )
     if any(check.name == "imports" for check in failed):
-        return "`imports` of a step of pip says which modules are imported, imports = [] that none is; "
+        return "`imports` of a step of pip names the modules to import; imports = [] imports none; "
     return ""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The place and the reports of one build.
+
+    Attributes:
+        name: The image's name.
+        place: The directories of this build.
+        log: The file that receives all output.
+        progress: Shows the steps.
+        expected: The seconds that each step is likely to take, by name.
+    """
+
+    name: str
+    place: Workspace
+    log: Path
+    progress: Progress
+    expected: Mapping[str, float]
+
+    def follower(self, details: Mapping[str, str], secrets: tuple[str, ...]) -> Follower:
+        """Return a follower of this build; the arguments are those of ``Follower``."""
+        return Follower(
+            self.name, details, self.log, self.progress, expected=self.expected, secrets=secrets
+        )

@@ -1,4 +1,4 @@
-"""What this machine knows that a build needs: how to reach package indexes and mirrors, and whom to trust."""
+"""Read this machine's settings that a build needs: package indexes, mirrors, proxies and trust."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images.build.host_mounts import HostConfig, pip_settings, translate_host_config
+from toolkit.images.build.host_mounts import (
+    HostConfig,
+    find_secrets,
+    pip_settings,
+    translate_host_config,
+)
 from toolkit.images.lockfile import pip_files
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
@@ -18,53 +23,59 @@ _KEYRINGS = Path("/usr/share/keyrings")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat and its kin
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat and its relatives
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_TIMEOUT = 30  # seconds for an answer of apt
 
-
-_INSTEAD: ContextVar[HostConfig | None] = ContextVar("instead", default=None)
+_OVERRIDE: ContextVar[HostConfig | None] = ContextVar("host_config", default=None)
 
 
 @contextmanager
-def override_host_config(instead: HostConfig) -> Iterator[None]:
-    """As long as this lasts, builds borrow this and nothing else."""
-    token = _INSTEAD.set(instead)
+def override_host_config(config: HostConfig) -> Iterator[None]:
+    """Let builds see this host configuration, and nothing else, within the context."""
+    token = _OVERRIDE.set(config)
     try:
         yield
     finally:
-        _INSTEAD.reset(token)
+        _OVERRIDE.reset(token)
 
 
 def collect_host_config() -> HostConfig:
-    """What a build may borrow from this machine."""
-    chosen = _INSTEAD.get()
-    if chosen is not None:
-        return chosen
+    """Return the host configuration that a build sees."""
+    config = _OVERRIDE.get()
+    if config is not None:
+        return config
     settings = read_pip_settings()
-    return translate_host_config(
-        settings, apt=_apt_settings(), certificates=_certificates(settings)
-    )
+    apt = _run_apt("apt-config", "dump").splitlines()
+    return translate_host_config(settings, apt=apt, certificates=_certificates(settings))
+
+
+def collect_secrets(config: HostConfig) -> tuple[str, ...]:
+    """Return the passwords and tokens of the host configuration and the proxies, for masking."""
+    return find_secrets((*config.files.values(), *proxies().values()))
 
 
 def proxies() -> dict[str, str]:
-    """The proxy variables of our environment, in the case they are written in."""
+    """Return the proxy variables of the environment, in the case in which they are written."""
     return {name: value for name, value in os.environ.items() if name.lower() in _PROXIES}
 
 
 def debian_mirror(release: str) -> str:
-    """A mirror of Debian: ``$TOOLKIT_DEBIAN_MIRROR``, else the one that this machine's apt uses.
+    """Return a mirror of Debian: ``$TOOLKIT_DEBIAN_MIRROR``, else that of this machine's apt.
 
     Raises:
-        UsageError: neither is there.
+        UsageError: Neither is set.
     """
-    chosen = os.environ.get(MIRROR_VARIABLE)
-    if chosen:
-        return chosen
-    found = _apt_mirrors()
-    mirror = found.get(release) or next(
-        (site for name, site in sorted(found.items()) if "-" not in name), None
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    if mirror:
+        return mirror
+    options = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
+    listing = _run_apt("apt-get", "indextargets", "--format", options, "Created-By: Packages")
+    mirrors = parse_mirrors(listing)
+    mirror = mirrors.get(release) or next(
+        (site for name, site in sorted(mirrors.items()) if "-" not in name), None
     )
     if mirror is None:
         raise UsageError(
@@ -76,12 +87,12 @@ def debian_mirror(release: str) -> str:
 
 
 def debootstrap_command() -> tuple[str, ...]:
-    """Return the words of a call of debootstrap that refuses packages which Debian has not signed.
+    """Return the first words of a debootstrap call that refuses unsigned packages.
 
-    Without its keys, debootstrap only warns and goes on unless it is told otherwise.
+    Without Debian's keys, debootstrap only warns and continues by default.
 
     Raises:
-        NeedsInstallError: it is not here, or Debian's keys are not.
+        NeedsInstallError: debootstrap or Debian's keys are not installed.
     """
     program = shell.which("debootstrap")
     if program is None:
@@ -95,46 +106,36 @@ def debootstrap_command() -> tuple[str, ...]:
     return program, "--force-check-gpg"
 
 
-def _apt_mirrors() -> Mapping[str, str]:
-    """Debian's own archives in this machine's apt: code name -> URL."""
-    if shell.which("apt-get") is None:
-        return {}
-    wanted = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
-    said = shell.run(
-        ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"],
-        check=False,
-        timeout=30,
-    )
-    return parse_mirrors(said.stdout)
+def _run_apt(program: str, *arguments: str) -> str:
+    """Return the output of one of apt's programs; empty if this machine has no apt."""
+    if shell.which(program) is None:
+        return ""
+    return shell.run([program, *arguments], check=False, timeout=_TIMEOUT).stdout
 
 
 def parse_mirrors(listing: str) -> dict[str, str]:
-    """The first mirror of each release in a listing of apt's index targets; where apt has no lists yet, the origin is not known."""
-    found: dict[str, str] = {}
+    """Return the first mirror of each release in a listing of apt's index targets.
+
+    The origin is unknown until apt has downloaded its lists.
+    """
+    mirrors: dict[str, str] = {}
     for line in listing.splitlines():
         origin, component, codename, release, site = (*line.split("|"), "", "", "", "", "")[:5]
         is_debian = origin == "Debian" or (
             (origin.startswith("$") or not origin) and "debian" in site.rsplit("/", 1)[-1].lower()
         )
         if is_debian and component == "main" and site.startswith(("http://", "https://", "file:/")):
-            found.setdefault(
-                release if codename.startswith("$") or not codename else codename, site
-            )
-    return found
+            name = release if codename.startswith("$") or not codename else codename
+            mirrors.setdefault(name, site)
+    return mirrors
 
 
 def read_pip_settings() -> dict[str, str]:
-    """How this machine's pip is told to reach packages."""
+    """Return this machine's settings of pip for reaching packages."""
     return pip_settings(pip_files.listing())
 
 
-def _apt_settings() -> list[str]:
-    if shell.which("apt-config") is None:
-        return []
-    return shell.run(["apt-config", "dump"], check=False, timeout=30).stdout.splitlines()
-
-
 def _certificates(settings: Mapping[str, str]) -> str | None:
-    """The file of authorities that pip is told to trust, or programs are, or the system's."""
-    named = (settings.get("cert"), *(os.environ.get(name) for name in _BUNDLE_VARIABLES))
-    return next((path for path in (*named, *_BUNDLES) if path and Path(path).is_file()), None)
+    """Return the file of trusted authorities: pip's, else the environment's, else the system's."""
+    paths = (settings.get("cert"), *(os.environ.get(name) for name in _BUNDLE_VARIABLES))
+    return next((path for path in (*paths, *_BUNDLES) if path and Path(path).is_file()), None)

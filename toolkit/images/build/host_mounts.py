@@ -1,7 +1,7 @@
-"""What a build borrows from the machine it runs on: translated, so that it works within the build, where it is all bound below ``/mnt``.
+"""Translate this machine's package settings so that they work within a build. Pure.
 
-Pure: ``host`` finds out what the machine knows, ``builders`` put the files in place. Nothing of it
-is part of the image.
+A build sees the host configuration below ``/mnt``. ``host_config`` reads the machine's settings,
+the builders put the files in place. None of it becomes part of the image.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from urllib.parse import unquote, urlsplit
 from toolkit.model.base import Model
 from toolkit.redaction import logins
 
-ROOT = "/mnt"  # exists and is empty in every Debian; definitions look there
+ROOT = "/mnt"  # exists and is empty in every Debian; definitions read settings there
 CERTIFICATES = "ca-certificates.crt"
 
-# Where packages come from and how they are reached. Anything else of pip's configuration could
-# change what is installed.
-_TAKEN = (
+# Where packages come from and how they are reached. Any other setting of pip's could change what is
+# installed.
+_USED_SETTINGS = (
     "index-url",
     "extra-index-url",
     "find-links",
@@ -33,39 +33,44 @@ _TAKEN = (
 _PLACES = ("index-url", "extra-index-url", "find-links")
 _SETTING = re.compile(r"(?P<section>[\w:-]+)\.(?P<key>[\w.-]+)=(?P<value>.*)")
 _APT_SETTING = re.compile(
-    r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
+    r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
+    r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
 )
 
 
 class Bind(Model, frozen=True, kw_only=True):
-    """A directory or file of the machine, and where it is seen in the build: relative to ``ROOT``."""
+    """A directory or file of the machine, and its place in the build relative to ``ROOT``."""
 
     source: str
     target: str
 
 
 class HostConfig(Model, frozen=True, kw_only=True):
-    """Files for a directory that is bound to ``ROOT``, and what is bound below it."""
+    """Files for a directory that is mounted at ``ROOT``, and what is mounted below it."""
 
     files: dict[str, str] = {}
     binds: tuple[Bind, ...] = ()
 
 
 def pip_settings(listing: str) -> dict[str, str]:
-    """What ``pip config list`` says, as pip would use it for an install: the environment before a section before ``global``."""
+    """Parse the output of ``pip config list`` as pip applies it to an install.
+
+    The environment overrides a section, and a section overrides ``global``.
+    """
     ranks = {"global": 0, "install": 1, ":env:": 2}
-    found: dict[str, tuple[int, str]] = {}
+    settings: dict[str, tuple[int, str]] = {}
     for line in listing.splitlines():
         match = _SETTING.match(line)
         if not match or match["section"] not in ranks:
             continue
         key, rank = match["key"].lstrip(".").replace("_", "-"), ranks[match["section"]]
-        if key in (*_TAKEN, "cert", "client-cert") and rank >= found.get(key, (-1, ""))[0]:
-            found[key] = (rank, _unquoted(match["value"]))
-    return {key: value for key, (_, value) in sorted(found.items())}
+        is_used = key in (*_USED_SETTINGS, "cert", "client-cert")
+        if is_used and rank >= settings.get(key, (-1, ""))[0]:
+            settings[key] = (rank, _unquote(match["value"]))
+    return {key: value for key, (_, value) in sorted(settings.items())}
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     try:
         return str(literal_eval(value))
     except (ValueError, SyntaxError):
@@ -75,19 +80,19 @@ def _unquoted(value: str) -> str:
 def translate_host_config(
     settings: Mapping[str, str], apt: Iterable[str] = (), certificates: str | None = None
 ) -> HostConfig:
-    """What the files at ``ROOT`` say and what is bound there.
+    """Return the files for ``ROOT`` and the mounts below it.
 
     Args:
-        settings: of pip, by ``pip_settings``.
-        apt: the lines of ``apt-config dump``.
-        certificates: the machine's file of certificate authorities, if there is one.
+        settings: pip's settings, as of ``pip_settings``.
+        apt: The lines of ``apt-config dump``.
+        certificates: The machine's file of certificate authorities, if there is one.
     """
     binds: list[Bind] = []
     lines = ["[global]"]
     for key, value in settings.items():
         if key in _PLACES:
-            value = "\n    ".join(_translated(place, key, binds) for place in value.split())
-        if key in _TAKEN:
+            value = "\n    ".join(_translate_place(place, key, binds) for place in value.split())
+        if key in _USED_SETTINGS:
             lines.append(f"{key} = {value}")
     if certificates:
         lines.append(f"cert = {ROOT}/{CERTIFICATES}")
@@ -104,50 +109,47 @@ def translate_host_config(
     return HostConfig(files=files, binds=tuple(binds))
 
 
-def _translated(place: str, key: str, binds: list[Bind]) -> str:
-    """An index or a place of wheels as the build sees it: remote ones as they are, local ones bound and renamed."""
+def _translate_place(place: str, key: str, binds: list[Bind]) -> str:
+    """Return an index or wheel directory as the build sees it; mount a local one."""
     url = urlsplit(place)
     if url.scheme and url.scheme != "file":
         return place
     path = PurePosixPath(unquote(url.path) if url.scheme else place)
-    # The pages of an index link to files beside it ("../../files/x.whl"): its parent has to be
-    # there as well.
+    # The pages of an index link to files beside it ("../../files/x.whl"): its parent is needed too.
     shown = path.parent if key != "find-links" and path.parent != path else path
     target = f"{key}/{len(binds)}"
     binds.append(Bind(source=str(shown), target=target))
-    seen = PurePosixPath(ROOT) / target / path.relative_to(shown)
-    return f"file://{seen}" if url.scheme else str(seen)
+    translated = PurePosixPath(ROOT) / target / path.relative_to(shown)
+    return f"file://{translated}" if url.scheme else str(translated)
 
 
 def find_secrets(texts: Iterable[str]) -> tuple[str, ...]:
-    """The passwords and tokens in URLs of these texts, as written and decoded, longest first: what no log may hold."""
-    found: set[str] = set()
+    """Return the passwords and tokens in URLs, as written and decoded, the longest first."""
+    secrets: set[str] = set()
     for user_info in logins("\n".join(texts)):
         name, _, password = user_info.partition(":")
-        secret = password or (
-            name if len(name) >= 8 else ""
-        )  # a name alone is a token, when it is no short user name
-        found |= {secret, unquote(secret)} - {""}
-    return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+        # A name without a password is a token, unless it is a short user name.
+        secret = password or (name if len(name) >= 8 else "")
+        secrets |= {secret, unquote(secret)} - {""}
+    return tuple(sorted(secrets, key=lambda secret: (-len(secret), secret)))
 
 
-def mask_secrets(secret: Iterable[str], line: str) -> str:
-    """A line for a log, without what is secret."""
-    for one in secret:
-        line = line.replace(one, "****")
+def mask_secrets(secrets: Iterable[str], line: str) -> str:
+    """Return a line for a log without its secrets."""
+    for secret in secrets:
+        line = line.replace(secret, "****")
     return line
 
 
 def bind_option(source: str, target: str, *, writable: bool = False) -> str:
-    """An argument of Apptainer's ``--mount``, which unlike ``--bind`` can carry commas and colons in a path."""
-    # It reads all its --mount together as one table, whose lines must have the same number of
-    # fields: the type a second time does no harm.
-    fields = (
-        "type=bind",
-        f"source={source}",
-        f"destination={target}",
-        "type=bind" if writable else "ro",
-    )
+    """Return an argument of Apptainer's ``--mount``, whose paths may hold commas and colons.
+
+    ``--bind`` cannot express such paths.
+    """
+    # Apptainer reads all its --mount together as one table, whose lines must have the same number
+    # of fields: the type a second time does no harm.
+    last = "type=bind" if writable else "ro"
+    fields = ("type=bind", f"source={source}", f"destination={target}", last)
     return ",".join(
         '"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field
         for field in fields

@@ -1,4 +1,4 @@
-"""How an image can be built by this user on this machine."""
+"""The privileges with which this user can build images on this machine."""
 
 from __future__ import annotations
 
@@ -9,98 +9,116 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
-from toolkit.images.build.remove import subordinate_range
 
 _SUBUID, _SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
+_SYS_ADMIN = 21  # the capability's number
 
 
 @dataclass(frozen=True)
 class BuildCommand:
-    """A way to build.
+    """The command that builds.
 
     Attributes:
-        program: apptainer, or what is here of its kind.
-        prefix: what is put before it.
-        options: of its ``build``.
+        program: Apptainer or Singularity.
+        options: The options of its ``build`` that this user needs.
     """
 
     program: str
-    prefix: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
 
 def build_command(*, root: bool | None = None) -> BuildCommand:
-    """The way to build here: as root with all its capabilities directly, else in a user namespace (``--fakeroot``).
+    """Return the command that builds: as root directly, else in a user namespace (``--fakeroot``).
+
+    Root without all capabilities needs a user namespace, too.
 
     Args:
-        root: whether we are root; found out where it is not told.
+        root: Whether the user is root; read from the process by default.
 
     Raises:
-        NeedsInstallError: there is no Apptainer.
-        ForbiddenError: this user may not; says what to ask the administrator for.
+        NeedsInstallError: Apptainer is not installed.
+        ForbiddenError: This user may not build; names what to ask the administrator for.
     """
     program = shell.require_apptainer()
     is_root = os.geteuid() == 0 if root is None else root
-    if is_root and has_all_capabilities(
-        Path("/proc/self/status").read_text(),
-        int(Path("/proc/sys/kernel/cap_last_cap").read_text()),
-    ):
-        # Of its own, so that what debootstrap mounts is gone when it is killed.
-        return BuildCommand(program, prefix=("unshare", "--mount"))
-    if (
-        subordinate_range(_SUBUID) is None
-        or subordinate_range(_SUBGID) is None
-        or shell.which("newuidmap") is None
-    ):
-        raise _not_allowed(is_root, has_helper=shell.which("newuidmap") is not None)
+    status = Path("/proc/self/status").read_text()
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    if is_root and has_all_capabilities(status, last):
+        return BuildCommand(program)
+    ranges = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
+    if None in ranges or shell.which("newuidmap") is None:
+        raise _not_allowed(is_root)
     return BuildCommand(program, options=("--fakeroot",))
 
 
-_SYS_ADMIN = 21
-
-
 def may_mount() -> bool:
-    """Whether we are root of this machine, and may mount and change owners; else it takes a user namespace."""
+    """Return whether this is root of the machine with the right to mount and to change owners.
+
+    Any other user needs a user namespace for that.
+    """
     if os.geteuid() != 0:
         return False
-    line = next(
-        (
-            line
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith("CapEff:")
-        ),
-        "CapEff: 0",
-    )
-    return bool(int(line.split()[1], 16) >> _SYS_ADMIN & 1)
+    return bool(_effective_capabilities(Path("/proc/self/status").read_text()) >> _SYS_ADMIN & 1)
 
 
 def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What ``newuidmap`` and ``newgidmap`` are told behind the process: we are root, and our subordinate ids are the others.
+    """Return the arguments of ``newuidmap`` and ``newgidmap`` that follow the process.
+
+    This user becomes root, and the subordinate ids the others.
 
     Raises:
-        ForbiddenError: we have none.
+        ForbiddenError: This user has no subordinate ids.
     """
-    ranges = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
-    if ranges[0] is None or ranges[1] is None:
-        raise _not_allowed(os.geteuid() == 0, has_helper=shell.which("newuidmap") is not None)
-    return (0, os.getuid(), 1, 1, *ranges[0]), (0, os.getgid(), 1, 1, *ranges[1])
+    users, groups = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
+    if users is None or groups is None:
+        raise _not_allowed(os.geteuid() == 0)
+    return (0, os.getuid(), 1, 1, *users), (0, os.getgid(), 1, 1, *groups)
+
+
+def subordinate_range(file: Path) -> tuple[int, int] | None:
+    """Return the start and length of this user's first range in ``/etc/subuid`` or the like."""
+    uid = os.getuid()
+    try:
+        names = {str(uid), pwd.getpwuid(uid).pw_name}
+    except KeyError:
+        names = {str(uid)}
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    for fields in (line.split(":") for line in lines):
+        if len(fields) == 3 and fields[0] in names:
+            return int(fields[1]), int(fields[2])
+    return None
 
 
 def has_all_capabilities(status: str, last: int) -> bool:
-    """Whether a process has every capability that its kernel knows, by its ``/proc/PID/status`` and the number of the last one."""
-    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    """Return whether a process has every capability of its kernel.
+
+    Args:
+        status: The process's ``/proc/PID/status``.
+        last: The number of the kernel's last capability.
+    """
     full = (1 << (last + 1)) - 1
-    return int(line.split()[1], 16) & full == full
+    return _effective_capabilities(status) & full == full
 
 
-def _not_allowed(is_root: bool, *, has_helper: bool) -> ForbiddenError:
+def _effective_capabilities(status: str) -> int:
+    lines = (line for line in status.splitlines() if line.startswith("CapEff:"))
+    return int(next(lines, "CapEff: 0").split()[1], 16)
+
+
+def _not_allowed(is_root: bool) -> ForbiddenError:
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = str(os.getuid())
     who = "root lacks capabilities on this machine, so it" if is_root else f"the user {user}"
-    wanted = [] if has_helper else ["install the package uidmap (Red Hat: shadow-utils)"]
-    wanted += [f"apptainer config fakeroot --add {user}"]
-    cause = f"{who} builds images in a user namespace (--fakeroot), which is not set up here"
+    has_helper = shell.which("newuidmap") is not None
+    commands = [] if has_helper else ["install the package uidmap (Red Hat: shadow-utils)"]
+    commands += [f"apptainer config fakeroot --add {user}"]
     ask = "run" if is_root else "ask the administrator to run"
-    return ForbiddenError(cause, next_step=f"{ask}: {'; '.join(wanted)}")
+    return ForbiddenError(
+        f"{who} builds images in a user namespace (--fakeroot), which is not set up here",
+        next_step=f"{ask}: {'; '.join(commands)}",
+    )

@@ -1,4 +1,4 @@
-"""What a manifest says of where an image comes from, found out from the finished image and from the machine that built it."""
+"""The provenance of an image: the hashes that identify it, its base, its tools and packages."""
 
 from __future__ import annotations
 
@@ -11,30 +11,77 @@ from pathlib import Path
 import msgspec
 
 from toolkit import __version__, shell
-from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallError
 from toolkit.images.build.contents import Contents
+from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
+from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.store import store
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
+from toolkit.model.lock import Lock, to_toml
 from toolkit.quoting import shell_words
 
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 
+def hash_lock(lock: Lock | None) -> str:
+    """Return the lock's hash as the manifest has it."""
+    return hashlib.sha256(to_toml(lock).encode()).hexdigest() if lock else ""
+
+
+def expected_hash(resolved: Resolved) -> str:
+    """Return the hash in the manifest of an image that is built from this recipe here and now."""
+    return hash_recipe(resolved, base_state(resolved))
+
+
+def hash_recipe(resolved: Resolved, state: str) -> str:
+    """Return the recipe's hash, combined with the state of a base that is a local file."""
+    recipe_hash = library.recipe_hash(resolved)
+    return hashlib.sha256(f"{recipe_hash} {state}".encode()).hexdigest() if state else recipe_hash
+
+
+def base_state(resolved: Resolved) -> str:
+    """Return what identifies the file of a local base; empty for other bases.
+
+    Raises:
+        ImageMissingError: The base's file does not exist.
+    """
+    if not isinstance(resolved.base, LocalImage):
+        return ""
+    path = Path(resolved.base.path)
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ImageMissingError(
+            f"the base of {resolved.name} cannot be read: {error.strerror}", place=str(path)
+        ) from None
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
+
+def find_existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
+    """Return the image in the store with its manifest, if it is complete and has one."""
+    path = directory / f"{name}.sif"
+    try:
+        manifest = store.manifest_of(path, store.whole_header(path))
+    except ImageMissingError:
+        return None
+    return (path, manifest) if manifest else None
+
+
 def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
-    """What a recipe begins with.
+    """Return a recipe's base for a manifest.
 
     Args:
-        digest: hash a base that lies on this machine, which takes a second for each 1.5 GB.
+        base: The base.
+        digest: Hash a local base, which takes a second for each 1.5 GB.
     """
     if isinstance(base, Debootstrap):
         return BaseImage(reference=base.detail())
     if isinstance(base, LocalImage):
         path = Path(base.path)
-        return BaseImage(
-            reference=base.path,
-            digest=f"sha256:{partition_digest(path)}" if digest and path.is_file() else "",
-        )
+        hashed = f"sha256:{partition_digest(path)}" if digest and path.is_file() else ""
+        return BaseImage(reference=base.path, digest=hashed)
     return BaseImage(
         reference=str(getattr(base, "reference", base.detail())),
         digest=str(getattr(base, "digest", None) or ""),
@@ -42,37 +89,39 @@ def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
 
 
 def tool_versions(builder: str) -> dict[str, str]:
-    """What an image was built with.
+    """Return the versions of the programs that built an image.
 
     Args:
-        builder: the programs that built it: ``docker 20.10.24, apptainer 1.4.5``.
+        builder: The programs that built it: ``docker 20.10.24, apptainer 1.4.5``.
     """
-    found = {"toolkit": __version__}
-    for one in builder.split(", "):
-        name, _, version = one.strip().rpartition(" ")
+    versions = {"toolkit": __version__}
+    for program in builder.split(", "):
+        name, _, version = program.strip().rpartition(" ")
         if name and version:
-            found[name] = version
+            versions[name] = version
     for name, program, option in (
         ("squashfs-tools", "mksquashfs", "-version"),
         ("debootstrap", "debootstrap", "--version"),
     ):
-        with suppress(
-            NeedsInstallError, CommandFailedError
-        ):  # nothing to fail a finished build for
-            said = _VERSION.search(shell.run([program, option], check=False, timeout=30).stdout)
-            found |= {name: said[0]} if said else {}
-    return found
+        # No reason for a finished build to fail.
+        with suppress(NeedsInstallError, CommandFailedError):
+            output = shell.run([program, option], check=False, timeout=30).stdout
+            match = _VERSION.search(output)
+            versions |= {name: match[0]} if match else {}
+    return versions
 
 
 def add_provenance(
     manifest: Manifest, contents: Contents, definition: str, base: BaseImage, command: Sequence[str]
 ) -> Manifest:
-    """A manifest with where the image comes from.
+    """Return a manifest with the image's provenance.
 
     Args:
-        contents: what the finished image says is in it.
-        definition: that was built.
-        command: that builds it again.
+        manifest: The manifest.
+        contents: The contents of the finished image.
+        definition: The definition that was built.
+        base: The image's base.
+        command: The command that builds the image again.
     """
     return msgspec.structs.replace(
         manifest,

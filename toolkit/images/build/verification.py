@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.images.build.collect import read_contents
+from toolkit.images.build.image_probe import read_contents
 from toolkit.images.store import store
 from toolkit.images.store.store import FoundImage
 from toolkit.images.verify.case import SiteOffer, local_case

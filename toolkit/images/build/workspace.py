@@ -1,9 +1,16 @@
-"""The directories of one build: private, on disks with room, and gone afterwards, also those that a build left that was killed."""
+"""The directories of one build: private, on disks with space, and removed afterwards.
+
+The directories of a killed build are removed by the next build. A build holds a lock (flock) on its
+directories, and the kernel drops it with the last process of the build. If several machines share a
+file system without shared locks, the lock says nothing about builds of the others; a marker in the
+directory does: host, boot and process.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,28 +19,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
-from toolkit.images.build import ownership
-from toolkit.images.build.ownership import Owner
 from toolkit.images.build.remove import remove
 from toolkit.images.store.space import look, warnings
+from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.recipe import Space
 from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
+MARKER = ".toolkit-workspace.json"
 _PREFIX = ".toolkit-build-"
 _UNFINISHED = ".toolkit-making-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
+_MAX_AGE = 7 * 86400.0  # seconds; no build takes so long
+
+
+class Owner(Model, frozen=True, kw_only=True):
+    """The build of a directory.
+
+    Attributes:
+        store: The directory of the images that it builds.
+        host: The name of the machine.
+        boot: The machine's boot id; no process survives a restart.
+        pid: The tool's process.
+        started: When that process started, in clock ticks since boot; process ids are reused.
+    """
+
+    store: str
+    host: str
+    boot: str
+    pid: int
+    started: int
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a build works.
+    """The directories of one build.
 
     Attributes:
-        output: on the file system of the images, so that the result can be renamed into place.
-        scratch: where Apptainer unpacks; ``$TOOLKIT_BUILD_TMP``, or beside ``output``.
-        locks: file descriptors that say that the build is alive; a process that outlives us keeps them open.
+        output: On the file system of the images, so that the result can be renamed into place.
+        scratch: Where Apptainer unpacks; ``$TOOLKIT_BUILD_TMP``, or beside ``output``.
+        locks: File descriptors that show that the build is alive; a process that outlives the tool
+            keeps them open.
     """
 
     output: Path
@@ -42,27 +69,34 @@ class Workspace:
 
     @property
     def sif(self) -> Path:
+        """The file that the build writes."""
         return self.output / "image.sif"
 
     @property
     def directories(self) -> tuple[Path, ...]:
+        """Both directories, or one if they are the same."""
         return tuple(dict.fromkeys((self.output, self.scratch)))
 
 
 def scratch_parent(images: Path) -> Path:
-    """The directory that builds unpack in: ``$TOOLKIT_BUILD_TMP``, else that of the images; never ``$HOME/.apptainer`` or ``/tmp``."""
-    chosen = os.environ.get(TMP_VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else images
+    """Return the directory to unpack in: ``$TOOLKIT_BUILD_TMP``, else that of the images.
+
+    It is never ``$HOME/.apptainer`` or ``/tmp``.
+    """
+    directory = os.environ.get(TMP_VARIABLE)
+    return Path(directory).expanduser().absolute() if directory else images
 
 
 def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[str, ...]:
-    """Refuse to begin what would fill a disk or a quota; what people should know although it may work.
+    """Refuse a build that would fill a disk or a quota; return warnings.
 
     Args:
-        twice: a build in layers keeps what the image is put together from.
+        images: The directory of the images.
+        space: The space that the recipe needs.
+        twice: A build in layers also keeps the parts of the image.
 
     Raises:
-        NoSpaceError: a file system has less than the recipe needs.
+        NoSpaceError: A file system has less than the recipe needs.
     """
     needs: dict[int, tuple[Path, int]] = {}
     for directory, megabytes in (
@@ -71,40 +105,40 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
     ):
         device = directory.stat().st_dev
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
-    known: list[str] = []
+    texts: list[str] = []
     for directory, megabytes in needs.values():
-        room = look(directory)
-        if room.available < megabytes * _MEGABYTE:
+        room, needed = look(directory), megabytes * _MEGABYTE
+        if room.available < needed:
             whose = "are left of your quota" if room.available < room.free else "are free"
             raise NoSpaceError(
-                f"the build needs {human_size(megabytes * _MEGABYTE)} in {directory}; {human_size(room.available)} {whose}",
+                f"the build needs {human_size(needed)} in {directory};"
+                f" {human_size(room.available)} {whose}",
                 place=str(directory),
-                next_step=f"make room, or set TOOLKIT_IMAGES or {TMP_VARIABLE} to directories on another disk",
+                next_step="free some space, or set TOOLKIT_IMAGES or"
+                f" {TMP_VARIABLE} to directories on another disk",
             )
-        known += warnings(room, megabytes * _MEGABYTE)
-    return tuple(known)
+        texts += warnings(room, needed)
+    return tuple(texts)
 
 
 def sweep(images: Path) -> None:
-    """Remove what dead builds of this store left."""
-    owner = ownership.this_process(images)
+    """Remove the directories of dead builds of this store."""
+    owner = describe_process(images)
     for parent in dict.fromkeys((images, scratch_parent(images))):
         _remove_abandoned(parent, owner)
 
 
 @contextmanager
 def workspace(images: Path) -> Iterator[Workspace]:
-    """Directories for one build, removed at the end; removes those of dead builds first."""
+    """Make the directories of one build, and remove them and those of dead builds."""
     sweep(images)
-    owner, made, locks = ownership.this_process(images), {}, []
+    owner, made, locks = describe_process(images), {}, []
     try:
         for parent in dict.fromkeys((images, scratch_parent(images))):
-            made[parent], lock = _made(parent, owner)
+            made[parent], lock = _make(parent, owner)
             locks.append(lock)
         yield Workspace(
-            output=made[images],
-            scratch=made[scratch_parent(images)],
-            locks=tuple(locks),
+            output=made[images], scratch=made[scratch_parent(images)], locks=tuple(locks)
         )
     finally:
         for directory in made.values():
@@ -113,16 +147,14 @@ def workspace(images: Path) -> Iterator[Workspace]:
             os.close(lock)
 
 
-def _made(parent: Path, owner: Owner) -> tuple[Path, int]:
-    """Make a directory that is marked and locked before it gets a name that others look for."""
+def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
+    """Make a directory that is marked and locked before other builds can find it by its name."""
     new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
     lock = os.open(new, _DIRECTORY)
     try:
-        with suppress(
-            OSError,
-        ):  # a file system without locks: the marker says that the build is alive
+        with suppress(OSError):  # without locks on the file system, the marker must do
             fcntl.flock(lock, fcntl.LOCK_EX)
-        ownership.write(new, owner)
+        mark(new, owner)
         return new.rename(new.with_name(new.name.replace(_UNFINISHED, _PREFIX, 1))), lock
     except BaseException:
         os.close(lock)
@@ -135,9 +167,20 @@ def _remove_abandoned(parent: Path, reader: Owner) -> None:
         try:
             lock = os.open(directory, _DIRECTORY)
         except OSError:
-            continue  # of another user, a symbolic link, or gone
+            continue  # it belongs to another user, is a symbolic link, or is gone
         try:
-            if _is_free(lock) and _is_abandoned(directory, lock, reader):
+            status = os.fstat(lock)
+            owner = read_mark(directory)
+            if (
+                status.st_uid == os.geteuid()
+                and _is_free(lock)
+                and is_abandoned(
+                    owner,
+                    reader,
+                    lives=owner is not None and _start_time(owner.pid) == owner.started,
+                    age=time.time() - status.st_mtime,
+                )
+            ):
                 remove(directory)
         finally:
             os.close(lock)
@@ -148,19 +191,58 @@ def _is_free(lock: int) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here: only the marker tells
+    except OSError:  # without locks on the file system, the marker must do
         return True
     return True
 
 
-def _is_abandoned(directory: Path, handle: int, reader: Owner) -> bool:
-    status = os.fstat(handle)
-    if status.st_uid != os.geteuid():
+def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float) -> bool:
+    """Return whether a directory whose lock is free may be removed. Pure.
+
+    Args:
+        owner: The marker; None if there is none that can be read.
+        reader: The process that asks.
+        lives: Whether the owner's process is alive, as far as this machine can see.
+        age: Seconds since the directory was last changed.
+    """
+    if age > _MAX_AGE:
+        return True
+    if owner is None or owner.store != reader.store or owner.host != reader.host:
         return False
-    owner = ownership.read(directory)
-    return ownership.is_abandoned(
-        owner,
-        reader,
-        lives=ownership.lives(owner),
-        age=time.time() - status.st_mtime,
+    return owner.boot != reader.boot or not lives
+
+
+def describe_process(store: Path) -> Owner:
+    """Return the marker of a build by this process."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return Owner(
+        store=os.path.realpath(store),
+        host=socket.gethostname(),
+        boot=boot,
+        pid=os.getpid(),
+        started=_start_time(os.getpid()) or 0,
     )
+
+
+def mark(directory: Path, owner: Owner) -> None:
+    """Write the marker of a build's directory."""
+    (directory / MARKER).write_text(to_json(owner), encoding="utf-8")
+
+
+def read_mark(directory: Path) -> Owner | None:
+    """Return the marker of a build's directory, if it has one that can be read."""
+    try:
+        return from_json((directory / MARKER).read_text(encoding="utf-8"), Owner)
+    except (OSError, UnicodeDecodeError, BadDataError):
+        return None
+
+
+def _start_time(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return int(status.rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None

@@ -126,8 +126,8 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
     An image that cannot be asked, for lack of a shell, is described by its origin alone.
     """
     from toolkit import __version__
-    from toolkit.images.build.collect import read_contents
     from toolkit.images.build.contents import Contents
+    from toolkit.images.build.image_probe import read_contents
 
     try:
         found = read_contents(str(sif))

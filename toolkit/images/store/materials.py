@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit import __version__
 from toolkit.files import read_text, write_atomically
-from toolkit.images.build.collect import read_contents
+from toolkit.images.build.image_probe import read_contents
 from toolkit.images.store import sbom
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.store.store import FoundImage, whole_header

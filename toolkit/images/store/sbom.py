@@ -119,18 +119,18 @@ def _python(one: PythonPackage) -> Component:
     from packageurl import PackageURL
 
     url = PackageURL("pypi", None, one.name.lower().replace("_", "-"), one.version)
-    licences = [_licence(one.licence)] if one.licence else []
+    licenses = [_license(one.license)] if one.license else []
     return Component(
         name=one.name,
         version=one.version,
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=str(url),
-        licenses=licences,
+        licenses=licenses,
     )
 
 
-def _licence(text: str) -> License:
+def _license(text: str) -> License:
     """SPDX's identifier or expression where it is one, else what the package says, as it says it."""
     from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
     from cyclonedx.spdx import is_expression, is_supported_id

@@ -1,14 +1,16 @@
-"""What builds keep for the next: files under keys, in ``.cache`` beside the images.
+"""The caches of builds: files under keys, in ``.cache`` beside the images.
 
-- ``bases/KEY.sif``: what images begin as, packed once.
+- ``bases/KEY.sif``: bases of images, packed once.
 - ``layers/KEY.sqfs``: what a step changed, by the key of the step and all before it.
-- ``tables/KEY.tail``: the tables of a base with layers on it, which any change of these makes useless.
-- ``wheels/KEY/``: what a build stage compiled, by what it was compiled against; ``wheels/KEY.json`` says that it is whole.
+- ``tables/KEY.tail``: the tables of a base with layers on it; any change of these makes them
+  useless.
+- ``wheels/KEY/``: what a build stage compiled, by what it was compiled against;
+  ``wheels/KEY.json`` marks it as complete.
 
-A file counts only with a note beside it, written last, that says how long it is and what its bytes
-hash to. One that is not as its note left it, by its length or its time, is hashed when it is looked
-for; ``is_undamaged`` hashes any, before it gets into an image. So what a killed build leaves is
-never taken for whole, and two builds that keep the same thing at the same time keep one of the two.
+A file counts only with a note beside it, written last, with its length and its hash. If its length
+or its time differs from the note, it is hashed when it is searched; ``is_undamaged`` hashes any
+file before it gets into an image. So what a killed build leaves is never used, and two builds that
+keep the same entry at the same time keep one of the two.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ _ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", TABLES: ".tail", WHEELS: ""}
 
 
 class Note(Model, frozen=True, kw_only=True):
-    """What is known of a kept file, or of a directory of wheels.
+    """The note beside a file of the cache, or beside a directory of wheels.
 
     Attributes:
-        size: in bytes.
-        time: of its last change, in nanoseconds.
-        digest: SHA-256 of its bytes; of a directory, of its names and their bytes.
-        about: for people: the step that it is of.
-        facts: whatever else its kind has to know.
+        size: The size in bytes.
+        time: The time of the last change, in nanoseconds.
+        digest: The SHA-256 of the bytes; of a directory, of its names and their bytes.
+        about: The step that made it, for people.
+        facts: Further facts of the entry's kind.
     """
 
     size: int
@@ -51,10 +53,10 @@ class Note(Model, frozen=True, kw_only=True):
 
 
 class CacheEntry(Model, frozen=True, kw_only=True):
-    """A whole entry.
+    """A complete cache entry.
 
     Attributes:
-        used: when it was last used, in seconds since 1970.
+        used: When it was last used, in seconds since 1970.
     """
 
     kind: str
@@ -71,15 +73,14 @@ class Cache:
         self.directory = images / ".cache"
 
     def path(self, kind: str, key: str) -> Path:
+        """Return the path of an entry's file or directory."""
         return self.directory / kind / f"{key}{_ENDINGS[kind]}"
 
     def find(self, kind: str, key: str) -> CacheEntry | None:
-        """The entry of a key, if it is there and whole; one that is not is removed."""
+        """Return the entry of a key if it is complete; remove it if it is not."""
         if not self._note(kind, key).exists():
             return None
-        with self._locked(
-            kind
-        ):  # between a file and its note, a build that keeps the same may be at work
+        with self._locked(kind):  # another build may be between a file and its note
             return self._find(kind, key)
 
     def _find(self, kind: str, key: str) -> CacheEntry | None:
@@ -88,35 +89,33 @@ class Cache:
             note = from_json(note_path.read_text(encoding="utf-8"), Note)
         except (OSError, UnicodeDecodeError, BadDataError):
             return None
-        if not _is_as_noted(path, note):
+        if not _agrees(path, note):
             note_path.unlink(missing_ok=True)
             _discard(path)
             return None
-        return CacheEntry(
-            kind=kind, key=key, path=str(path), note=note, used=note_path.stat().st_mtime
-        )
+        return self._entry(kind, key, note)
+
+    def _entry(self, kind: str, key: str, note: Note) -> CacheEntry:
+        used = self._note(kind, key).stat().st_mtime
+        return CacheEntry(kind=kind, key=key, path=str(self.path(kind, key)), note=note, used=used)
 
     def use(self, kind: str, key: str) -> CacheEntry | None:
-        """``find``, and remember that it was of use."""
-        found = self.find(kind, key)
-        if found:
-            self.touch(found)
-        return found
+        """Return the entry as ``find`` does, and record its use."""
+        entry = self.find(kind, key)
+        if entry:
+            self.touch(entry)
+        return entry
 
-    def touch(self, kept: CacheEntry) -> None:
-        """Remember that an entry was of use."""
-        # It is being kept anew, or is another user's.
+    def touch(self, entry: CacheEntry) -> None:
+        """Record the use of an entry."""
+        # It is being replaced, or belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
-            os.utime(self._note(kept.kind, kept.key))
+            os.utime(self._note(entry.kind, entry.key))
 
-    def weighed(self, path: Path) -> tuple[int, str]:
-        """Return the size and the SHA-256 of a file, or of all files of a directory with their names."""
-        return _weighed(path)
-
-    def is_undamaged(self, kept: CacheEntry) -> bool:
-        """Return whether an entry has the bytes that were kept: by hashing all of them."""
+    def is_undamaged(self, entry: CacheEntry) -> bool:
+        """Return whether an entry has the bytes that were kept, by hashing all of them."""
         try:
-            return _weighed(Path(kept.path)) == (kept.note.size, kept.note.digest)
+            return measure(Path(entry.path)) == (entry.note.size, entry.note.digest)
         except OSError:
             return False
 
@@ -128,83 +127,74 @@ class Cache:
         *,
         about: str = "",
         facts: dict[str, str] | None = None,
-        anew: bool = False,
-        weighed: tuple[int, str] | None = None,
+        replace: bool = False,
+        measured: tuple[int, str] | None = None,
     ) -> CacheEntry:
-        """Make a file or directory, which lies on the same file system, the entry of a key; the entry that there is then.
+        """Move a file or directory of the same file system into the cache; return its entry.
 
         Args:
-            anew: also where another build has kept the same meanwhile; else that stays, since somebody may be reading it.
-            weighed: its size and digest, where they are known.
+            kind: The kind of entry.
+            key: Its key.
+            made: The file or directory.
+            about: The step that made it, for people.
+            facts: Further facts of the kind.
+            replace: Also replace the entry of another build; else that stays, because another
+                process may be reading it.
+            measured: The size and digest, if they are known.
         """
         target = self.path(kind, key)
         make_directory(target.parent)
-        size, digest = weighed or _weighed(made)
-        _sync_all(made)
+        size, digest = measured or measure(made)
+        for path in [made, *made.rglob("*")] if made.is_dir() else [made]:
+            sync(path)
         with self._locked(kind):
-            if not anew and (there := self._find(kind, key)):
-                return there
+            if not replace and (existing := self._find(kind, key)):
+                return existing
             self._note(kind, key).unlink(missing_ok=True)
             if target.is_dir():
                 shutil.rmtree(target)
             made.replace(target)
-            note = Note(
-                size=size,
-                time=target.stat().st_mtime_ns,
-                digest=digest,
-                about=about,
-                facts=facts or {},
-            )
+            time = target.stat().st_mtime_ns
+            note = Note(size=size, time=time, digest=digest, about=about, facts=facts or {})
             write_atomically(self._note(kind, key), to_json(note))
-            return CacheEntry(
-                kind=kind,
-                key=key,
-                path=str(target),
-                note=note,
-                used=self._note(kind, key).stat().st_mtime,
-            )
+            return self._entry(kind, key, note)
 
     def entries(self) -> tuple[CacheEntry, ...]:
-        """Everything that is kept and whole, the one used last first."""
-        keys = (
-            (kind, path.name.removesuffix(".json"))
+        """Return all complete entries, the one used last first."""
+        entries = (
+            self.find(kind, path.name.removesuffix(".json"))
             for kind in KINDS
             for path in (self.directory / kind).glob("*.json")
         )
-        found = (self.find(kind, key) for kind, key in keys)
-        return tuple(sorted((one for one in found if one), key=lambda one: -one.used))
+        return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def drop(self, one: CacheEntry) -> None:
-        """Forget an entry."""
-        self._note(one.kind, one.key).unlink(missing_ok=True)
-        _discard(Path(one.path))
+    def drop(self, entry: CacheEntry) -> None:
+        """Remove an entry."""
+        self._note(entry.kind, entry.key).unlink(missing_ok=True)
+        _discard(Path(entry.path))
 
     def sweep(self) -> None:
-        """Remove what is no whole entry: leftovers of builds that were killed. Only within ``alone``."""
+        """Remove what killed builds left; only within ``alone``."""
         for kind in KINDS:
-            known = {
-                path.name.removesuffix(".json") for path in (self.directory / kind).glob("*.json")
-            }
-            for path in (self.directory / kind).glob("*"):
-                if (
-                    path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json")
-                    not in known
-                    and path.name != ".lock"
-                ):
+            directory = self.directory / kind
+            keys = {path.name.removesuffix(".json") for path in directory.glob("*.json")}
+            for path in directory.glob("*"):
+                name = path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json")
+                if name not in keys and path.name != ".lock":
                     _discard(path)
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """For a build: as long as this lasts, nobody clears the caches away below it."""
+        """Keep other processes from removing entries during a build."""
         with self._flock(fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For who removes entries: no build is using any.
+        """Keep builds from using entries that are about to be removed.
 
         Raises:
-            BusyError: one is.
+            BusyError: A build is using the caches.
         """
         with self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
@@ -215,59 +205,55 @@ class Cache:
     @contextmanager
     def _flock(self, how: int) -> Iterator[None]:
         make_directory(self.directory)
-        path = self.directory / ".use.lock"
-        handle = open_lock(path)
         try:
-            lock(handle, how, path)
-            yield
+            with _hold(self.directory / ".use.lock", how):
+                yield
         except BlockingIOError:
             raise BusyError(
                 "a build is using the caches",
                 place=str(self.directory),
-                next_step="again when it is done",
+                next_step="try again when it has ended",
             ) from None
-        finally:
-            os.close(handle)
 
     @contextmanager
     def _locked(self, kind: str) -> Iterator[None]:
-        path = self.directory / kind / ".lock"
-        handle = open_lock(path)
-        try:
-            lock(handle, fcntl.LOCK_EX, path)
+        with _hold(self.directory / kind / ".lock", fcntl.LOCK_EX):
             yield
-        finally:
-            os.close(handle)
 
 
-def _is_as_noted(path: Path, note: Note) -> bool:
+@contextmanager
+def _hold(path: Path, how: int) -> Iterator[None]:
+    handle = open_lock(path)
     try:
-        state = path.stat()
-        if path.is_file() and state.st_size != note.size:
+        lock(handle, how, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _agrees(path: Path, note: Note) -> bool:
+    try:
+        status = path.stat()
+        if path.is_file() and status.st_size != note.size:
             return False
-        if path.is_file() and state.st_mtime_ns == note.time:
+        if path.is_file() and status.st_mtime_ns == note.time:
             return True
-        return _weighed(path) == (note.size, note.digest)
+        return measure(path) == (note.size, note.digest)
     except OSError:
         return False
 
 
-def _weighed(path: Path) -> tuple[int, str]:
-    """Size and hash of a file, or of all files of a directory with their names."""
+def measure(path: Path) -> tuple[int, str]:
+    """Return the size and SHA-256 of a file, or of all files of a directory with their names."""
+    if path.is_file():
+        return path.stat().st_size, hash_file(path)
     digest, size = hashlib.sha256(), 0
-    for file in (
-        [path] if path.is_file() else sorted(inner for inner in path.rglob("*") if inner.is_file())
-    ):
-        if file != path:
-            digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+    for file in sorted(inner for inner in path.rglob("*") if inner.is_file()):
+        length = file.stat().st_size
+        digest.update(f"{file.relative_to(path)}\0{length}\0".encode())
         hash_file(file, digest)
-        size += file.stat().st_size
+        size += length
     return size, digest.hexdigest()
-
-
-def _sync_all(path: Path) -> None:
-    for one in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        sync(one)
 
 
 def _discard(path: Path) -> None:

@@ -1,8 +1,9 @@
-"""A base and the layers on it become one SIF: their data one after the other, and tables that know all of them.
+"""Compose one SIF of a base and the layers on it.
 
-The base's data are copied, not packed: by the kernel, which shares them where the file system can
-(reflink: XFS, Btrfs), and at the speed of the disk elsewhere. It begins as soon as it is known
-which layers there are, beside the steps that have to run.
+Their data are written one after the other, and then tables that know all of them. The data are
+copied, not packed: by the kernel, which shares them if the file system can (reflink: XFS, Btrfs),
+and otherwise at the speed of the disk. The copy begins as soon as the layers are known, in parallel
+with the steps that must run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
@@ -37,61 +39,49 @@ from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
 from toolkit.images.store.sif_files import normalize, read_text_object, sif_errors
 
-_PIECE = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
+_CHUNK = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and
-# below some filters of system calls.
+# under some filters of system calls.
 _NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 _BEGIN_WRITING = 2  # of sync_file_range
 _PAGE = 4096
-_WORTH_IT = (
-    8 * 2000
-)  # bytes of new inodes' references: with fewer, a layer is sooner grafted again than its tables are read
+# Bytes of new inodes' references: with fewer, grafting a layer again is faster than reading tables.
+_WORTH_KEEPING = 8 * 2000
 _END = struct.Struct("<Q")
 
 
 class Copier(threading.Thread):
-    """Writes data to the image while something else is done; ``append`` adds to its work, ``finish`` waits for it."""
+    """A thread that writes data to the image in parallel with the build."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(daemon=True)
         self.handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o755)
         self.end = sif.DATA_START
-        self._todo: list[tuple[str, int, int]] = []
-        self._changed = threading.Condition()
-        self._over = False
+        self._ranges: SimpleQueue[tuple[str, int, int] | None] = SimpleQueue()
         self._error: OSError | None = None
         self.start()
 
     def append(self, path: str, start: int, end: int) -> None:
-        """Put these bytes of a file behind all that were appended before."""
-        with self._changed:
-            self._todo.append((path, start, end))
-            self._changed.notify()
+        """Append these bytes of a file to all that were appended before."""
+        self._ranges.put((path, start, end))
 
     def finish(self) -> None:
-        """Wait until everything is there.
+        """Wait until everything is written.
 
         Raises:
-            OSError: it could not be written.
+            OSError: It could not be written.
         """
-        with self._changed:
-            self._over = True
-            self._changed.notify()
+        self._ranges.put(None)
         self.join()
         if self._error:
             raise self._error
 
     def run(self) -> None:
+        """Copy until ``finish`` is called."""
         try:
-            while True:
-                with self._changed:
-                    while not self._todo and not self._over:
-                        self._changed.wait()
-                    if not self._todo:
-                        return
-                    path, start, end = self._todo.pop(0)
-                self._copy(path, start, end)
+            while next_range := self._ranges.get():
+                self._copy(*next_range)
         except OSError as error:
             self._error = error
 
@@ -99,20 +89,35 @@ class Copier(threading.Thread):
         source = os.open(path, os.O_RDONLY)
         try:
             while start < end:
-                done = _copied(source, start, self.handle, self.end, min(_PIECE, end - start))
-                if done == 0:
+                count = _copy_range(source, start, self.handle, self.end, min(_CHUNK, end - start))
+                if count == 0:
                     raise OSError(f"{path} is shorter than it was")
-                with suppress(AttributeError):  # it is the end of the build that waits for the disk
+                with suppress(AttributeError):  # else the end of the build waits for the disk
                     _LIBC.sync_file_range(
-                        self.handle, ctypes.c_int64(self.end), ctypes.c_int64(done), _BEGIN_WRITING
+                        self.handle, ctypes.c_int64(self.end), ctypes.c_int64(count), _BEGIN_WRITING
                     )
-                start, self.end = start + done, self.end + done
+                start, self.end = start + count, self.end + count
         finally:
             os.close(source)
 
+    def complete(self, size: int, texts: Sequence[bytes], sif_id: bytes, time: int) -> None:
+        """Make the written file system a SIF, and close it.
 
-def _copied(source: int, start: int, target: int, end: int, length: int) -> int:
-    """Copy bytes by the kernel, or by hand where it does not; return how many there were."""
+        Args:
+            size: The size of the file system.
+            texts: The definition and the metadata that Apptainer keeps beside it.
+            sif_id: The id of the SIF.
+            time: The time of its creation, in seconds since 1970.
+        """
+        sizes = (size, len(texts[0]), len(texts[1]))
+        os.pwrite(self.handle, b"".join(texts), sif.DATA_START + size)
+        header = sif.build_header(sizes, sif_id, time, platform.machine())
+        os.pwrite(self.handle, header, 0)
+        os.close(self.handle)
+
+
+def _copy_range(source: int, start: int, target: int, end: int, length: int) -> int:
+    """Copy bytes by the kernel, or by hand if it cannot; return their number."""
     try:
         return os.copy_file_range(source, target, length, start, end)
     except OSError as error:
@@ -122,13 +127,13 @@ def _copied(source: int, start: int, target: int, end: int, length: int) -> int:
 
 
 def open_squashfs(path: str) -> tuple[int, Reader]:
-    """Where the squashfs of a SIF begins, and how to read it; a file that is a squashfs begins with it.
+    """Return the offset of the squashfs in a SIF or a squashfs file, and how to read it.
 
     Raises:
-        BuildError: there is none in it.
-        MalformedInputError: it is a broken SIF.
+        BuildError: The file has no squashfs.
+        MalformedInputError: It is a broken SIF.
     """
-    handle = open_regular(Path(path))  # closed when nobody reads any more
+    handle = open_regular(Path(path))  # closed with the last reader
     whole = os.fstat(handle.fileno()).st_size
     head = handle.read(sif.DESCRIPTORS_END)
     with sif_errors(path):
@@ -148,22 +153,23 @@ def read_image_tables(path: str) -> Tables:
     """Read the tables of a SIF or a squashfs.
 
     Raises:
-        MalformedInputError: it cannot be built upon; says why.
+        MalformedInputError: It cannot be built upon; gives the reason.
     """
     _, read = open_squashfs(path)
-    with sif_errors(path, "nothing can be put on this file system: "):
+    with sif_errors(path, "no layer can be put on this file system: "):
         return read_tables(read)
 
 
 def normalize_times(path: Path, since: int, time: int) -> None:
-    """Make a SIF that was just packed, or a squashfs, the same as one that is packed of the same contents at another time.
+    """Make a SIF or squashfs that was just packed independent of the time of packing.
 
     Args:
-        since: from when on a time in it is one of the packing, in seconds since 1970.
-        time: what is put in its place.
+        path: The file.
+        since: The earliest time that is one of the packing, in seconds since 1970.
+        time: The time to write instead.
 
     Raises:
-        BuildError: its tables cannot be read.
+        BuildError: Its tables cannot be read.
     """
     offset, _ = open_squashfs(str(path))
     tables = read_image_tables(str(path))
@@ -182,29 +188,37 @@ def normalize_times(path: Path, since: int, time: int) -> None:
 def graft_layers(
     cache: Cache, base: CacheEntry, layers: Sequence[CacheEntry], scratch: Path
 ) -> Tables:
-    """The tables of a base with layers on it; those of what was there before are remembered.
+    """Return the tables of a base with layers on it, and keep them in the cache.
 
     Args:
-        scratch: a directory on the file system of the caches.
+        cache: The caches.
+        base: The base.
+        layers: The layers, the lowest first.
+        scratch: A directory on the file system of the caches.
     """
     keys = [base.note.digest]
     for layer in layers:
         keys.append(hashlib.sha256(f"{keys[-1]} {layer.note.digest}".encode()).hexdigest())
     count, tables = next(
-        ((n, found) for n in range(len(layers), 0, -1) if (found := _remembered(cache, keys[n]))),
+        (
+            (number, cached)
+            for number in range(len(layers), 0, -1)
+            if (cached := _read_cached_tables(cache, keys[number]))
+        ),
         (0, None),
     )
     tables = tables or read_image_tables(base.path)
     for number in range(count, len(layers)):
         before = len(tables.export)
         graft_file(tables, layers[number].path)
-        if len(tables.export) - before > _WORTH_IT:
-            _remember(cache, keys[number + 1], tables, scratch / "tail", layers[number].note.about)
+        if len(tables.export) - before > _WORTH_KEEPING:
+            about = layers[number].note.about
+            _keep_tables(cache, keys[number + 1], tables, scratch / "tail", about)
     return tables
 
 
 def data_range(path: str) -> tuple[str, int, int]:
-    """Where the data of a SIF's base, or of a layer, begin and end in their file: for ``Copier.append``."""
+    """Return where the data of a base's SIF or of a layer begin and end: for ``Copier.append``."""
     offset, read = open_squashfs(path)
     with sif_errors(path):
         head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
@@ -220,60 +234,53 @@ def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
         graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
 
 
-def _remembered(cache: Cache, key: str) -> Tables | None:
+def _read_cached_tables(cache: Cache, key: str) -> Tables | None:
     import zstandard
 
-    kept = cache.use(TABLES, key)
-    if kept is None or not cache.is_undamaged(kept):
+    entry = cache.use(TABLES, key)
+    if entry is None or not cache.is_undamaged(entry):
         return None
     try:
-        raw = zstandard.ZstdDecompressor().decompress(Path(kept.path).read_bytes())
+        raw = zstandard.ZstdDecompressor().decompress(Path(entry.path).read_bytes())
         (end,) = _END.unpack_from(raw)
-        head, tail = (
-            raw[_END.size : _END.size + SUPERBLOCK_SIZE],
-            raw[_END.size + SUPERBLOCK_SIZE :],
-        )
-        return read_tables(Reader(end + len(tail), partial(_rest, head, tail, end)))
+        split = _END.size + SUPERBLOCK_SIZE
+        head, tail = raw[_END.size : split], raw[split:]
+        return read_tables(Reader(end + len(tail), partial(_read_rest, head, tail, end)))
     except (OSError, zstandard.ZstdError, struct.error, SquashfsError):
         return None  # they are made again
 
 
-def _rest(head: bytes, tail: bytes, end: int, at: int, length: int) -> bytes:
-    """Return bytes of a squashfs of which only the superblock and what follows ``end`` is there."""
+def _read_rest(head: bytes, tail: bytes, end: int, at: int, length: int) -> bytes:
+    """Return bytes of a squashfs that has only its superblock and the bytes from ``end`` on."""
     if at < SUPERBLOCK_SIZE:
         return head[at : at + length]
     return tail[at - end : at - end + length] if at >= end else b""
 
 
-def _remember(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:
+def _keep_tables(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:
     import zstandard
 
     head, tail = write_tables(tables)
-    made.write_bytes(
-        zstandard.ZstdCompressor(level=1).compress(_END.pack(tables.data_end) + head + tail)
-    )
+    raw = _END.pack(tables.data_end) + head + tail
+    made.write_bytes(zstandard.ZstdCompressor(level=1).compress(raw))
     cache.keep(TABLES, key, made, about=about)
 
 
-def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> bytes:
-    """Complete the image whose data ``copier`` has written; its id.
+def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> None:
+    """Complete the image whose data ``copier`` has written.
 
     Args:
-        definition, metadata: what Apptainer keeps beside the file system, and shows by ``inspect``.
-        time: of the making, in seconds since 1970.
+        copier: The copier.
+        tables: The tables of the base with all layers.
+        definition: The definition that Apptainer keeps beside the file system.
+        metadata: The text of Apptainer's ``inspect``.
+        time: The time of the image's creation, in seconds since 1970.
     """
     copier.finish()
     superblock, tail = write_tables(tables)
     assert copier.end == sif.DATA_START + tables.data_end
-    system = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
-    texts = [definition.encode(), metadata.encode()]
-    at = sif.DATA_START + system
-    sizes = (system, len(texts[0]), len(texts[1]))
-    sif_id = uuid.uuid4().bytes
     os.pwrite(copier.handle, tail, copier.end)
-    os.pwrite(copier.handle, b"".join(texts), at)
-    os.pwrite(
-        copier.handle, sif.build_header(sizes, sif_id, time, platform.machine()) + superblock, 0
-    )
-    os.close(copier.handle)
-    return sif_id
+    os.pwrite(copier.handle, superblock, sif.DATA_START)
+    size = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
+    texts = (definition.encode(), metadata.encode())
+    copier.complete(size, texts, uuid.uuid4().bytes, time)

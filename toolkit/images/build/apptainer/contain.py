@@ -1,12 +1,13 @@
 """Confine the process of a build step to the root file system of its image.
 
-A step runs what packages bring along, such as a ``setup.py``: it is not trusted. The caller has
-made namespaces of mounts, processes, IPC and host names, and mounted the image's root. ``confine``
-then
+A step runs code of packages, such as a ``setup.py``: it is not trusted. The caller has made
+namespaces of mounts, processes, IPC and host names, and mounted the image's root. ``confine`` then
 
-- shows the step its devices, processes and what the host lends, all of it mounted where the image's own symbolic links lead (``inroot``);
-- makes the image the root of the mount namespace and detaches the host's, so that no path leads out, not even through ``/proc``;
-- drops all capabilities but those that package managers need, and the way to get them back.
+- shows the step its devices, processes and host configuration, mounted where the image's own
+  symbolic links lead (``inroot``);
+- makes the image the root of the mount namespace and detaches the host's, so that no path leads
+  out, not even through ``/proc``;
+- drops all capabilities except those that package managers need, and the way to regain them.
 
 The network is the host's. So are its abstract sockets and loopback addresses, which have no place
 in the file system.
@@ -35,7 +36,7 @@ from toolkit.images.build.apptainer.kernel import (
     mount,
     pivot,
 )
-from toolkit.images.build.apptainer.work import Bind
+from toolkit.images.build.apptainer.protocol import Bind
 
 _HOST_NAME = b"localhost"  # resolves everywhere, and is the same in every build
 _DEVICES = {
@@ -46,8 +47,7 @@ _DEVICES = {
     "urandom": (1, 9),
     "tty": (5, 0),
 }
-# Of sysfs, steps see the processors and the memory, which hwloc, torch and others read. The rest is
-# the host's business.
+# The part of sysfs that steps see: processors and memory, which hwloc, torch and others read.
 _SYSFS = "devices/system"
 # As the OCI runtime does (opencontainers/runtime-spec, defaults of containerd): root may write to
 # these without any capability.
@@ -63,13 +63,13 @@ _MASKED = (
     "timer_list",
     "timer_stats",
 )
-# Of Docker's default set, these are left out: MKNOD and NET_RAW would reach the host's disks and
-# network (a container of Docker has a device cgroup and a network of its own); NETBIND_SERVICE and
-# SETPCAP are needed by no package manager.
+# Left out of Docker's default set: MKNOD and NET_RAW would reach the host's disks and network (a
+# container of Docker has a device cgroup and a network of its own); no package manager needs
+# NETBIND_SERVICE and SETPCAP.
 _CAPABILITIES = {
     "CHOWN": 0,  # files of packages belong to their users
-    "DAC_OVERRIDE": 1,  # root writes what it may not by mode
-    "FOWNER": 3,  # modes and times of files of others
+    "DAC_OVERRIDE": 1,  # root writes files that their mode protects
+    "FOWNER": 3,  # modes and times of other users' files
     "FSETID": 4,  # set-group-id bits stay when dpkg writes a file
     "KILL": 5,  # maintainer scripts stop daemons of other users
     "SETGID": 6,
@@ -82,47 +82,49 @@ _CAPBSET_READ, _CAPBSET_DROP, _NO_NEW_PRIVILEGES, _AMBIENT, _AMBIENT_CLEAR = 23,
 _CAPABILITY_VERSION = 0x20080522  # of linux/capability.h: two words of 32 bits each
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _JOIN_SESSION = 1
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "fd/0",
+    "stdout": "fd/1",
+    "stderr": "fd/2",
+    "ptmx": "pts/ptmx",
+}
 
 
 def confine(root: str, binds: Sequence[Bind]) -> None:
-    """Make a mounted root file system everything that this process can reach, and give up privileges.
+    """Make a mounted root all that this process can reach, and give up privileges.
 
     Args:
-        root: where it is mounted.
-        binds: what of the host is shown to the step.
+        root: The place of the root file system.
+        binds: What the step sees of the host.
 
     Raises:
-        OSError: a part of it failed; the process must not go on to run a step.
+        OSError: A part of it failed; the process must not run a step.
     """
     os.setsid()  # a signal to the group must not reach the builder, nor a terminal the step
     call("sethostname", _HOST_NAME, len(_HOST_NAME))
-    _furnish(root, binds)
+    for host_bind in binds:
+        if Path(host_bind.source).exists():
+            _bind_host(host_bind, root)
+    _mount_proc(_make_directory(root, "proc"))
+    _make_devices(_make_directory(root, "dev"))
+    _mount_sysfs(_make_directory(root, "sys"))
     pivot(root)
     _forget_inherited()
     _drop_privileges()
 
 
-def _furnish(root: str, binds: Sequence[Bind]) -> None:
-    """Mount what a step finds of the machine: devices, processes, name resolution, and what is lent to it."""
-    for one in binds:
-        if Path(one.source).exists():
-            _lend(one, root)
-    _processes(_directory(root, "proc"))
-    _devices(_directory(root, "dev"))
-    _system(_directory(root, "sys"))
-
-
-def _directory(root: str, name: str) -> Path:
+def _make_directory(root: str, name: str) -> Path:
     path = resolve(root, name)
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _processes(place: Path) -> None:
+def _mount_proc(place: Path) -> None:
     """Mount the step's own processes, without the kernel's settings that root may write."""
     mount("proc", place, "proc", NOSUID | NODEV | NOEXEC)
-    for name in filter(lambda name: (place / name).exists(), _READ_ONLY):
-        bind(str(place / name), place / name)
+    for path in (place / name for name in _READ_ONLY if (place / name).exists()):
+        bind(str(path), path)
     for path in (place / name for name in _MASKED if (place / name).exists()):
         if path.is_dir():
             mount("tmpfs", path, "tmpfs", RDONLY | NOSUID | NODEV | NOEXEC, "mode=755")
@@ -130,8 +132,11 @@ def _processes(place: Path) -> None:
             bind("/dev/null", path, writable=True)
 
 
-def _devices(directory: Path) -> None:
-    """Make the few devices that every program may expect; root's are nodes of their own, so that no step can change the machine's."""
+def _make_devices(directory: Path) -> None:
+    """Make the few devices that every program may expect.
+
+    Root's are new nodes, so that no step can change the machine's.
+    """
     mount("tmpfs", directory, "tmpfs", NOSUID, "mode=755")
     for name, minor in _DEVICES.items():
         node = directory / name
@@ -141,33 +146,21 @@ def _devices(directory: Path) -> None:
         except PermissionError:  # in a user namespace, which cannot change them
             node.touch()
             bind(f"/dev/{name}", node, writable=True)
-    for name, target in (
-        ("fd", "/proc/self/fd"),
-        ("stdin", "fd/0"),
-        ("stdout", "fd/1"),
-        ("stderr", "fd/2"),
-        ("ptmx", "pts/ptmx"),
-    ):
+    for name, target in _LINKS.items():
         (directory / name).symlink_to(target)
-    for name, kind, options in (
-        ("shm", "tmpfs", "mode=1777"),
-        ("pts", "devpts", "newinstance,ptmxmode=0666,mode=620"),
+    for name, kind, flags, options in (
+        ("shm", "tmpfs", NODEV, "mode=1777"),
+        ("pts", "devpts", 0, "newinstance,ptmxmode=0666,mode=620"),
     ):
         (directory / name).mkdir()
         with suppress(OSError):
-            mount(
-                kind,
-                directory / name,
-                kind,
-                NOSUID | NOEXEC | (NODEV if kind == "tmpfs" else 0),
-                options,
-            )
+            mount(kind, directory / name, kind, NOSUID | NOEXEC | flags, options)
 
 
-def _system(directory: Path) -> None:
-    """Show what sysfs says of processors and memory, for reading.
+def _mount_sysfs(directory: Path) -> None:
+    """Show the processors and memory of sysfs, read-only.
 
-    Where the root of sysfs is not mounted, the kernel also refuses to mount another one to a user
+    Without a mount of sysfs's root, the kernel also refuses to mount another sysfs in a user
     namespace that the step makes.
     """
     mount("tmpfs", directory, "tmpfs", NOSUID | NODEV | NOEXEC, "mode=755")
@@ -177,17 +170,17 @@ def _system(directory: Path) -> None:
     mount("none", directory, "", REMOUNT | BIND | RDONLY | NOSUID | NODEV | NOEXEC)
 
 
-def _lend(one: Bind, root: str) -> None:
-    """Show the step a file or directory of the host, at the place where the image's own links lead."""
-    target = resolve(root, one.target)
+def _bind_host(host_bind: Bind, root: str) -> None:
+    """Show a file or directory of the host at the place to which the image's own links lead."""
+    target = resolve(root, host_bind.target)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.mkdir() if Path(one.source).is_dir() else target.touch()
-    bind(one.source, target, writable=one.writable)
+        target.mkdir() if Path(host_bind.source).is_dir() else target.touch()
+    bind(host_bind.source, target, writable=host_bind.writable)
 
 
 def _forget_inherited() -> None:
-    """Close what is open of the host, and leave its session of keys (keyrings(7)), which processes inherit."""
+    """Close the host's open files, and leave its inherited session of keys (keyrings(7))."""
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -196,19 +189,22 @@ def _forget_inherited() -> None:
 
 
 def _drop_privileges() -> None:
-    """Keep the capabilities that package managers need, and let no program get more: not by set-user-id, not by file capabilities."""
-    kept = sum(1 << number for number in _CAPABILITIES.values())
+    """Keep the capabilities that package managers need, and let no program get more.
+
+    Neither set-user-id nor file capabilities have an effect afterwards.
+    """
+    needed = sum(1 << number for number in _CAPABILITIES.values())
     number = 0
-    while (there := LIBC.prctl(_CAPBSET_READ, number, 0, 0, 0)) >= 0:
-        if there and not kept >> number & 1:
+    while (is_set := LIBC.prctl(_CAPBSET_READ, number, 0, 0, 0)) >= 0:
+        if is_set and not needed >> number & 1:
             call("prctl", _CAPBSET_DROP, number, 0, 0, 0)
         number += 1
     with suppress(OSError):  # kernels before 4.3 have none
         call("prctl", _AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
     call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    had = (ctypes.c_uint32 * 6)()
-    call("capget", head, had)
-    permitted = (had[1] | had[4] << 32) & kept
+    current = (ctypes.c_uint32 * 6)()
+    call("capget", head, current)
+    permitted = (current[1] | current[4] << 32) & needed
     low, high = permitted & 0xFFFFFFFF, permitted >> 32
     call("capset", head, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0))

@@ -1,11 +1,11 @@
-"""Choose what one build in layers takes from the caches, and keep what it makes.
+"""Choose the cache entries of one build in layers, and keep what it makes.
 
-Without a lock, an entry is used when its key fits: the step, and all before it, are as they were. A
+Without a lock, an entry is used when its key fits: the step, and all before it, are unchanged. A
 lock also names the digest of every layer. So a locked build uses an entry of any earlier build,
-locked or not, that has these very bytes, as long as everything below it was as locked, too. What a
-locked build had to make itself is kept under a key of the lock, and used again by it.
+locked or not, that has exactly these bytes, as long as everything below it has the locked bytes,
+too. What a locked build had to make itself is kept under a key of the lock, and used by it again.
 
-An entry is hashed again before it gets into an image, beside everything else that a build does.
+An entry is hashed again before it gets into an image, in parallel with the rest of the build.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from toolkit.images.build.apptainer.cache import BASES, LAYERS, WHEELS, Cache, CacheEntry
-from toolkit.images.build.wanted import hash_lock
+from toolkit.images.build.apptainer.cache import (
+    BASES,
+    LAYERS,
+    WHEELS,
+    Cache,
+    CacheEntry,
+    measure,
+)
+from toolkit.images.build.provenance import hash_lock
 from toolkit.images.recipe.chain import Chain
 from toolkit.model.image import Layer
 from toolkit.model.lock import Lock
 
 
 class DamagedError(Exception):
-    """An entry of the caches is not what was put there; it has been removed."""
+    """A cache entry is damaged; it has been removed."""
 
 
 class Entries:
-    """The entries that a build uses, from its base upwards.
+    """The entries of a build, from its base upwards.
 
     Attributes:
-        used: the base, and the layers on it, as far as the build has come.
-        unequal: names of those that are not as they were locked.
-        products: the digest of what the build stage made; empty where nobody took any.
+        used: The base and the layers on it, as far as the build has come.
+        unequal: The names of those that differ from the lock.
+        products: The digest of what the build stage made; empty if no step used it.
     """
 
     def __init__(
@@ -44,34 +51,35 @@ class Entries:
         self.products = ""
         self._lock_hash = hash_lock(lock)
         self._checks: list[tuple[CacheEntry, Future[bool]]] = []
-        self._beside = ThreadPoolExecutor(1)
+        self._executor = ThreadPoolExecutor(1)
 
-    def next_kept(self) -> CacheEntry | None:
-        """Take the entry that comes next, if there is one that may be used."""
+    def take_next(self) -> CacheEntry | None:
+        """Take the next entry from the cache, if there is one that may be used."""
         if self.fresh:
             return None
         kind, _, key = self._next()
         for candidate, digest in self._candidates(key, self._locked_digest()):
-            found = self.cache.find(kind, candidate)
-            if found and digest in ("", found.note.digest):
-                self.cache.touch(found)
-                self._check_beside(found)
-                self._take(found)
-                return found
+            entry = self.cache.find(kind, candidate)
+            if entry and digest in ("", entry.note.digest):
+                self.cache.touch(entry)
+                check = self._executor.submit(self.cache.is_undamaged, entry)
+                self._checks.append((entry, check))
+                self._take(entry)
+                return entry
         return None
 
     def keep_next(self, made: Path, facts: dict[str, str] | None = None) -> CacheEntry:
-        """Keep what was made for the place that comes next, and take it."""
+        """Keep what was made as the next entry, and take it."""
         kind, name, key = self._next()
-        weighed = self.cache.weighed(made)
+        measured = measure(made)
         if self.lock:
-            locked = weighed[1] == self._locked_digest() and not self.unequal
-            key = _joined(key, weighed[1]) if locked else self._own_key(key)
-        kept = self.cache.keep(
-            kind, key, made, about=name, facts=facts, anew=self.fresh, weighed=weighed
+            is_locked = measured[1] == self._locked_digest() and not self.unequal
+            key = _join(key, measured[1]) if is_locked else self._own_key(key)
+        entry = self.cache.keep(
+            kind, key, made, about=name, facts=facts, replace=self.fresh, measured=measured
         )
-        self._take(kept)
-        return kept
+        self._take(entry)
+        return entry
 
     def _next(self) -> tuple[str, str, str]:
         if not self.used:
@@ -79,84 +87,77 @@ class Entries:
         link = self.chain.links[len(self.used) - 1]
         return LAYERS, link.name, link.key
 
-    def _take(self, kept: CacheEntry) -> None:
+    def _take(self, entry: CacheEntry) -> None:
         expected = self._locked_digest()
-        if expected and kept.note.digest != expected:
-            self.unequal.append(self.name)
-        self.used.append(kept)
-        self.products = (
-            kept.note.facts.get("products", self.products) if kept.kind == LAYERS else self.products
-        )
+        if expected and entry.note.digest != expected:
+            self.unequal.append(self.next_name)
+        self.used.append(entry)
+        if entry.kind == LAYERS:
+            self.products = entry.note.facts.get("products", self.products)
 
     @property
-    def name(self) -> str:
-        """The name of the place that comes next."""
+    def next_name(self) -> str:
+        """The name of the next entry's step."""
         return self.chain.links[len(self.used) - 1].name if self.used else "base"
 
     def _locked_digest(self) -> str:
-        known = self.lock.layers if self.lock else ()
-        return known[len(self.used)].sha256 if len(self.used) < len(known) else ""
+        layers = self.lock.layers if self.lock else ()
+        return layers[len(self.used)].sha256 if len(self.used) < len(layers) else ""
 
     def _candidates(self, key: str, expected: str) -> Iterator[tuple[str, str]]:
-        """Keys to look under, and the digest that an entry must have; empty: any."""
+        """Yield keys, and the digest that an entry must have; empty if any will do."""
         if not self.lock:
             yield key, ""
             return
         if expected and not self.unequal:
             yield key, expected
-            yield _joined(key, expected), expected
+            yield _join(key, expected), expected
         yield self._own_key(key), ""
 
     def _own_key(self, key: str) -> str:
-        """Of what this lock gives on top of what is there."""
-        return _joined(key, self._lock_hash, *(one.note.digest for one in self.used))
+        """Return the key of what this lock makes on top of the current layers."""
+        return _join(key, self._lock_hash, *(entry.note.digest for entry in self.used))
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The base and every layer, for a manifest."""
         names = ("base", *(link.name for link in self.chain.links))
         return tuple(
-            Layer(name=name, sha256=kept.note.digest)
-            for name, kept in zip(names, self.used, strict=False)
+            Layer(name=name, sha256=entry.note.digest)
+            for name, entry in zip(names, self.used, strict=False)
         )
 
     def compiled_on(self) -> str:
-        """What tells apart that on which the build stage runs: the base and the common layers."""
-        return _joined(*(one.note.digest for one in self.used[: len(self.chain.common) + 1]))
+        """Return what identifies the base and common layers, on which the build stage runs."""
+        common = self.used[: len(self.chain.common) + 1]
+        return _join(*(entry.note.digest for entry in common))
 
     def may_have_products(self) -> bool:
-        """Return whether it is worth knowing the common layers before it is decided what has to be compiled."""
+        """Return whether knowing the common layers could spare the build stage."""
         return bool(self.chain.build) and any(
             self.cache.find(WHEELS, key) for key, _ in self._product_candidates()
         )
 
-    def kept_products(self) -> CacheEntry | None:
-        """Take what was compiled before on these very layers; also where everything else is built afresh."""
+    def take_products(self) -> CacheEntry | None:
+        """Take what was compiled before on exactly these layers, even in a fresh build."""
         for key, digest in self._product_candidates():
-            found = self.cache.find(WHEELS, key)
-            if found and (
-                found.note.digest == digest
+            entry = self.cache.find(WHEELS, key)
+            if entry and (
+                entry.note.digest == digest
                 if digest
-                else found.note.facts.get("on") == self.compiled_on()
+                else entry.note.facts.get("on") == self.compiled_on()
             ):
-                self.cache.touch(found)
-                self.products = found.note.digest
-                return found
+                self.cache.touch(entry)
+                self.products = entry.note.digest
+                return entry
         return None
 
-    def keep_products(self, made: Path) -> CacheEntry:
+    def keep_products(self, made: Path) -> None:
         """Keep what the build stage made."""
         key = self._product_key() if self.lock else self.chain.products_key
-        kept = self.cache.keep(
-            WHEELS,
-            key,
-            made,
-            about=self.chain.build[-1].name,
-            facts={"on": self.compiled_on()},
-            anew=True,
-        )
-        self.products = kept.note.digest
-        return kept
+        about, facts = self.chain.build[-1].name, {"on": self.compiled_on()}
+        entry = self.cache.keep(WHEELS, key, made, about=about, facts=facts, replace=True)
+        self.products = entry.note.digest
 
     def _product_candidates(self) -> Iterator[tuple[str, str]]:
         if not self.lock:
@@ -168,24 +169,21 @@ class Entries:
         yield self._product_key(), ""
 
     def _product_key(self) -> str:
-        return _joined(self.chain.products_key, self._lock_hash)
-
-    def _check_beside(self, kept: CacheEntry) -> None:
-        self._checks.append((kept, self._beside.submit(self.cache.is_undamaged, kept)))
+        return _join(self.chain.products_key, self._lock_hash)
 
     def check(self) -> None:
-        """Wait until everything that was taken has been hashed.
+        """Wait until every entry that was taken has been hashed.
 
         Raises:
-            DamagedError: something is damaged; it has been removed from the caches.
+            DamagedError: An entry was damaged; it has been removed from the caches.
         """
-        damaged = [kept for kept, check in self._checks if not check.result()]
+        damaged = [entry for entry, check in self._checks if not check.result()]
         self._checks.clear()
-        for kept in damaged:
-            self.cache.drop(kept)
+        for entry in damaged:
+            self.cache.drop(entry)
         if damaged:
-            raise DamagedError(", ".join(kept.note.about for kept in damaged))
+            raise DamagedError(", ".join(entry.note.about for entry in damaged))
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,11 +1,13 @@
-"""Run Apptainer where it can write nothing of the host: ``python -m toolkit.images.build.apptainer.fence WORK -- PROGRAM ARGUMENT...``
+"""Run Apptainer so that it cannot write to the host's files.
 
-Apptainer itself follows the symbolic links of what it builds from. From a base whose ``/etc/hosts``
-leads to a file of the host, it makes that file, or gives it the mode 0644 (seen with 1.4.5,
-``Bootstrap: localimage``). So it runs in a mount namespace in which all but its own directories is
+``python -m toolkit.images.build.apptainer.fence FENCE -- PROGRAM ARGUMENT...``
+
+Apptainer follows the symbolic links of a base. If ``/etc/hosts`` of a base leads to a file of the
+host, Apptainer makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap:
+localimage``). So it runs in a mount namespace in which everything but its own directories is
 read-only. For an ordinary user that is a user namespace, whose root needs no ``--fakeroot``. It
-insists on writing to ``/tmp``, and what it runs to ``/dev/shm``, where semaphores are: it gets
-others.
+insists on writing to ``/tmp``, and its programs to ``/dev/shm``, where semaphores are: it gets
+other directories in their place.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from toolkit.images.build.apptainer.kernel import CannotError, enter, make_read_only, replace
-from toolkit.images.build.apptainer.work import CANNOT, Fence
+from toolkit.images.build.apptainer.protocol import CANNOT, Fence
 from toolkit.model.base import from_json
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the program, behind the fence that a file describes; end with ``CANNOT`` where this machine does not allow it."""
+    """Become the program behind the fence of a file; exit with ``CANNOT`` if that is impossible."""
     fence = from_json(Path(arguments[0]).read_text(encoding="utf-8"), Fence)
     command = list(arguments[2:])
     try:

@@ -1,9 +1,9 @@
-"""Resolve paths inside an unpacked root file system from outside, as a process would whose root directory it is.
+"""Resolve paths of an unpacked root file system from outside, as a process within it would.
 
 An image decides where its symbolic links lead. Joining a path to the root and opening it lets an
 absolute link, or one with enough ``..``, lead to a file of the host. These functions follow links
 within the root only, as ``openat2(2)`` does with ``RESOLVE_IN_ROOT``, which kernels before 5.6
-lack. No process of the image may run meanwhile: a link that is changed between two look-ups is not
+lack. No process of the image may run meanwhile: a link that changes between two look-ups is not
 noticed.
 """
 
@@ -13,18 +13,18 @@ import errno
 import os
 from pathlib import Path
 
-_MOST_LINKS = 40  # as in Linux, path_resolution(7)
+_MAX_LINKS = 40  # as in Linux, path_resolution(7)
 
 
 def resolve(root: str | Path, path: str) -> Path:
-    """Return where `path` leads within `root`, with no symbolic link in any component below it.
+    """Return the target of `path` within `root`, without symbolic links below the root.
 
-    Components that do not exist are kept as they are, so that they can be made there.
+    Components that do not exist are unchanged, so that they can be made.
 
     Raises:
-        OSError: there are too many symbolic links.
+        OSError: There are too many symbolic links.
     """
-    found: list[str] = []
+    resolved: list[str] = []
     left = path.split("/")[::-1]
     links = 0
     while left:
@@ -32,21 +32,21 @@ def resolve(root: str | Path, path: str) -> Path:
         if word in ("", "."):
             continue
         if word == "..":
-            del found[-1:]
+            del resolved[-1:]
             continue
-        target = _link(os.path.join(root, *found, word))  # noqa: PTH118
+        target = _read_link(os.path.join(root, *resolved, word))  # noqa: PTH118
         if target is None:
-            found.append(word)
+            resolved.append(word)
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        found = [] if target.startswith("/") else found
+        resolved = [] if target.startswith("/") else resolved
         left += target.split("/")[::-1]
-    return Path(root, *found)
+    return Path(root, *resolved)
 
 
-def _link(path: str) -> str | None:
+def _read_link(path: str) -> str | None:
     try:
         return os.readlink(path)  # noqa: PTH115
     except OSError:

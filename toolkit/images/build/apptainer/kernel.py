@@ -1,7 +1,7 @@
 """Namespaces and mounts: the system calls that Python has no functions for, by ctypes.
 
-Nothing here imports a module late: in a user namespace, the files of Python itself may no longer be
-readable.
+No function imports a module late: in a user namespace, the files of Python itself may be
+unreadable.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID = 0x20000, 0x4000000, 0x8000000, 0x100000
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 DETACH = 2  # of umount2
 _PARENT_DEATH_SIGNAL = 1  # of prctl
-# What of a mount may not be taken away from it in a user namespace, by the words of mountinfo.
-_KEPT = {"nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
-_OUT_OF_REACH = (
-    errno.EACCES,
-    errno.ENOENT,
-    errno.EINVAL,
-)  # below a directory that is closed to us, or below another mount
+# The flags that a user namespace may not take away from a mount, by the words of mountinfo.
+_LOCKED_FLAGS = {"nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
+# Of mounts below a directory that is closed to this user, or below another mount.
+_OUT_OF_REACH = (errno.EACCES, errno.ENOENT, errno.EINVAL)
 
 
 class CannotError(Exception):
-    """This machine does not let this user do it; nothing has been changed."""
+    """This machine does not allow this to this user; nothing has been changed."""
 
 
 class Mount(NamedTuple):
@@ -46,7 +43,7 @@ def call(name: str, *arguments: object) -> None:
     """Call a function of libc.
 
     Raises:
-        OSError: it failed.
+        OSError: It failed.
     """
     if getattr(LIBC, name)(*arguments) != 0:
         code = ctypes.get_errno()
@@ -54,10 +51,10 @@ def call(name: str, *arguments: object) -> None:
 
 
 def mount(source: str, target: str | Path, kind: str, flags: int = 0, options: str = "") -> None:
-    """Mount a file system, as mount(2).
+    """Mount a file system.
 
     Raises:
-        OSError: it failed; names the place.
+        OSError: It failed; names the place.
     """
     try:
         call("mount", source.encode(), os.fsencode(target), kind.encode(), flags, options.encode())
@@ -66,13 +63,15 @@ def mount(source: str, target: str | Path, kind: str, flags: int = 0, options: s
 
 
 def enter(users: Sequence[int], groups: Sequence[int]) -> None:
-    """Go into namespaces in which mounts are ours.
+    """Enter namespaces in which mounts are private.
 
     Args:
-        users, groups: arguments of ``newuidmap`` and ``newgidmap`` behind the process; empty for root, who needs no user namespace.
+        users: The arguments of ``newuidmap`` that follow the process; empty for root, who needs no
+            user namespace.
+        groups: The arguments of ``newgidmap``.
 
     Raises:
-        CannotError: they are not to be had.
+        CannotError: The namespaces are not available.
     """
     try:
         if users:
@@ -85,7 +84,10 @@ def enter(users: Sequence[int], groups: Sequence[int]) -> None:
 
 
 def _become_root(users: Sequence[int], groups: Sequence[int]) -> None:
-    """Become root of a user namespace; a child that stays outside has the ids mapped, as only ``newuidmap`` may."""
+    """Become root of a user namespace.
+
+    A child that stays outside maps the ids, as only ``newuidmap`` may.
+    """
     ready, go = os.pipe()
     pid = os.getpid()
     helper = os.fork()
@@ -102,7 +104,7 @@ def _become_root(users: Sequence[int], groups: Sequence[int]) -> None:
     call("unshare", NEWUSER | NEWNS)
     os.write(go, b"x")
     os.close(go)
-    if ended(helper) != 0:
+    if wait_for(helper) != 0:
         raise OSError("newuidmap failed")
     os.setgid(0)
     os.setuid(0)
@@ -110,39 +112,42 @@ def _become_root(users: Sequence[int], groups: Sequence[int]) -> None:
 
 
 def in_user_namespace() -> bool:
+    """Return whether this process is in a user namespace of its own."""
     return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it ends, however that is."""
+    """Have the kernel kill this process when its parent ends, for whatever reason."""
     LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
-def ended(pid: int) -> int:
-    """Wait for a child; return its exit code as a shell tells it."""
+def wait_for(pid: int) -> int:
+    """Wait for a child; return its exit code as a shell does."""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return code if code >= 0 else 128 - code
 
 
 def mounts() -> Iterator[Mount]:
-    """Every mount of this namespace, the oldest first."""
+    """Yield every mount of this namespace, the oldest first."""
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         words = line.split(b" ")
-        place = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), words[4])
+        place = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), words[4])
         yield Mount(os.fsdecode(place), tuple(words[5].decode().split(",")))
 
 
 def bind(source: str, target: Path, *, writable: bool = False) -> None:
-    """Show a file or directory at another place with all that is mounted below it, for reading only unless it is said to be writable.
+    """Show a file or directory, with everything that is mounted below it, at another place.
+
+    It is read-only unless ``writable`` is set.
 
     Raises:
-        OSError: it failed, or cannot be made read-only.
+        OSError: It failed, or cannot be made read-only.
     """
     mount(source, target, "", BIND | REC)
     if not writable:
         real = os.path.realpath(target)
-        for one in [one for one in mounts() if is_within(one.place, real)]:
-            _make_read_only(one)
+        for below in [below for below in mounts() if is_within(below.place, real)]:
+            _make_read_only(below)
 
 
 def is_within(path: str, directory: str) -> bool:
@@ -151,35 +156,36 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def make_read_only(writable: Sequence[str]) -> None:
-    """Make everything read-only in this namespace but these directories, and ``/proc``, by which ids are mapped.
+    """Make everything read-only in this namespace except these directories and ``/proc``.
+
+    Ids are mapped through ``/proc``.
 
     Raises:
-        OSError: something cannot be made read-only.
+        OSError: A mount cannot be made read-only.
     """
     places = [os.path.realpath(directory) for directory in writable]
     for place in places:
         mount(place, place, "", BIND | REC)
-    for one in [
-        one
-        for one in mounts()
-        if not any(is_within(one.place, place) for place in (*places, "/proc"))
-    ]:
+    excepted = (*places, "/proc")
+    for other in list(mounts()):
+        if any(is_within(other.place, place) for place in excepted):
+            continue
         try:
-            _make_read_only(one)
+            _make_read_only(other)
         except OSError as error:
             if error.errno not in _OUT_OF_REACH:
                 raise
 
 
-def replace(directory: str, empty: str, kept: Sequence[str]) -> None:
-    """Show an empty directory in place of another, in which only these paths are what they were.
+def replace(directory: str, empty: str, visible: Sequence[str]) -> None:
+    """Show an empty directory in place of another, in which only these paths stay visible.
 
     Raises:
-        OSError: it failed.
+        OSError: It failed.
     """
     paths = [
         path
-        for name in kept
+        for name in visible
         for path in dict.fromkeys((os.path.realpath(name), name))
         if is_within(path, directory)
     ]
@@ -194,19 +200,19 @@ def replace(directory: str, empty: str, kept: Sequence[str]) -> None:
         os.close(handle)
 
 
-def _make_read_only(one: Mount) -> None:
-    kept = sum(flag for word, flag in _KEPT.items() if word in one.options)
-    mount("none", one.place, "", REMOUNT | BIND | RDONLY | kept)
+def _make_read_only(place: Mount) -> None:
+    flags = sum(flag for word, flag in _LOCKED_FLAGS.items() if word in place.options)
+    mount("none", place.place, "", REMOUNT | BIND | RDONLY | flags)
 
 
 def pivot(root: str) -> None:
     """Make `root`, a mount point, the root of this mount namespace, and detach everything else.
 
-    The old root is put on top of the new one at ``/`` and taken away again, so that the image needs
-    no directory for it.
+    The old root is mounted over the new one at ``/`` and detached again, so that the image needs no
+    directory for it.
 
     Raises:
-        OSError: it failed, as where the machine's own root is an initramfs.
+        OSError: It failed, for example because the machine's own root is an initramfs.
     """
     os.chdir(root)
     call("pivot_root", b".", b".")

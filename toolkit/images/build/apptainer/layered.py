@@ -1,8 +1,8 @@
-"""Building in layers: a base that is packed once, and for each step what it changed, kept for the next build.
+"""Build in layers: a base that is packed once, and the changes of each step, which are cached.
 
-Only the steps from the first changed one on run again; the image is put together from the base and
-the layers without packing any of them again: ``images/sif/squashfs`` says how, and why not
-otherwise. Where a machine does not let a user mount overlays, its images are built flat.
+Only the steps from the first changed one on run again; the image is composed of the base and the
+layers without packing any of them again: ``images/sif/squashfs`` says how, and why not otherwise.
+A machine that does not let a user mount overlays builds flat images.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import platform
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,406 +22,342 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
-from toolkit.images.build import host_config as host
+from toolkit.images.build import host_config
 from toolkit.images.build.apptainer import compose, identity
-from toolkit.images.build.apptainer.apptainer import (
-    COMPRESSION,
-    SYSTEM_PATH,
-    BuildOutcome,
-    build_base,
-    parse_version,
-    write_host_config,
-)
+from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
 from toolkit.images.build.apptainer.cache import Cache, CacheEntry
 from toolkit.images.build.apptainer.entries import Entries
-from toolkit.images.build.apptainer.namespaces import (
-    LayersUnavailableError as LayersUnavailableError,
+from toolkit.images.build.apptainer.programs import (
+    LAYER_PACKING,
+    STEP_SCRIPTS,
+    STEPS,
+    SYSTEM_PATH,
+    parse_version,
+    run_image_checks,
+    run_sandbox,
+    write_step_config,
 )
-from toolkit.images.build.apptainer.namespaces import run_image_checks, run_sandbox
+from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Bind, Lower, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
-from toolkit.images.build.apptainer.work import PACKED, WHOLE, Bind, Lower, Work
-from toolkit.images.build.collect import read_contents
 from toolkit.images.build.contents import Contents
-from toolkit.images.build.follow import Follower
-from toolkit.images.build.host_mounts import ROOT, HostConfig, find_secrets
+from toolkit.images.build.follow import LAST_STEPS, BuildContext
+from toolkit.images.build.host_mounts import HostConfig
+from toolkit.images.build.image_probe import read_contents
 from toolkit.images.build.privilege import build_command
 from toolkit.images.build.remove import remove
-from toolkit.images.build.reproducible import BYTE_CODE, ENVIRONMENT, EPOCH
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.build.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.recipe.chain import Chain
-from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.model.lock import Lock
-from toolkit.progress import Progress
-
-_STEPS = "steps"  # of the scratch directory: where the sandbox writes
-_SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
-_BYTE_CODE = f"if command -v python3 >/dev/null 2>&1; then exec python3 -I -S -B {_SCRIPTS}/byte-code.py {_SCRIPTS}/changed; fi"
-_PACK = (
-    "-noappend",
-    "-no-progress",
-    "-quiet",
-    *COMPRESSION,
-    "-b",
-    str(BLOCK_SIZE),
-    "-mkfs-time",
-    str(EPOCH),
-    *UNCOMPRESSED_TABLES,
-)
 
 
 @dataclass(frozen=True)
 class LockedBuild:
-    """What a locked build knows besides the recipe.
+    """The additional inputs of a locked build.
 
     Attributes:
-        bring: fetches what is locked, and says what of it to lend to the steps; called only where one has to run.
+        lock: The lock.
+        fetch: Fetches the locked packages, and returns the host configuration that offers them;
+            called only if a step has to run.
     """
 
     lock: Lock
-    bring: Callable[[], HostConfig]
+    fetch: Callable[[], HostConfig]
 
 
 def build(
-    name: str,
+    context: BuildContext,
     chain: Chain,
     definition: str,
-    place: Workspace,
-    log: Path,
-    progress: Progress,
-    expected: Mapping[str, float],
     *,
     login: Mapping[str, str] | None = None,
-    cwd: Path | str = "/",
     fresh: bool = False,
     locked: LockedBuild | None = None,
 ) -> BuildOutcome:
-    """Build ``place.sif`` as ``apptainer.build`` does, and with its errors, but only what has changed.
+    """Build the context's ``place.sif``, but only what changed; errors as of ``apptainer.build``.
 
     Args:
-        chain: the recipe's steps with their keys.
-        login: what Apptainer has to know besides to fetch the base; ``cwd``: where it does.
-        fresh: run every step, and keep the results anew; only what was compiled on the very same layers is used again.
-        locked: build exactly what a lock says.
+        context: The place and the reports of this build.
+        chain: The recipe's steps with their keys.
+        definition: The recipe's definition.
+        login: Further variables for Apptainer to fetch the base.
+        fresh: Run every step and replace the cache entries; only what was compiled on exactly the
+            same layers is used again.
+        locked: Build exactly what a lock says.
 
     Raises:
-        LayersUnavailableError: it has to be built flat; nothing has been done.
-        DamagedError: something that was kept was damaged; it is gone, and the next build makes it again.
+        LayersUnavailableError: The image must be built flat; nothing has been done.
+        DamagedError: A cache entry was damaged; it is removed, and the next build makes it again.
     """
-    build = _Layered(name, chain, definition, place, log, progress, expected, fresh, locked)
+    run = _LayeredBuild(context, chain, definition, fresh, locked)
     try:
-        with build.entries.cache.used():
-            build.base(login, cwd)
-            build.steps()
-            build.put_together()
-            build.check()
+        with run.entries.cache.used():
+            run.prepare_base(login)
+            run.run_steps()
+            run.compose()
+            run.check()
     except Exception as error:
-        build.entries.check()  # a damaged entry explains any failure
+        run.entries.check()  # a damaged entry explains any failure
         if not isinstance(error, OSError):
             raise
-        build.follower.reader.no_space |= error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise build.follower.error(error.errno or 1) from None
-    build.follower.end()
-    return build.outcome()
+        run.follower.reader.no_space |= error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise run.follower.error(error.errno or 1) from None
+    run.follower.end()
+    return run.outcome()
 
 
-class _Layered:
+class _LayeredBuild:
     """One build, step by step."""
 
     def __init__(
         self,
-        name: str,
+        context: BuildContext,
         chain: Chain,
         definition: str,
-        place: Workspace,
-        log: Path,
-        progress: Progress,
-        expected: Mapping[str, float],
         fresh: bool,
         locked: LockedBuild | None,
     ) -> None:
-        self.way = build_command()
-        require_programs()
-        self.chain, self.definition, self.place, self.locked = chain, definition, place, locked
-        self.entries = Entries(
-            Cache(log.parent), chain, locked.lock if locked else None, fresh=fresh
-        )
+        self.program = build_command().program
+        if shell.which("mksquashfs") is None:
+            raise NeedsInstallError(
+                "mksquashfs is not installed here",
+                next_step="toolkit setup (package squashfs-tools)",
+            )
+        self.place, self.chain, self.definition = context.place, chain, definition
+        self.locked = locked
+        lock = locked.lock if locked else None
+        self.entries = Entries(Cache(context.log.parent), chain, lock, fresh=fresh)
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
-        details |= {
-            "base": chain.base.detail(),
-            "pack": "into one file",
-            "checks": "run the image's checks",
-        }
-        secret = find_secrets(
-            (*host.collect_host_config().files.values(), *host.proxies().values())
-        )
-        self.follower = Follower(name, details, log, progress, expected=expected, secret=secret)
+        details |= {"base": chain.base.detail(), **LAST_STEPS}
+        secrets = host_config.collect_secrets(host_config.collect_host_config())
+        self.follower = context.follower(details, secrets)
         self.builder = ""
-        self._said = shell.start(
-            [self.way.program, "--version"]
-        )  # nobody waits for it until the image is put together
-        self.kept: list[str] = []
+        # Its output is needed only when the image is composed.
+        self._version = shell.start([self.program, "--version"])
+        self.cached: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
-        threading.Thread(target=_import_what_is_slow, daemon=True).start()
+        threading.Thread(target=_preload_slow_imports, daemon=True).start()
 
     def outcome(self) -> BuildOutcome:
-        """What has been built."""
+        """Return the outcome."""
         return BuildOutcome(
             self.follower.reader.results,
             self.builder,
             self.follower.seconds,
-            tuple(self.kept),
+            tuple(self.cached),
             self.contents,
             layers=self.entries.layers,
             products=self.entries.products,
             unequal=tuple(self.entries.unequal),
         )
 
-    def base(self, login: Mapping[str, str] | None, cwd: Path | str) -> None:
-        """Have what the image begins as; its data begin to be copied."""
-        found = self.entries.next_kept()
-        if found:
-            self._keep("base")
+    def prepare_base(self, login: Mapping[str, str] | None) -> None:
+        """Take or build the base, and begin to copy its data."""
+        entry = self.entries.take_next()
+        if entry:
+            self._reuse("base")
         else:
             self.follower.begin("base")
-            run_sandbox(
-                Work(directory=str(self._directory("probe"))), self.place, self.follower
-            )  # before it takes long
+            probe = SandboxTasks(directory=str(self._make_scratch("probe")))
+            run_sandbox(probe, self.place, self.follower)  # before the base takes long
             made, began = self.place.output / "base.sif", int(time.time()) - 1
-            build_base(self.chain.base, self.place, made, self.follower, environment=login, cwd=cwd)
+            build_base(self.chain.base, self.place, made, self.follower, environment=login)
             compose.normalize_times(made, began, EPOCH)
-            found = self.entries.keep_next(made, compose.labels_of(str(made)))
+            entry = self.entries.keep_next(made, compose.labels_of(str(made)))
         self.copier = compose.Copier(self.place.sif)
-        self.copier.append(*compose.data_range(found.path))
+        self.copy(entry)
 
-    def _keep(self, step: str) -> None:
-        self.follower.kept(step)
-        self.kept.append(step)
+    def _reuse(self, step: str) -> None:
+        self.follower.reuse(step)
+        self.cached.append(step)
 
-    def steps(self) -> None:
-        """Have every layer: those that are kept, and from the first that is not, those that have to be made."""
+    def run_steps(self) -> None:
+        """Take every cached layer, and make the layers from the first that is not cached on."""
         while len(self.layers) < len(self.chain.links):
-            name = self.entries.name
-            found = self.entries.next_kept()
-            if found is None:
+            name = self.entries.next_name
+            entry = self.entries.take_next()
+            if entry is None:
                 break
-            self._keep(name)
-            self.copy(found)
+            self._reuse(name)
+            self.copy(entry)
         if needs_products(self.chain, len(self.layers)) and self.entries.may_have_products():
-            self._run(
-                until=len(self.chain.common)
-            )  # only then it is known whether what was compiled is of use
+            # Only on these layers is it known whether what was compiled before fits.
+            self._run(until=len(self.chain.common))
         self._run(until=len(self.chain.links))
 
     @property
     def layers(self) -> list[CacheEntry]:
-        """The layers that there are."""
+        """The layers so far."""
         return self.entries.used[1:]
 
     def _run(self, until: int) -> None:
-        """Run the steps up to one, if there are any."""
-        if len(self.layers) >= until:
+        """Run the steps up to a number, if there are any."""
+        cached = len(self.layers)
+        if cached >= until:
             return
-        kept = len(self.layers)
-        compiled = (
-            self._products()
-            if until > len(self.chain.common) and needs_products(self.chain, kept)
-            else None
-        )
-        products = compiled.path if compiled else str(self._made(f"products-{until}"))
-        made = str(self._made(f"layers-{until}"))
-        todo = plan_tasks(
+        compiled = None
+        if until > len(self.chain.common) and needs_products(self.chain, cached):
+            compiled = self._take_products()
+        products = compiled.path if compiled else str(self._make_output(f"products-{until}"))
+        plan = plan_tasks(
             self.chain,
-            kept,
-            directory=made,
+            cached,
+            directory=str(self._make_output(f"layers-{until}")),
             products=products,
             compiled=compiled is not None,
             until=until,
         )
-        taker = _Made(self, todo, Path(products))
-        code = run_sandbox(self._work(todo, until), self.place, self.follower, taker.take)
-        taker.take()
+        collector = _Collector(self, plan, Path(products))
+        tasks = self._sandbox_tasks(plan, until)
+        code = run_sandbox(tasks, self.place, self.follower, collector.collect)
+        collector.collect()
         if code != 0:
             raise self.follower.error(code)
 
-    def _products(self) -> CacheEntry | None:
-        """What was compiled before, if it was on the very layers that are there now."""
+    def _take_products(self) -> CacheEntry | None:
+        """Take what was compiled before on exactly the current layers."""
         if len(self.layers) < len(self.chain.common):
-            return None  # a step that runs again may bring another version of what it is compiled against
-        found = self.entries.kept_products()
-        for link in self.chain.build if found else ():
-            self._keep(link.name)
-        return found
+            return None  # a step that runs again may install another version to compile against
+        entry = self.entries.take_products()
+        for link in self.chain.build if entry else ():
+            self._reuse(link.name)
+        return entry
 
-    def _made(self, name: str) -> Path:
+    def _make_output(self, name: str) -> Path:
         path = self.place.output / name
         path.mkdir()
         return path
 
-    def _directory(self, name: str) -> Path:
+    def _make_scratch(self, name: str) -> Path:
         path = self.place.scratch / name
         path.mkdir()
         return path
 
-    def copy(self, layer: CacheEntry) -> None:
-        """Copy the data of a layer to the image."""
+    def copy(self, entry: CacheEntry) -> None:
+        """Copy the data of the base or of a layer to the image."""
         assert self.copier
-        self.copier.append(*compose.data_range(layer.path))
+        self.copier.append(*compose.data_range(entry.path))
 
     @cached_property
-    def _lent(self) -> tuple[Bind, ...]:
-        """What the host lends to steps, and their scripts."""
-        lent = write_host_config(
-            self.locked.bring() if self.locked else host.collect_host_config(),
-            self.place.output / "host",
-        )
-        scripts = self._made(f"host/{SCRIPTS}")
-        byte_code = "\n".join((*self.chain.prelude, _BYTE_CODE)) + "\n"
-        for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
-            (scripts / name).write_text(text, encoding="utf-8")
-        return (*_machine_binds(), *self._temporary(), *lent)
+    def _binds(self) -> tuple[Bind, ...]:
+        """The mounts of the host that the steps see."""
+        config = self.locked.fetch() if self.locked else host_config.collect_host_config()
+        return write_step_config(config, self.place, self.chain)
 
-    def _work(self, todo: TaskPlan, until: int) -> Work:
-        """What the sandbox is told."""
-        binds, scripts = self._lent, self.place.output / "host" / SCRIPTS
-        for name, text in todo.scripts.items():
+    def _sandbox_tasks(self, plan: TaskPlan, until: int) -> SandboxTasks:
+        binds, scripts = self._binds, self.place.output / f"host/{SCRIPTS}"
+        for name, text in plan.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
         base, *layers = self.entries.used
         lowers = [
             Lower(path=base.path, offset=compose.open_squashfs(base.path)[0]),
-            *(Lower(path=one.path, offset=0) for one in layers),
+            *(Lower(path=layer.path, offset=0) for layer in layers),
         ]
-        return Work(
-            directory=str(self._directory(f"{_STEPS}-{until}")),
+        return SandboxTasks(
+            directory=str(self._make_scratch(f"{STEPS}-{until}")),
             lowers=tuple(lowers),
-            tasks=tuple(todo.tasks),
+            tasks=tuple(plan.tasks),
             binds=binds,
             environment={
                 "PATH": SYSTEM_PATH,
                 "HOME": "/root",
                 "LC_ALL": "C.UTF-8",
                 **ENVIRONMENT,
-                **host.proxies(),
+                **host_config.proxies(),
             },
-            byte_code=f"{_SCRIPTS}/byte-code",
+            byte_code=f"{STEP_SCRIPTS}/byte-code",
             changed=str(scripts / "changed"),
             pack=("mksquashfs",),
-            packing=_PACK,
+            packing=LAYER_PACKING,
         )
 
-    def _temporary(self) -> Iterable[Bind]:
-        for target in () if self.chain.keeps_temporary else ("/tmp", "/var/tmp"):
-            directory = self._directory(f"{_STEPS}{target.replace('/', '-')}")
-            directory.chmod(0o1777)
-            yield Bind(source=str(directory), target=target, writable=True)
-
-    def put_together(self) -> None:
-        """The image, whole but for its checks."""
+    def compose(self) -> None:
+        """Compose the image of its layers."""
         assert self.copier
         self.follower.begin("pack")
         base = self.entries.used[0]
         tables = compose.graft_layers(self.entries.cache, base, self.layers, self.place.output)
-        self.builder = parse_version(self._said.communicate()[0])
-        now = (
-            datetime.fromtimestamp(self.locked.lock.epoch, timezone.utc)
-            if self.locked
-            else identity.utc_now()
-        )
-        said = identity.labels(
-            self.definition, base.note.facts, self.builder, platform.machine(), now
-        )
+        self.builder = parse_version(self._version.communicate()[0])
+        lock = self.locked.lock if self.locked else None
+        now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
+        machine = platform.machine()
+        labels = identity.labels(self.definition, base.note.facts, self.builder, machine, now)
         directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
         directory.mkdir(mode=0o755)
-        metadata = identity.write(directory, self.definition, said, self.chain.files)
-        shell.run(["mksquashfs", directory, layer, *_PACK, "-all-root"])
+        metadata = identity.write(directory, self.definition, labels, self.chain.files)
+        shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         compose.graft_file(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_range(str(layer)))
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
         self.entries.check()
 
     def check(self) -> None:
-        """What the image carries to prove itself, run in the finished image; beside it, what else the end of a build needs."""
+        """Run the checks of the finished image, beside other work at the end of a build."""
         self.follower.begin("checks")
-        beside = [threading.Thread(target=work, daemon=True) for work in (self._ask, self._tidy)]
-        for thread in beside:
+        threads = [
+            threading.Thread(target=task, daemon=True) for task in (self._ask_contents, self._tidy)
+        ]
+        for thread in threads:
             thread.start()
-        code = run_image_checks(self.way.program, self.place, self.follower)
-        for thread in beside:
+        code = run_image_checks(self.program, self.place, self.follower)
+        for thread in threads:
             thread.join()
         if code != 0:
             raise self.follower.error(code)
 
-    def _ask(self) -> None:
-        with suppress(ToolkitError):  # who needs it asks again, and says what is wrong
+    def _ask_contents(self) -> None:
+        with suppress(ToolkitError):  # the caller asks again, and reports the error
             self.contents = read_contents(str(self.place.sif))
 
     def _tidy(self) -> None:
-        """What the steps wrote is in the image now."""
-        for directory in self.place.scratch.glob(f"{_STEPS}-*"):
+        """Remove what the steps wrote, which is in the image now."""
+        for directory in self.place.scratch.glob(f"{STEPS}-*"):
             remove(directory)
 
 
-def _import_what_is_slow() -> None:
-    """While the steps run, nobody needs this process."""
+def _preload_slow_imports() -> None:
+    """Preload slow imports while the build steps run."""
     for name in ("zstandard", "cyclonedx.output.json"):
         with suppress(ImportError):
             import_module(name)
 
 
 @dataclass
-class _Made:
-    """What is being made. It is kept as soon as it is whole, so that a build that fails or is killed later has not been in vain."""
+class _Collector:
+    """The layers of one run of the sandbox.
 
-    build: _Layered
-    todo: TaskPlan
+    Each is kept as soon as it is complete, so that a build that fails or is killed later has not
+    been in vain.
+    """
+
+    build: _LayeredBuild
+    plan: TaskPlan
     products: Path
     taken: int = 0
-    compiled: bool = False
+    has_products: bool = False
 
-    def take(self, line: str = PACKED) -> None:
-        """Keep what has become whole, where a line of the log says that something has."""
+    def collect(self, line: str = PACKED) -> None:
+        """Keep what is complete, if a line of the log announces that."""
         if not line.startswith(PACKED):
             return
-        layers = list(self.todo.layers.items())
-        while self.taken < len(layers):
-            path, link = layers[self.taken]
+        for path, link in list(self.plan.layers.items())[self.taken :]:
             whole = Path(f"{path}{WHOLE}")
             if not whole.exists():
                 break
             if link.products:
-                self._take_products()
+                self._collect_products()
             facts = {"products": self.build.entries.products} if link.products else None
             self.build.copy(self.build.entries.keep_next(whole, facts))
             self.taken += 1
-        self._take_products()
+        self._collect_products()
 
-    def _take_products(self) -> None:
-        build, copy = self.build, self.build.place.output / "products-kept"
-        if self.compiled or not self.todo.compiles or not Path(f"{self.products}{WHOLE}").exists():
+    def _collect_products(self) -> None:
+        build, whole = self.build, Path(f"{self.products}{WHOLE}")
+        if self.has_products or not self.plan.compiles or not whole.exists():
             return
         if len(build.layers) < len(build.chain.common):
             return  # the layer that it was compiled on is still being packed
-        shutil.copytree(self.products, copy, symlinks=True)  # the further steps see the first
+        copy = build.place.output / "products-kept"
+        shutil.copytree(self.products, copy, symlinks=True)  # later steps see the original
         build.entries.keep_products(copy)
-        self.compiled = True
-
-
-def require_programs() -> None:
-    """Refuse before anything is done.
-
-    Raises:
-        NeedsInstallError: mksquashfs is not there.
-    """
-    if shell.which("mksquashfs") is None:
-        raise NeedsInstallError(
-            "mksquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)"
-        )
-
-
-def _machine_binds() -> Iterable[Bind]:
-    """How names are resolved, as a flat build has it from the machine."""
-    return (
-        Bind(source=file, target=file)
-        for file in ("/etc/resolv.conf", "/etc/hosts")
-        if Path(file).exists()
-    )
+        self.has_products = True

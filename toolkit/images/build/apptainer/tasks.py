@@ -1,27 +1,27 @@
-"""What the sandbox has to do for an image of which some steps are kept. Pure."""
+"""Derive the sandbox's tasks for an image of which some steps are cached. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolkit.images.build.apptainer.work import Bind, Task
+from toolkit.images.build.apptainer.protocol import Bind, Task
 from toolkit.images.build.host_mounts import ROOT
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.recipe.chain import Chain, Link
 
-SCRIPTS = "steps"  # below what is lent to a build
+SCRIPTS = "steps"  # the directory of the steps' scripts, below the host configuration
 
 
 @dataclass
 class TaskPlan:
-    """Tasks, and what becomes of them.
+    """Tasks and their results.
 
     Attributes:
-        tasks: in their order.
-        layers: of the tasks that change the image: what they are layers of, by the path that they are packed at.
-        scripts: file name -> text, to be put at ``SCRIPTS``.
-        compiles: there are tasks of the build stage among them.
+        tasks: The tasks in their order.
+        layers: The steps of the tasks that change the image, by the path of the packed layer.
+        scripts: The steps' scripts for the directory ``SCRIPTS``, by file name.
+        compiles: Whether the tasks include the build stage.
     """
 
     tasks: list[Task] = field(default_factory=list)
@@ -30,54 +30,58 @@ class TaskPlan:
     compiles: bool = False
 
 
-def needs_products(chain: Chain, kept: int) -> bool:
-    """Whether a step that is still to run takes something from the build stage."""
-    return any(link.products for link in chain.links[kept:])
+def needs_products(chain: Chain, cached: int) -> bool:
+    """Return whether a step that must still run uses results of the build stage."""
+    return any(link.products for link in chain.links[cached:])
 
 
 def plan_tasks(
     chain: Chain,
-    kept: int,
+    cached: int,
     *,
     directory: str,
     products: str,
     compiled: bool,
     until: int | None = None,
 ) -> TaskPlan:
-    """What is to be done.
+    """Return the tasks that must run.
 
     Args:
-        kept: how many of the image's first steps need not run.
-        directory: where layers are packed.
-        products: the directory of what the build stage makes; there already, and full where it is ``compiled``.
-        until: how many of the image's first steps there shall be; all by default.
+        chain: The recipe's steps.
+        cached: How many of the image's first steps need not run.
+        directory: The directory for packed layers.
+        products: The existing directory of the build stage's results; complete if ``compiled``.
+        compiled: Whether the build stage's results come from the cache.
+        until: How many of the image's first steps there shall be; all by default.
     """
-    made = TaskPlan()
+    plan = TaskPlan()
     common, end = len(chain.common), len(chain.links) if until is None else until
-    stack = [f"l{number}" for number in range(kept + 1)]  # the base, and what is kept
-    for link in chain.links[kept:common]:
-        _add(made, link, stack, layer=directory)
-    if end > common and needs_products(chain, kept) and not compiled:
-        made.compiles = True
-        aside = stack[: common + 1]
+    stack = [f"l{number}" for number in range(cached + 1)]  # the base and the cached layers
+    for link in chain.links[cached:common]:
+        _add(plan, link, stack, layer=directory)
+    if end > common and needs_products(chain, cached) and not compiled:
+        plan.compiles = True
+        apart = stack[: common + 1]
         for link in chain.build:
-            _add(made, link, aside, products=products if link is chain.build[-1] else "")
-    for link in chain.links[max(kept, common) : end]:
-        _add(made, link, stack, layer=directory, lent={products: WHEELS} if link.products else {})
-    return made
+            _add(plan, link, apart, products=products if link is chain.build[-1] else "")
+    for link in chain.links[max(cached, common) : end]:
+        mounts = {products: WHEELS} if link.products else {}
+        _add(plan, link, stack, layer=directory, mounts=mounts)
+    return plan
 
 
 def _add(
-    made: TaskPlan,
+    plan: TaskPlan,
     link: Link,
     stack: list[str],
     *,
     layer: str = "",
     products: str = "",
-    lent: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
 ) -> None:
-    number = len(made.tasks)
+    number = len(plan.tasks)
     packed = f"{layer}/{number}.sqfs" if layer else ""
+    binds = (Bind(source=source, target=target) for source, target in (mounts or {}).items())
     task = Task(
         name=link.name,
         detail=link.detail,
@@ -85,12 +89,12 @@ def _add(
         lowers=tuple(reversed(stack)),
         upper=f"u{number}",
         layer=packed,
-        inside=WHEELS if products else "",
+        product_source=WHEELS if products else "",
         products=products,
-        binds=tuple(Bind(source=source, target=target) for source, target in (lent or {}).items()),
+        binds=tuple(binds),
     )
-    made.tasks.append(task)
-    made.scripts[str(number)] = link.script
+    plan.tasks.append(task)
+    plan.scripts[str(number)] = link.script
     if packed:
-        made.layers[packed] = link
+        plan.layers[packed] = link
     stack.append(task.upper)

@@ -1,4 +1,7 @@
-"""What a build by Docker begins with: brought into the engine first, so that the build itself needs neither a registry nor a login."""
+"""Bring the base of a build by Docker into the engine.
+
+The build itself then needs neither a registry nor a login.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from toolkit.errors import (
     ImageMissingError,
     MalformedInputError,
 )
-from toolkit.images.build import host_config as host
-from toolkit.images.build.docker.archive import as_docker_archive, write_docker_archive
-from toolkit.images.build.fetched import ResolvedBase
+from toolkit.images.build import host_config
+from toolkit.images.build.docker.archives import as_docker_archive, write_docker_archive
 from toolkit.images.build.follow import Follower
+from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.registry.auth import Credentials
@@ -31,67 +34,81 @@ from toolkit.runtimes.discover.docker_engine import Engine
 _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FORMAT = 1  # of the bases that we make; another number makes them anew
-# What debootstrap brings from this machine and from the mirror: no layer of an image may hold it.
-# Run in the new root, so that its links lead to nothing of this machine.
+_FORMAT = 1  # of the bases that we make; increase it to make them again
+# Removes what debootstrap takes from this machine and from the mirror: no layer may hold it. It
+# runs in the new root, so that the root's links do not lead to files of this machine.
 _CLEAN = """
 cd /
 for file in hostname hosts resolv.conf; do : > "etc/$file"; done
 rm -rf dev/*
 echo '# The mirror of the build is not kept.' > etc/apt/sources.list
-rm -rf var/lib/apt/lists/* var/cache/apt/* var/cache/ldconfig/* var/cache/debconf/*-old var/lib/dpkg/*-old
+rm -rf var/lib/apt/lists/* var/cache/apt/* var/cache/ldconfig/*
+rm -rf var/cache/debconf/*-old var/lib/dpkg/*-old
 find var/log -type f -delete
 """
+_SCRIPT = (
+    'set -e; {program} "$@" && chroot "$root" /bin/sh -ec "$clean"'
+    ' && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
+)
 
 
 def prepare_base(
-    engine: Engine, base: Base, found: ResolvedBase | None, place: Workspace, follower: Follower
+    engine: Engine, base: Base, remote: RemoteBase | None, place: Workspace, follower: Follower
 ) -> str:
-    """Make the base of a recipe be there; what the engine calls exactly this one.
+    """Bring the base of a recipe into the engine; return the engine's name for exactly this image.
 
     Args:
-        found: which image it is, of a base from a registry or an archive.
+        engine: The engine.
+        base: The recipe's base.
+        remote: The image of a base from a registry or an archive.
+        place: The directories of this build.
+        follower: Follows the programs that run.
 
     Raises:
-        ConfigError: Docker cannot begin with this kind of base.
-        BuildError, NeedsInstallError, ForbiddenError, ImageMissingError: it could not be made, loaded or fetched.
-        UnknownImageError, CommandFailedError: of its registry.
+        ConfigError: Docker cannot use this kind of base.
+        BuildError, NeedsInstallError, ForbiddenError, ImageMissingError: The base could not be
+            made, loaded or pulled.
+        UnknownImageError, CommandFailedError: The registry failed.
     """
     if isinstance(base, Debootstrap):
-        return _debian(engine, base, place, follower)
-    if found and found.archive:
-        return _loaded(engine, found.archive, place)
-    if found and found.source:
-        return _pulled(engine, found.source, follower)
+        return _make_debian(engine, base, place, follower)
+    if remote and remote.archive:
+        return _load_archive(engine, remote.archive, place)
+    if remote and remote.source:
+        pinned = remote.source.place.pinned
+        if not _has_image(engine, pinned):
+            _pull(engine, remote.source, follower)
+        return pinned
     raise ConfigError(
-        f"Docker cannot begin with this kind of base: {base.detail()}",
+        f"Docker cannot use this kind of base: {base.detail()}",
         place="the recipe's [base]",
         next_step="build it with: --engine apptainer",
     )
 
 
-def _debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
-    """The same Debian that Apptainer would begin with; made once for each release and set of packages, and kept in the engine."""
-    made_from = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
-    tag = f"{base.release}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
+def _make_debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
+    """Make the same Debian as Apptainer, once per release and packages; the engine keeps it."""
+    key = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
+    tag = f"{base.release}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     name = engine.own(f"toolkit/debian:{tag}")
-    if not _there(engine, name):
-        tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
-        _bootstrap(base, place, tree, follower)
-        config = {
-            "Env": [f"PATH={_PATH}"],
-            "Cmd": ["/bin/bash"],
-            "Labels": {"toolkit.base": f"debian {base.release}"},
-        }
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_docker_archive(tree, archive, name, config, _architecture(), now)
-        tree.unlink()
-        _load(engine, archive)
-        archive.unlink()
+    if _has_image(engine, name):
+        return name
+    tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
+    _bootstrap(engine, base, place, tree, follower)
+    config = {
+        "Env": [f"PATH={_PATH}"],
+        "Cmd": ["/bin/bash"],
+        "Labels": {"toolkit.base": f"debian {base.release}"},
+    }
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_docker_archive(tree, archive, name, config, _architecture(), now)
+    tree.unlink()
+    _load_made(engine, archive)
+    archive.unlink()
     return name
 
 
-def _load(engine: Engine, archive: Path) -> None:
+def _load_made(engine: Engine, archive: Path) -> None:
     from docker.errors import DockerException
 
     try:
@@ -99,10 +116,10 @@ def _load(engine: Engine, archive: Path) -> None:
             engine.client.images.load(_chunks(stream))
     except (DockerException, OSError) as error:
         raise BuildError(
-            f"{engine} did not take the base in",
+            f"{engine} could not load the base",
             place="step base",
             details=(str(error)[:300],),
-            next_step="look at the engine's own log, and whether its disk has room",
+            next_step="check the engine's own log, and that its disk has free space",
         ) from None
 
 
@@ -110,31 +127,25 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
 
 
-def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follower) -> None:
-    program = shell_words(host.debootstrap_command())
+def _bootstrap(
+    engine: Engine, base: Debootstrap, place: Workspace, tree: Path, follower: Follower
+) -> None:
+    program = shell_words(host_config.debootstrap_command())
     if os.geteuid() != 0:
         raise ForbiddenError(
-            f"the engine has no debian {base.release} of ours yet, and only root can make it",
-            next_step="let root build one image with --engine docker, or build with: --engine apptainer",
+            f"{engine} has no base for debian {base.release} yet, and only root can make it",
+            next_step="let root build one image with --engine docker, or build with:"
+            " --engine apptainer",
         )
     root = place.scratch / "debian"
-    options = [
+    command = [
+        *("unshare", "--mount", "/bin/sh", "-c", _SCRIPT.format(program=program), "sh"),
         *_DEBOOTSTRAP,
         f"--include={','.join(('apt', *base.packages))}",
         f"--arch={_architecture()}",
-    ]
-    script = f'set -e; {program} "$@" && chroot "$root" /bin/sh -ec "$clean" && tar -C "$root" --numeric-owner --sort=name -cf "$tree" .'
-    command = [
-        "unshare",
-        "--mount",
-        "/bin/sh",
-        "-c",
-        script,
-        "sh",
-        *options,
         base.release,
         str(root),
-        host.debian_mirror(base.release),
+        host_config.debian_mirror(base.release),
     ]
     env = {
         "PATH": _PATH,
@@ -142,40 +153,34 @@ def _bootstrap(base: Debootstrap, place: Workspace, tree: Path, follower: Follow
         "root": str(root),
         "tree": str(tree),
         "clean": _CLEAN,
-        **host.proxies(),
+        **host_config.proxies(),
     }
     code = follower.follow(command, env, place)
     if code != 0:
         raise follower.error(code)
 
 
-def _pulled(engine: Engine, found: Source, follower: Follower) -> str:
-    if not _there(engine, found.place.pinned):
-        _pull(engine, found, follower)
-    return found.place.pinned
+def _pull(engine: Engine, source: Source, follower: Follower) -> None:
+    from docker.errors import DockerException
 
-
-def _pull(engine: Engine, found: Source, follower: Follower) -> None:
-    from docker.errors import APIError, DockerException
-
-    follower.say(f"fetches {found.place.pinned}")
+    follower.log_line(f"fetches {source.place.pinned}")
     try:
         messages = engine.client.api.pull(
-            found.place.repository,
-            tag=found.place.digest,
+            source.place.repository,
+            tag=source.place.digest,
             stream=True,
             decode=True,
-            auth_config=_login(found.login),
+            auth_config=_login(source.login),
         )
         for message in messages:
             if "error" in message:
-                raise _pull_failed(found, str(message["error"]))
-    except (APIError, DockerException, OSError) as error:
-        raise _pull_failed(found, str(getattr(error, "explanation", None) or error)) from None
+                raise _pull_failed(source, str(message["error"]))
+    except (DockerException, OSError) as error:
+        raise _pull_failed(source, str(getattr(error, "explanation", None) or error)) from None
 
 
 def _login(login: Credentials | None) -> dict[str, str]:
-    """For the engine, in the body of our request. Never empty: for that the SDK would look for logins by its own rules."""
+    """Return the login for the request; never empty, or the SDK would search logins by itself."""
     if login is None:
         return {"username": "", "password": ""}
     return (
@@ -185,17 +190,18 @@ def _login(login: Credentials | None) -> dict[str, str]:
     )
 
 
-def _pull_failed(found: Source, reason: str) -> BuildError:
+def _pull_failed(source: Source, reason: str) -> BuildError:
     return BuildError(
-        f"the engine could not fetch {found.place.repository}",
+        f"the engine could not pull {source.place.repository}",
         place="step base",
         details=tuple(reason.strip().splitlines()[-5:]),
-        next_step="without a network: `archive` in the recipe's [base]; through a mirror: TOOLKIT_REGISTRIES",
+        next_step="without a network: `archive` in the recipe's [base]; through a mirror:"
+        " TOOLKIT_REGISTRIES",
     )
 
 
-def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
-    """From a file that `docker save`, skopeo or podman wrote."""
+def _load_archive(engine: Engine, path: Path, place: Workspace) -> str:
+    """Load an archive that `docker save`, skopeo or podman wrote."""
     from docker.errors import DockerException
 
     try:
@@ -205,18 +211,19 @@ def _loaded(engine: Engine, path: Path, place: Workspace) -> str:
         raise ImageMissingError(
             f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)
         ) from None
-    except (DockerException, MalformedInputError) as error:  # the same code as by Apptainer
+    except (DockerException, MalformedInputError) as error:  # the same exit code as by Apptainer
         raise BuildError(
-            "the archive of the base is none that the engine can load",
+            "the engine cannot load the archive of the base",
             place=str(path),
             details=(str(error)[:300],),
         ) from None
     if len(images) != 1:
         raise BuildError(
-            f"the archive of the base holds {len(images)} images, not one", place=str(path)
+            f"the archive of the base holds {len(images)} images instead of one", place=str(path)
         )
-    name = engine.own(f"toolkit/archive:{str(images[0].id).removeprefix('sha256:')[:12]}")
-    images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be built from
+    tag = str(images[0].id).removeprefix("sha256:")[:12]
+    name = engine.own(f"toolkit/archive:{tag}")
+    images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be a base
     return name
 
 
@@ -225,7 +232,7 @@ def _chunks(stream: Any) -> Iterator[bytes]:
         yield chunk
 
 
-def _there(engine: Engine, name: str) -> bool:
+def _has_image(engine: Engine, name: str) -> bool:
     from docker.errors import ImageNotFound
 
     try:

@@ -1,4 +1,4 @@
-"""From an image of an engine to a SIF, which carries the same labels, starts the same way and proves itself as one that Apptainer built."""
+"""Convert an engine's image to a SIF with the same labels and start, which passes its checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.build.apptainer import apptainer
-from toolkit.images.build.docker.layout import write_layout
+from toolkit.images.build.docker.archives import write_layout
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base
@@ -18,66 +18,68 @@ from toolkit.images.recipe.library import staged
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.runtimes.discover.docker_engine import Engine
 
-_LAYOUT = "image"  # named in the SIF, so it is no path of this machine
+_LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 
 
 class Layout(Base, frozen=True, kw_only=True):
-    """What a conversion begins with: what the engine wrote. No recipe can name it."""
+    """The base of a conversion: the engine's image in OCI's layout. No recipe can name it."""
 
     def header(self) -> tuple[str, ...]:
+        """Return the first lines of a definition."""
         return ("Bootstrap: oci", f"From: {_LAYOUT}")
 
     def detail(self) -> str:
+        """Return a description for people."""
         return "the image that the engine built"
 
 
 def convert(
     engine: Engine, image: str, resolved: Resolved, place: Workspace, follower: Follower
 ) -> str:
-    """Make ``place.sif`` of an image in the engine, and let it run its checks; the program that did it.
+    """Make ``place.sif`` of an engine's image and run its checks; return the program that did it.
 
     Args:
-        image: the engine's id of it.
-        resolved: the recipe that it was built from.
+        engine: The engine.
+        image: The engine's id of the image.
+        resolved: The recipe of the image.
+        place: The directories of this build.
+        follower: Follows the programs that run.
 
     Raises:
-        BuildError, NoSpaceError: it could not be written or packed, or did not pass a check.
-        NeedsInstallError, ForbiddenError: there is no Apptainer, or this user cannot build by it.
+        BuildError, NoSpaceError: It could not be written or packed, or did not pass a check.
+        NeedsInstallError, ForbiddenError: Apptainer is missing, or this user cannot build by it.
     """
-    save(engine, image, place.scratch / _LAYOUT)
+    layout = place.scratch / _LAYOUT
+    _save(engine, image, layout)
     text = definition(resolved.name, engine.name, staged(resolved).environment)
     try:
         return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
     finally:
-        shutil.rmtree(place.scratch / _LAYOUT, ignore_errors=True)
+        shutil.rmtree(layout, ignore_errors=True)
 
 
 def definition(name: str, engine: str, environment: Mapping[str, str]) -> str:
-    r"""Return the definition by which the SIF gets what an image of Docker's has no place for.
+    r"""Return the definition for what an image of Docker's has no place for.
 
-    Environment and labels come along by themselves, but for values with a dollar sign: Apptainer
-    1.4 writes them as ``"${A:-"\$X"}"``, which its shell takes for a backslash and the value of X.
+    Environment and labels are copied by Apptainer, except for values with a dollar sign: Apptainer
+    1.4 writes them as ``"${A:-"\$X"}"``, which its shell reads as a backslash and the value of X.
     """
     dollars = {variable: value for variable, value in environment.items() if "$" in value}
+    exported = "\n".join(f"    export {setting}" for setting in exports(dollars, {}))
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().header())
-        + (
-            "\n\n%environment\n"
-            + "\n".join(f"    export {setting}" for setting in exports(dollars, {}))
-            if dollars
-            else ""
-        )
+        + (f"\n\n%environment\n{exported}\n" if dollars else "")
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
 
 
-def save(engine: Engine, image: str, directory: Path) -> None:
-    """Write an image of the engine into a new directory, in OCI's layout.
+def _save(engine: Engine, image: str, directory: Path) -> None:
+    """Write an engine's image into a new directory, in OCI's layout.
 
     Raises:
-        BuildError: the engine ended in the middle, or does not have it.
-        NoSpaceError: the disk was full.
+        BuildError: The engine ended, or does not have the image.
+        NoSpaceError: The disk was full.
     """
     import requests
     from docker.errors import DockerException
@@ -86,18 +88,14 @@ def save(engine: Engine, image: str, directory: Path) -> None:
         write_layout(engine.client.images.get(image).save(), directory)
     # RequestException is an OSError.
     except (DockerException, requests.RequestException, MalformedInputError) as error:
-        raise _not_saved(engine, error) from None
+        raise BuildError(
+            f"{engine} could not save the image",
+            place=engine.address,
+            details=(str(error)[:300],),
+            next_step="check the engine's own log",
+        ) from None
     except OSError as error:
         raise NoSpaceError(
             f"the image could not be written to {directory.parent}: {error.strerror}",
             place=str(directory.parent),
         ) from None
-
-
-def _not_saved(engine: Engine, error: Exception) -> BuildError:
-    return BuildError(
-        f"{engine} did not hand the image over",
-        place=engine.address,
-        details=(str(error)[:300],),
-        next_step="look at the engine's own log",
-    )

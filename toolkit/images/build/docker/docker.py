@@ -1,10 +1,9 @@
-"""Building by Docker or podman: a Dockerfile becomes an image in the engine, and that a SIF.
+"""Build by Docker or podman: a Dockerfile becomes an image in the engine, and that a SIF.
 
 The docker SDK is the door to the engine: it finds it, brings the base there, names and saves
-images. It does not build: it speaks with the engine's old builder only, which can lend nothing to a
-step (``docker_lend``), and has no session for BuildKit's secrets. So the build itself goes through
-the engine's own client (``clients``), which is given files by name and nothing secret in an
-argument.
+images. It does not build: it speaks only the protocol of the engine's old builder, which can mount
+no secrets into a step (``host_secrets``). So the build itself goes through the engine's own client
+(``clients``), which is given files by name and no secret as an argument.
 
 The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that
 fails or is stopped names nothing.
@@ -15,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,22 +25,24 @@ from toolkit.errors import (
     NoSpaceError,
     ToolkitError,
 )
-from toolkit.images.build import host_config as host
+from toolkit.images.build import host_config
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.docker import base as docker_base
-from toolkit.images.build.docker import client as docker_client
-from toolkit.images.build.docker import podman_client
-from toolkit.images.build.docker import stages as docker_stages
-from toolkit.images.build.docker.clients import BuildRequest, Client, Log
+from toolkit.images.build.docker.base import prepare_base
+from toolkit.images.build.docker.clients import (
+    BuildRequest,
+    Client,
+    find_client,
+    first_mounted_stage,
+    replace_stage,
+)
 from toolkit.images.build.docker.convert import convert
-from toolkit.images.build.docker.lend import WHEELS, mount_host_config
-from toolkit.images.build.fetched import ResolvedBase
-from toolkit.images.build.follow import Follower
-from toolkit.images.build.host_mounts import find_secrets
+from toolkit.images.build.docker.host_secrets import WHEELS, mount_host_config
+from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
+from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
+from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.progress import Progress
 from toolkit.runtimes.discover.docker_engine import Engine, find_engine
 from toolkit.units import human_size
 
@@ -50,140 +50,112 @@ _MEGABYTE = 10**6
 
 
 def build(
+    context: BuildContext,
     resolved: Resolved,
     definition: str,
-    place: Workspace,
-    log: Path,
-    progress: Progress,
-    expected: Mapping[str, float],
     *,
-    base: ResolvedBase | None = None,
+    base: RemoteBase | None = None,
     wheels: Path | None = None,
     fresh: bool = False,
 ) -> BuildOutcome:
-    """Build the image by Docker, and ``place.sif`` from it; everything that is said on the way goes to ``log``.
+    """Build the image by Docker, and the context's ``place.sif`` from it.
 
     Args:
-        resolved: the recipe.
-        definition: its Dockerfile.
-        place: where to work.
-        log: the file that gets the whole log.
-        progress: is told the steps.
-        expected: seconds that each step is likely to take, by name.
-        base: which image the base is, where it is from a registry or an archive.
-        wheels: a directory of what was compiled before, for the steps to take.
-        fresh: use nothing of the engine's cache.
+        context: The place and the reports of this build.
+        resolved: The recipe.
+        definition: Its Dockerfile.
+        base: The image of a base from a registry or an archive.
+        wheels: A directory of wheels that were compiled before.
+        fresh: Do not use the engine's cache.
 
     Raises:
-        BuildError: a step or a check failed, or the engine ended; names the step, its command, and the end of the log.
-        NoSpaceError: a disk was full.
-        NeedsInstallError, ForbiddenError: there is no engine, no client of it, or no Apptainer; or this user may not use them.
-        ConfigError, UnknownImageError, CommandFailedError: of the base.
+        BuildError: A step or a check failed, or the engine ended; names the step, its command, and
+            the end of the log.
+        NoSpaceError: A disk was full.
+        NeedsInstallError, ForbiddenError: The engine, its client or Apptainer is missing, or this
+            user may not use it.
+        ConfigError, UnknownImageError, CommandFailedError: The base cannot be prepared.
     """
-    _require_apptainer()
-    found = find_engine()
-    client = find_client(found)
-    _require_space(found, client, resolved)
-    _say_what_cannot_be_ended(found, client, progress)
-    loan = host.collect_host_config()
-    with mount_host_config(
-        loan, _private(place.output / "lent"), variables=client.variables(), **_mirror(resolved)
-    ) as lends:
-        details = {
-            "base": resolved.base.detail(),
-            "convert": "a SIF of it",
-            "checks": "run the image's checks",
-            "pack": "into one file",
-        }
-        hidden = (*lends.hidden, *find_secrets((*loan.files.values(), *host.proxies().values())))
-        follower = Follower(resolved.name, details, log, progress, expected=expected, secret=hidden)
-        follower.begin("base")
-        name = docker_base.prepare_base(found, resolved.base, base, place, follower)
-        run = Build(resolved.name, found, client, place, follower, details, client.reader())
-        order = BuildRequest(
-            _context(place, wheels),
-            client.base(found, name),
-            place.output / "image.id",
-            lends,
-            fresh=fresh,
-        )
-        image = run.image(client.add_mounts(definition), order)
-    follower.begin("convert")
-    packer = convert(found, image, resolved, place, follower)
-    follower.end()
-    _name(found, image, resolved.name)
-    return BuildOutcome(
-        follower.reader.results, f"{found}, {packer}", follower.seconds, tuple(run.kept)
-    )
-
-
-def _require_apptainer() -> None:
-    """Before the engine works for nothing."""
-    if shell.find_apptainer() is None:
+    if shell.find_apptainer() is None:  # before the engine works in vain
         raise NeedsInstallError(
-            "Apptainer is not installed here, which makes a SIF of what Docker built",
+            "Apptainer, which turns Docker's image into a SIF, is not installed here",
             next_step="toolkit setup",
         )
-
-
-def find_client(found: Engine) -> Client:
-    """The program that asks this engine to build.
-
-    Raises:
-        NeedsInstallError: it is not installed here.
-    """
-    return podman_client.find() if found.is_podman else docker_client.find()
-
-
-def _say_what_cannot_be_ended(found: Engine, client: Client, progress: Progress) -> None:
-    """Where an engine does not end its steps with their client, and they are not this user's processes."""
-    if client.mark and not found.is_ours:
-        progress.say(
+    engine, place = find_engine(), context.place
+    client = find_client(engine)
+    _require_space(engine, client, resolved)
+    if client.mark and not engine.is_ours:
+        context.progress.say(
             "warning",
-            f"{found} runs elsewhere or as another user: a step that this build is stopped in goes on to its end",
+            f"{engine} runs elsewhere or as another user: if this build is stopped, its current"
+            " step goes on to its end",
         )
+    config = host_config.collect_host_config()
+    directory = _make_private(place.output / "host")
+    with mount_host_config(
+        config, directory, variables=client.variables(), **_mirror(resolved)
+    ) as mounts:
+        details = {"base": resolved.base.detail(), "convert": "a SIF of it", **LAST_STEPS}
+        secrets = (*mounts.masked, *host_config.collect_secrets(config))
+        follower = context.follower(details, secrets)
+        follower.begin("base")
+        name = prepare_base(engine, resolved.base, base, place, follower)
+        run = EngineBuild(resolved.name, engine, client, place, follower, details, client.log())
+        request = BuildRequest(
+            _make_context(place, wheels),
+            client.base(engine, name),
+            place.output / "image.id",
+            mounts,
+            fresh=fresh,
+        )
+        image = run.build_image(client.add_mounts(definition), request)
+    follower.begin("convert")
+    packer = convert(engine, image, resolved, place, follower)
+    follower.end()
+    _name_image(engine, image, resolved.name)
+    builder = f"{engine}, {packer}"
+    return BuildOutcome(follower.reader.results, builder, follower.seconds, tuple(run.cached))
 
 
-def _require_space(found: Engine, client: Client, resolved: Resolved) -> None:
-    if found.root is None:
+def _require_space(engine: Engine, client: Client, resolved: Resolved) -> None:
+    if engine.root is None:
         return
     try:
-        free = shutil.disk_usage(found.root).free
+        free = shutil.disk_usage(engine.root).free
     except OSError:
-        return  # the engine's directory is for root only
+        return  # only root may enter the engine's directory
     if free < resolved.space.build * _MEGABYTE:
+        needed = human_size(resolved.space.build * _MEGABYTE)
         raise NoSpaceError(
-            f"the build needs {human_size(resolved.space.build * _MEGABYTE)} where the engine keeps images; {human_size(free)} are free",
-            place=str(found.root),
-            next_step=client.room,
+            f"the build needs {needed} in the engine's directory; {human_size(free)} are free",
+            place=str(engine.root),
+            next_step=client.space_commands,
         )
 
 
 def _mirror(resolved: Resolved) -> dict[str, str]:
     base = resolved.base
-    return (
-        {"mirror": host.debian_mirror(base.release), "release": base.release}
-        if isinstance(base, Debootstrap)
-        else {}
-    )
+    if not isinstance(base, Debootstrap):
+        return {}
+    return {"mirror": host_config.debian_mirror(base.release), "release": base.release}
 
 
-def _private(directory: Path) -> Path:
+def _make_private(directory: Path) -> Path:
     directory.mkdir(mode=0o700)
     return directory
 
 
-def _context(place: Workspace, wheels: Path | None) -> Path:
-    """What is handed to the engine besides the Dockerfile: wheels where there are some."""
-    context = _private(place.scratch / "context")
+def _make_context(place: Workspace, wheels: Path | None) -> Path:
+    """Make the directory that is sent to the engine, with the wheels if there are any."""
+    context = _make_private(place.scratch / "context")
     if wheels:
-        shutil.copytree(wheels, context / WHEELS, copy_function=_linked)
+        shutil.copytree(wheels, context / WHEELS, copy_function=_link_or_copy)
     else:
         (context / WHEELS).mkdir()
     return context
 
 
-def _linked(source: str, target: str) -> None:
+def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
@@ -191,8 +163,14 @@ def _linked(source: str, target: str) -> None:
 
 
 @dataclass(frozen=True)
-class Build:
-    """One build, for which the client may have to run several times."""
+class EngineBuild:
+    """One build, for which the client may have to run several times.
+
+    Attributes:
+        name: The recipe's name.
+        details: What each step does, for people; completed as the log says it.
+        cached: The steps that came from the engine's cache.
+    """
 
     name: str
     engine: Engine
@@ -200,81 +178,84 @@ class Build:
     place: Workspace
     follower: Follower
     details: dict[str, str]
-    reader: Log
-    kept: list[str] = field(default_factory=list)
+    log: BuildKitLog | PodmanLog
+    cached: list[str] = field(default_factory=list)
 
-    def image(self, dockerfile: str, order: BuildRequest) -> str:
-        """Let the engine build what is ordered; the id of the image."""
-        while self.client.apart and (stage := docker_stages.first_mounted_stage(dockerfile)):
-            image = self._run(dockerfile, replace(order, target=stage))
-            dockerfile = docker_stages.replace_stage(
-                dockerfile, stage, image.removeprefix("sha256:")
-            )
-        return self._run(dockerfile, order)
+    def build_image(self, dockerfile: str, request: BuildRequest) -> str:
+        """Let the engine build the request; return the image's id."""
+        while self.client.stages_apart and (stage := first_mounted_stage(dockerfile)):
+            image = self._run(dockerfile, replace(request, target=stage))
+            dockerfile = replace_stage(dockerfile, stage, image.removeprefix("sha256:"))
+        return self._run(dockerfile, request)
 
-    def _run(self, dockerfile: str, order: BuildRequest) -> str:
-        (order.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
-        order.result.unlink(missing_ok=True)
-        command, environment = (
-            self.client.command(self.engine, order),
-            self.client.environment(self.engine, order),
-        )
+    def _run(self, dockerfile: str, request: BuildRequest) -> str:
+        (request.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+        request.result.unlink(missing_ok=True)
         code = self.follower.follow(
-            command, environment, self.place, on_line=self._take, mark=self.client.mark
+            self.client.command(self.engine, request),
+            self.client.environment(self.engine, request),
+            self.place,
+            on_line=self._take_line,
+            mark=self.client.mark,
         )
-        if code == 0 and order.result.exists():
-            return order.result.read_text().strip()
-        raise self.error(code)
+        if code == 0 and request.result.exists():
+            return request.result.read_text().strip()
+        raise self._error(code)
 
-    def _take(self, line: str) -> None:
-        reader = self.reader
-        event = reader.feed(line.rstrip("\n"))
+    def _take_line(self, line: str) -> None:
+        log = self.log
+        event = log.feed(line.rstrip("\n"))
         if event:
-            self.details[reader.step] = reader.detail
+            self.details[log.step] = log.shown.detail
         if event == "kept":
-            self.kept.append(reader.step)
-            self.follower.kept(reader.step)
+            self.cached.append(log.step)
+            self.follower.reuse(log.step)
         elif event:
-            self.follower.begin(reader.step)
+            self.follower.begin(log.step)
 
-    def error(self, code: int) -> ToolkitError:
-        """What to raise: the client ended with ``code``."""
-        reader, said = self.reader, self.follower.reader
-        said.step, said.command, said.tail = reader.step or "base", reader.command, reader.tail
-        said.no_space = said.no_space or reader.no_space
-        error = self.follower.error(code if reader.code is None else reader.code)
-        if said.no_space or not (reader.gone or not _answers(self.engine)):
+    def _error(self, code: int) -> ToolkitError:
+        """Return the error to raise after the client ended with ``code``."""
+        log, reader = self.log, self.follower.reader
+        reader.step, reader.command, reader.tail = (
+            log.step or "base",
+            log.shown.command,
+            log.shown.tail,
+        )
+        reader.no_space = reader.no_space or log.no_space
+        error = self.follower.error(code if log.code is None else log.code)
+        if reader.no_space or not (log.gone or not _answers(self.engine)):
             return error
         return BuildError(
-            f"the {self.engine.name} engine stopped in the step {said.step} of {self.name}; nothing of the image was kept",
+            f"the {self.engine.name} engine stopped in the step {reader.step} of {self.name};"
+            " there is no image",
             place=self.engine.address,
             details=error.details,
-            next_step=f"start it, and build again: it goes on after the last step that was whole; the log: {self.follower.log}",
+            next_step="start it, and build again: it continues after the last complete step;"
+            f" the log: {self.follower.log}",
         )
 
 
-def _answers(found: Engine) -> bool:
+def _answers(engine: Engine) -> bool:
     from docker.errors import DockerException
 
     try:
-        return bool(found.client.ping())
+        return bool(engine.client.ping())
     except (DockerException, OSError):
         return False
 
 
 def engine_image_name(recipe: str) -> str:
-    """What the engine calls the image of a recipe: its grammar has no capitals and no plus sign."""
-    return "toolkit/" + re.sub(
-        r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower())
-    )
+    """Return the engine's name for a recipe's image; its grammar has no capitals and no plus."""
+    name = re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower())
+    return "toolkit/" + re.sub(r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", name)
 
 
-def _name(found: Engine, image: str, recipe: str) -> None:
+def _name_image(engine: Engine, image: str, recipe: str) -> None:
     from docker.errors import DockerException
 
     try:
-        found.client.images.get(image).tag(found.own(engine_image_name(recipe)), "latest")
+        engine.client.images.get(image).tag(engine.own(engine_image_name(recipe)), "latest")
     except (DockerException, OSError) as error:
         raise CommandFailedError(
-            f"{found} did not give the image its name: {error}", place=found.address
+            f"{engine} could not name the image: {error}", place=engine.address
         ) from None

@@ -1,10 +1,10 @@
-"""Read tar archives of others: to an end, in bounded memory, with one class of error.
+"""Read untrusted tar archives: always to an end, in bounded memory, with one class of error.
 
 ``tarfile`` believes what a header says: it takes as much memory for a long name as the header
-wants, goes back where a size is negative, and hands on whatever Python says of numbers that do not
-fit. So it gets its bytes from a ``_Tape``, which limits what it may read for headers, and its
-errors are caught here. Compressed archives are read forward only, and not further than files that
-people make unpack to.
+wants, goes back where a size is negative, and passes on whatever Python raises for numbers that do
+not fit. So it gets its bytes from a ``_Tape``, which limits what it may read for headers, and its
+errors are translated here. Compressed archives are read forward only, and only as far as a
+plausible compression ratio allows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from toolkit.errors import MalformedInputError
 from toolkit.files import open_regular
 
 _CHUNK = 1 << 20
-_MOST_MEMBERS = 50_000  # an image has a handful for each layer
-_MOST_HEADERS = 64 << 20  # bytes that are not data of a member, of all members
-_MOST_EXTENDED = 8 << 10  # bytes of a header with a long name; paths have at most 4,096
-_MOST_RATIO, _FREE = 300, 4 << 30  # of compression, and bytes for which it does not matter
-_MOST_MEMORY = 256 << 20  # that a decompressor may take; the best level of xz wants 65 MiB
+_MAX_MEMBERS = 50_000  # an image has a handful for each layer
+_MAX_HEADERS = 64 << 20  # bytes of all headers together
+_MAX_EXTENDED = 8 << 10  # bytes of a header with a long name; paths have at most 4,096
+_MAX_RATIO, _FREE = 300, 4 << 30  # of compression, and the bytes for which it does not matter
+_MAX_MEMORY = 256 << 20  # of a decompressor; the best level of xz needs 65 MiB
 _EXTENDED = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -42,18 +42,17 @@ _NUMBERS = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError,
 
 
 class _Tape(io.RawIOBase):
-    """Bytes that are read forward; what is read for headers is limited."""
+    """Bytes that are read forward only, with a limit on the bytes of headers.
+
+    Args:
+        stream: The plain bytes.
+        source: The compressed file that they come from; its position tells the ratio.
+    """
 
     def __init__(self, stream: Any, *, source: Any = None) -> None:
-        """Begin at the beginning.
-
-        Args:
-            stream: plain bytes.
-            source: the compressed file that they come from, which tells how much of it was read.
-        """
         self._stream, self._source = stream, source
         self._at = 0
-        self.headers = _MOST_HEADERS
+        self.headers = _MAX_HEADERS
 
     def readable(self) -> bool:
         return True
@@ -86,22 +85,22 @@ class _Tape(io.RawIOBase):
 
     def data(self, size: int) -> bytes:
         """Return bytes of a member."""
-        found: bytes = self._stream.read(size)
-        self._at += len(found)
-        if self._source is not None and self._at > _FREE + _MOST_RATIO * self._source.tell():
-            raise tarfile.ReadError(f"it unpacks to more than {_MOST_RATIO} times its size")
-        return found
+        data: bytes = self._stream.read(size)
+        self._at += len(data)
+        if self._source is not None and self._at > _FREE + _MAX_RATIO * self._source.tell():
+            raise tarfile.ReadError(f"it unpacks to more than {_MAX_RATIO} times its size")
+        return data
 
 
 class _Header(tarfile.TarInfo):
-    """A header whose size can be one."""
+    """A header with a plausible size."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        found = super().frombuf(buf, encoding, errors)
-        if found.size < 0 or (found.type in _EXTENDED and found.size > _MOST_EXTENDED):
-            raise tarfile.ReadError(f"a header says that {found.size} bytes follow")
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type in _EXTENDED and header.size > _MAX_EXTENDED):
+            raise tarfile.ReadError(f"a header says that {header.size} bytes follow")
+        return header
 
 
 class Archive:
@@ -112,77 +111,77 @@ class Archive:
         self._tar = tarfile.TarFile(fileobj=tape, mode="r", tarinfo=_Header)
 
     def members(self) -> Iterator[tarfile.TarInfo]:
-        """Yield each member, before the next of which its data can be read."""
+        """Yield each member; its data can be read before the next."""
         last = -1
         for number, member in enumerate(self._tar):
             if member.offset <= last or member.size < 0 or member.issparse():
                 raise tarfile.ReadError(f"the member at byte {member.offset} cannot be there")
-            if number >= _MOST_MEMBERS:
-                raise tarfile.ReadError(f"it has more than {_MOST_MEMBERS} members")
+            if number >= _MAX_MEMBERS:
+                raise tarfile.ReadError(f"it has more than {_MAX_MEMBERS} members")
             last = member.offset
             yield member
 
-    def text(self, member: tarfile.TarInfo, most: int = 16 << 20) -> bytes:
+    def text(self, member: tarfile.TarInfo, maximum: int = 16 << 20) -> bytes:
         """Return the data of a small member."""
-        if member.size > most:
+        if member.size > maximum:
             raise tarfile.ReadError(f"its {member.name[:100]!r} has {member.size} bytes")
         return b"".join(self.chunks(member))
 
     def chunks(self, member: tarfile.TarInfo) -> Iterator[bytes]:
-        """Yield the data of a member, piece by piece."""
+        """Yield the data of a member in chunks."""
         self._tape.seek(member.offset_data)
         left = member.size
         while left:
-            part = self._tape.data(min(_CHUNK, left))
-            if not part:
+            chunk = self._tape.data(min(_CHUNK, left))
+            if not chunk:
                 raise tarfile.ReadError(f"it is cut off within {member.name[:100]!r}")
-            left -= len(part)
-            yield part
+            left -= len(chunk)
+            yield chunk
 
 
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """Turn every error of what is read within into one that names the file.
+    """Turn every error of a malformed archive into one that names the archive.
 
     Args:
-        place: of the file, for the message.
+        place: The archive's name, for the message.
 
     Raises:
-        MalformedInputError: what was read is not what its format says.
-        OSError: it could not be read.
+        MalformedInputError: The archive does not follow its format.
+        OSError: It cannot be read.
     """
     try:
         yield
     except MalformedInputError as error:
         raise MalformedInputError(error.cause, place=error.place or place) from None
     except (*_BROKEN, *_NUMBERS) as error:
-        raise MalformedInputError(f"it is no whole archive: {error}", place=place) from None
+        raise MalformedInputError(f"it is no complete archive: {error}", place=place) from None
     except OSError as error:
         if error.errno is not None:
             raise
-        # gzip and bz2 tell of broken data so.
-        raise MalformedInputError(f"it is no whole archive: {error}", place=place) from None
+        # gzip and bz2 report broken data as an OSError without a number.
+        raise MalformedInputError(f"it is no complete archive: {error}", place=place) from None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
-    """Open an archive, compressed or not; errors as of ``reading``."""
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Open an archive, compressed or not; with the errors of ``reading``."""
     with reading(str(path)), open_regular(path) as raw:
         head = raw.read(1 << 16)
         raw.seek(0)
-        plain = _decompressing(raw, head)
+        plain = _decompress(raw, head)
         yield Archive(_Tape(raw) if plain is None else _Tape(plain, source=raw))
 
 
-def _decompressing(raw: IO[bytes], head: bytes) -> Any:
-    """Return what decompresses a file; None where it is not compressed."""
+def _decompress(raw: IO[bytes], head: bytes) -> Any:
+    """Return a file object that decompresses a file, or None if it is not compressed."""
     if head.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=raw)
     if head.startswith(b"BZh"):
         return bz2.BZ2File(raw)
     if head.startswith(b"\xfd7zXZ\0"):
-        # The file says how much memory it wants, and LZMAFile takes that much.
-        lzma.LZMADecompressor(memlimit=_MOST_MEMORY).decompress(head, max_length=1)
+        # The file says how much memory it needs, and LZMAFile takes that much.
+        lzma.LZMADecompressor(memlimit=_MAX_MEMORY).decompress(head, max_length=1)
         return lzma.LZMAFile(raw)
     return None
 
@@ -199,23 +198,23 @@ class _Chunks(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
-            part = next(self._chunks, None)
-            if part is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
                 return 0
-            self._rest = part
+            self._rest = chunk
         taken = self._rest[: len(buffer)]
         self._rest = self._rest[len(taken) :]
         buffer[: len(taken)] = taken
         return len(taken)
 
 
-def streamed(chunks: Iterable[bytes]) -> Archive:
-    """Return an archive that comes in chunks; to be used within ``reading``."""
+def read_stream(chunks: Iterable[bytes]) -> Archive:
+    """Return an archive that arrives in chunks; use it within ``reading``."""
     return Archive(_Tape(io.BufferedReader(_Chunks(chunks), _CHUNK)))
 
 
 def write_member(archive: tarfile.TarFile, name: str, size: int, chunks: Iterable[bytes]) -> None:
-    """Add a file of known size to an archive of ours."""
+    """Add a file of known size to an archive."""
     member = tarfile.TarInfo(name)
     member.size = size
     archive.addfile(member, io.BufferedReader(_Chunks(chunks), _CHUNK))

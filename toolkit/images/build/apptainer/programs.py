@@ -1,0 +1,155 @@
+"""Run our sandbox, and prepare what Apptainer and the sandbox's steps see of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from toolkit import shell
+from toolkit.images.build.apptainer.protocol import CANNOT, Bind, SandboxTasks
+from toolkit.images.build.apptainer.tasks import SCRIPTS
+from toolkit.images.build.follow import Follower
+from toolkit.images.build.host_mounts import ROOT, HostConfig
+from toolkit.images.build.privilege import may_mount, namespace_ids
+from toolkit.images.build.reproducible import BYTE_CODE, EPOCH
+from toolkit.images.build.workspace import Workspace
+from toolkit.images.recipe.block import CHECKS, LENT
+from toolkit.images.recipe.chain import Chain
+from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.store.settings import VARIABLES
+from toolkit.model.base import to_json
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Packs two to three times faster than gzip, and unpacks faster.
+COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")
+LAYER_PACKING = (
+    *("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE)),
+    *("-mkfs-time", str(EPOCH), *UNCOMPRESSED_TABLES),
+)
+STEPS = "steps"  # begins the names of the steps' scratch directories
+STEP_SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
+_BYTE_CODE = (
+    "if command -v python3 >/dev/null 2>&1; then"
+    f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
+)
+SOURCE = Path(__file__).resolve().parents[4]  # the directory of our own package
+
+
+class LayersUnavailableError(Exception):
+    """This machine does not let this user mount what layers need; gives the reason."""
+
+
+def run_sandbox(
+    tasks: SandboxTasks,
+    place: Workspace,
+    follower: Follower,
+    on_line: Callable[[str], object] | None = None,
+) -> int:
+    """Run tasks in the sandbox under the guard; return the first failed step's exit code, or 0.
+
+    Raises:
+        LayersUnavailableError: Nothing has been done.
+        ForbiddenError: This user has no subordinate ids.
+    """
+    file = place.output / "tasks.json"
+    users, groups = ((), ()) if may_mount() else namespace_ids()
+    tasks = msgspec.structs.replace(tasks, users=users, groups=groups)
+    file.write_text(to_json(tasks), encoding="utf-8")
+    command = [
+        "env",
+        f"PYTHONPATH={SOURCE}",
+        sys.executable,
+        "-m",
+        "toolkit.images.build.apptainer.sandbox",
+        str(file),
+    ]
+    names = [task.name for task in tasks.tasks]
+    code = follower.follow(command, clean_environment(), place, steps=names, on_line=on_line)
+    if code == CANNOT:
+        follower.give_up()
+        reasons = (line.removeprefix("toolkit: ") for line in follower.reader.tail)
+        raise LayersUnavailableError("; ".join(reasons))
+    return code
+
+
+def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
+    """Run the checks of ``place.sif`` without help of this machine; return their exit code."""
+    command = [program, "--silent", "exec", "--cleanenv", "--containall", str(place.sif)]
+    command += ["/bin/sh", f"{CHECKS}/run"]
+    settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
+    return follower.follow(command, clean_environment() | settings, place)
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment for our own programs and Apptainer, without the user's variables."""
+    path = dict.fromkeys((*SYSTEM_PATH.split(":"), *os.environ.get("PATH", "").split(":")))
+    return {
+        "HOME": str(Path.home()),
+        "PATH": ":".join(part for part in path if part),
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": str(SOURCE),
+    }
+
+
+def program_version(program: str) -> str:
+    """Return ``apptainer 1.4.5``."""
+    return parse_version(shell.run([program, "--version"], check=False, timeout=30).stdout)
+
+
+def parse_version(output: str) -> str:
+    """Return ``apptainer 1.4.5`` from the output of ``--version``."""
+    return output.replace(" version ", " ").strip()
+
+
+def write_host_config(
+    config: HostConfig, directory: Path, wheels: Path | None = None
+) -> tuple[Bind, ...]:
+    """Write the host configuration into a new directory; return it and the mounts below it.
+
+    The directory is readable by all users, but within one that only its owner can enter.
+    """
+    directory.mkdir()
+    for name, text in config.files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    binds: list[Bind] = []
+    for bind in config.binds:
+        target = directory / bind.target
+        if Path(bind.source).is_dir():
+            target.mkdir(parents=True)
+        elif Path(bind.source).is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+        else:
+            continue  # pip would warn of it on the host as well, and continue
+        binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
+    if wheels:
+        (directory / LENT.removeprefix(f"{ROOT}/")).mkdir()
+        binds.append(Bind(source=str(wheels), target=LENT))
+    directory.chmod(0o755)
+    return (Bind(source=str(directory), target=ROOT), *binds)
+
+
+def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tuple[Bind, ...]:
+    """Write what the sandbox's steps see of the host; return the mounts.
+
+    These are name resolution, directories for temporary files, the host configuration, and an empty
+    directory for the steps' scripts.
+    """
+    files = ("/etc/resolv.conf", "/etc/hosts")  # as in a flat build
+    binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
+    for target in () if chain.keeps_temporary else ("/tmp", "/var/tmp"):
+        directory = place.scratch / f"{STEPS}{target.replace('/', '-')}"
+        directory.mkdir()
+        directory.chmod(0o1777)
+        binds.append(Bind(source=str(directory), target=target, writable=True))
+    binds += write_host_config(config, place.output / "host")
+    scripts = place.output / f"host/{SCRIPTS}"
+    scripts.mkdir()
+    byte_code = "\n".join((*chain.prelude, _BYTE_CODE)) + "\n"
+    for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
+        (scripts / name).write_text(text, encoding="utf-8")
+    return tuple(binds)

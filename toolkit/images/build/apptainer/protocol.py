@@ -1,0 +1,101 @@
+"""The files by which a build tells its sandbox and its fence what to do."""
+
+from __future__ import annotations
+
+from toolkit.model.base import Model
+
+WHOLE = ".whole"  # is added to the name of a complete result
+PACKED = "toolkit: a layer is packed"  # printed by the sandbox
+CANNOT = 124  # exit code: this machine does not let this user have the namespaces or mounts
+
+
+class Lower(Model, frozen=True, kw_only=True):
+    """An existing file system: a squashfs in a file from ``offset`` on, or a directory (None)."""
+
+    path: str
+    offset: int | None = None
+
+
+class Bind(Model, frozen=True, kw_only=True):
+    """A file or directory of the machine, and its place in a step."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class Task(Model, frozen=True, kw_only=True):
+    """One step.
+
+    Attributes:
+        script: The path of its shell script, as the step sees it.
+        lowers: What it runs on, the highest first: names in the work directory.
+        upper: What it changes: a name in the work directory.
+        layer: The file for its packed changes; ``WHOLE`` is added to its name when it is complete.
+            Empty if they are not packed.
+        product_source: A directory of the image that is copied when the step has run.
+        products: The directory of the machine for the copy; an empty file beside it, with ``WHOLE``
+            added to its name, marks it as complete.
+    """
+
+    name: str
+    detail: str
+    script: str
+    lowers: tuple[str, ...]
+    upper: str
+    layer: str = ""
+    product_source: str = ""
+    products: str = ""
+    binds: tuple[Bind, ...] = ()
+
+
+class SandboxTasks(Model, frozen=True, kw_only=True):
+    """The tasks for one run of the sandbox.
+
+    Attributes:
+        directory: The empty directory in which it works.
+        lowers: By their place they are ``l0``, ``l1``, ... in the directory.
+        repack: A file that ``l0`` is packed into, unchanged.
+        users: The arguments of ``newuidmap`` that follow the process; empty for root, who needs no
+            user namespace.
+        groups: The arguments of ``newgidmap``.
+        binds: What every step sees of the machine.
+        environment: The environment of every step.
+        byte_code: The path, in the image, of a script that makes byte code reproducible; empty to
+            leave byte code unchanged.
+        changed: The file, on the host, that tells this script which byte code a step made.
+        pack: The program that packs.
+        packing: Its options after source and destination.
+    """
+
+    directory: str
+    lowers: tuple[Lower, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    repack: str = ""
+    users: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    environment: dict[str, str] = {}
+    byte_code: str = ""
+    changed: str = ""
+    pack: tuple[str, ...] = ()
+    packing: tuple[str, ...] = ()
+
+
+class Fence(Model, frozen=True, kw_only=True):
+    """The mounts of the namespace in which Apptainer runs.
+
+    Attributes:
+        users: As of ``SandboxTasks``.
+        groups: As of ``SandboxTasks``.
+        replaced: Directories that every user may write to, such as ``/tmp``, and the empty ones
+            that Apptainer has in their place.
+        readable: What Apptainer reads, wherever it is; it sees no other files of ``replaced``.
+        writable: Directories that it may write to; everything else is read-only.
+    """
+
+    users: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    replaced: dict[str, str]
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...]

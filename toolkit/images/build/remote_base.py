@@ -1,0 +1,126 @@
+"""Resolve bases from a registry or an archive to exactly one image, for either engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import ConfigError, ImageMissingError
+from toolkit.files import hash_file
+from toolkit.images.recipe.bases import Base
+from toolkit.images.registry.references import parse
+from toolkit.images.registry.source import Source, source
+from toolkit.model.image import BaseImage
+
+_ARCHIVES = ("docker-archive", "oci-archive")
+
+
+class PinnedBase(Base, frozen=True, kw_only=True):
+    """A base pinned to one image. No recipe can name it.
+
+    Attributes:
+        bootstrap: Apptainer's way to fetch it.
+        place: The place from which Apptainer fetches it.
+        description: A description for people.
+    """
+
+    bootstrap: str
+    place: str
+    description: str
+
+    def header(self) -> tuple[str, ...]:
+        """Return the first lines of a definition."""
+        return (f"Bootstrap: {self.bootstrap}", f"From: {self.place}")
+
+    def detail(self) -> str:
+        """Return a description for people."""
+        return self.description
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the files of this machine that a build reads."""
+        return (self.place,) if self.bootstrap in _ARCHIVES else ()
+
+
+@dataclass(frozen=True)
+class RemoteBase:
+    """The image of a base from a registry or an archive.
+
+    Attributes:
+        base: The base for Apptainer.
+        image: The base for the manifest: the recipe's reference, and the digest.
+        source: The place in a registry; None for an archive.
+        archive: The file; None for a registry.
+        environment: The variables that Apptainer needs to fetch it; holds a login.
+    """
+
+    base: PinnedBase
+    image: BaseImage
+    source: Source | None = None
+    archive: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def definition(self, text: str, base: Base) -> str:
+        """Return a recipe's definition with this base instead of its own."""
+        return text.replace("\n".join(base.header()), "\n".join(self.base.header()))
+
+
+def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
+    """Find the image of a base; return None for a base from neither a registry nor an archive.
+
+    Args:
+        base: The recipe's base.
+        digest: The digest to use, whatever the tag's digest is now.
+
+    Raises:
+        BuildError: The registry has another image under this name than the recipe pins.
+        UsageError, ConfigError, UnknownImageError, ForbiddenError, CommandFailedError: The
+            registry failed.
+        ImageMissingError: The archive cannot be read.
+    """
+    reference = str(getattr(base, "reference", ""))
+    if not reference:
+        return None
+    archive = getattr(base, "archive", None)
+    if archive:
+        return _resolve_archive(base, str(archive), reference)
+    if digest:
+        wanted = parse(reference)
+        pinned = source(str(msgspec.structs.replace(wanted, tag="", digest=digest)))
+        named = msgspec.structs.replace(pinned.wanted, tag=wanted.tag)
+        resolved = Source(named, pinned.place, pinned.login)
+    else:
+        resolved = source(reference, getattr(base, "digest", None) or None)
+    name = str(msgspec.structs.replace(resolved.wanted, digest=""))
+    return RemoteBase(
+        PinnedBase(bootstrap="docker", place=resolved.place.pinned, description=base.detail()),
+        BaseImage(reference=name, digest=resolved.place.digest),
+        source=resolved,
+        environment=resolved.environment(),
+    )
+
+
+def _resolve_archive(base: Base, archive: str, reference: str) -> RemoteBase:
+    """Identify a file that `docker save`, skopeo or podman wrote by the hash of its bytes."""
+    kind, colon, rest = archive.partition(":")
+    if not colon:
+        kind, rest = _ARCHIVES[0], archive
+    if kind not in _ARCHIVES or not rest.startswith("/"):
+        raise ConfigError(
+            f"{archive!r} does not name an archive of an image",
+            place="the recipe's [base], key archive",
+            next_step=f"write {_ARCHIVES[0]}:/path/to/file",
+        )
+    path = Path(rest)
+    try:
+        digest = hash_file(path)
+    except OSError as error:
+        raise ImageMissingError(
+            f"the archive of the base cannot be read: {error.strerror}", place=str(path)
+        ) from None
+    return RemoteBase(
+        PinnedBase(bootstrap=kind, place=rest, description=f"{base.detail()} from {path.name}"),
+        BaseImage(reference=reference, digest=f"sha256:{digest}"),
+        archive=path,
+    )
