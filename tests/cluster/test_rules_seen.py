@@ -166,7 +166,7 @@ def test_ranks_meet_where_the_site_lets_them(toolkit: Any, place: Place) -> None
     code, said = place.said(toolkit, "--env", "MASTER_PORT=20100", "train.py")
     assert (
         code,
-        "MASTER_PORT=20100 is none of the ports at which ranks may meet: 20000 to 20099" in said,
+        "MASTER_PORT=20100 is not among the ports at which ranks may meet: 20000 to 20099" in said,
     ) == (64, True), said
     code, said = place.said(toolkit, "--env", "MASTER_PORT=20099", "train.py")
     assert (code, "MASTER_PORT=20099 is the same for every job" in said) == (0, True), said
