@@ -13,7 +13,7 @@ import pytest
 
 from toolkit import shell
 from toolkit.hostsetup import parts, smoke
-from toolkit.hostsetup.look import toolkit_command
+from toolkit.hostsetup.facts import toolkit_command
 
 TOOLKIT = toolkit_command().split()
 READY = "ready      nothing is missing on this machine"
@@ -90,8 +90,7 @@ def test_without_root_and_apptainer_the_administrator_is_asked(hidden: str) -> N
         for line in lines
     )
     assert (
-        lines[-2]
-        == "  next      ask the administrator of this machine to run the lines above as root, then go on"
+        lines[-2] == "  next      ask the administrator to run the lines above as root, then go on"
     )
     assert lines[-1].strip() == "exit 72: missing program"
 

@@ -105,7 +105,7 @@ def test_code_goes_along_to_each_task_of_two_nodes(
     if images.split(".")[:2] != [str(part) for part in sys.version_info[:2]]:
         # Byte code of another Python is refused before anything is queued.
         assert done.returncode == 1, done.stdout + done.stderr
-        assert "is carried as byte code of Python" in done.stderr
+        assert "is sent as byte code of Python" in done.stderr
         assert not (shared_dir / "runs").exists()
         return
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,8 +9,8 @@ import pytest
 
 from toolkit.errors import NeedsInstallError
 from toolkit.hostsetup.decide import adjustments, commands, decide, needs, obstacle
-from toolkit.hostsetup.look import operating_system
-from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
+from toolkit.hostsetup.facts import operating_system
+from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
 
 BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
@@ -27,14 +27,14 @@ READY = Facts(
 SLURM = Missing(
     part="Slurm", purpose="a real Slurm on this machine", packages=("munge", "slurmctld")
 )
-PLAIN = Wishes()
+PLAIN = SetupOptions()
 
 
 def machine(**changes: Any) -> Facts:
     return msgspec.structs.replace(READY, **changes)
 
 
-def refusal(facts: Facts, wishes: Wishes = PLAIN) -> NeedsInstallError:
+def refusal(facts: Facts, wishes: SetupOptions = PLAIN) -> NeedsInstallError:
     error = obstacle(facts, decide(facts), wishes)
     assert error is not None
     assert error.exit_code == 72
@@ -68,7 +68,7 @@ def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
         "apptainer",
         "apptainer 1.4.6-1 (run and build containers)",
     )
-    assert commands(wanted, (action,), Wishes(update=True)) == (
+    assert commands(wanted, (action,), SetupOptions(update=True)) == (
         "/opt/toolkit/bin/toolkit setup --update",
     )
     assert decide(machine(update=True)) == ()
@@ -89,7 +89,7 @@ def test_apptainer_from_the_archives_where_they_have_it() -> None:
 
 def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
     facts = machine(runtime=None, missing=(SLURM,), root=False, user="kim", ids=False)
-    error = refusal(facts, Wishes(accounting=True, tests=True))
+    error = refusal(facts, SetupOptions(accounting=True, tests=True))
     assert error.cause == "this machine is not ready (Debian GNU/Linux 12 (bookworm))"
     assert error.details == (
         "missing: munge slurmctld (a real Slurm on this machine)",
@@ -98,10 +98,7 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
         "as root: /opt/toolkit/bin/toolkit setup --with accounting --with tests",
         "as root: apptainer config fakeroot --add kim",
     )
-    assert (
-        error.next_step
-        == "ask the administrator of this machine to run the lines above as root, then go on"
-    )
+    assert error.next_step == "ask the administrator to run the lines above as root, then go on"
 
 
 def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:

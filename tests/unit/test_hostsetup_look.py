@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.hostsetup.look import beside, own_slurm
+from toolkit.hostsetup.facts import beside, own_slurm
 
 SITE = "/opt/slurm/bin/sbatch"
 

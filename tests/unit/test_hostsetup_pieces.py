@@ -70,7 +70,7 @@ NOW = 1795300000.0  # Sat, 21 Nov 2026
         (["Fri, 21 Aug 2026 08:08:01 UTC"], "is 92 days old, 90 are the most"),
         (["Mon, 01 Dec 2025 00:00:00 UTC"], "is 355 days old"),
         (["Mon, 01 Dec 2025 00:00:00 UTC", "Fri, 20 Nov 2026 08:08:01 UTC"], ""),
-        ([], "does not say when it is of"),
+        ([], "has no date"),
     ],
 )
 def test_an_old_state_of_the_archive_is_not_taken(dates: list[str], refused: str) -> None:
@@ -190,7 +190,7 @@ def test_the_mirror_is_the_one_of_the_release_itself() -> None:
 
 def test_policy_is_written_and_taken_away(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
-    with daemons.kept_from_starting(policy):
+    with daemons.prevented_from_starting(policy):
         assert policy.stat().st_mode & 0o777 == 0o755
         assert policy.read_text().endswith("exit 101\n")
     assert list(tmp_path.iterdir()) == []
@@ -203,7 +203,7 @@ def test_a_policy_that_was_there_comes_back_whatever_happens(
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 0\n")
     policy.chmod(0o750)
-    with pytest.raises(failure), daemons.kept_from_starting(policy):
+    with pytest.raises(failure), daemons.prevented_from_starting(policy):
         raise failure
     assert policy.read_text() == "#!/bin/sh\nexit 0\n"
     assert policy.stat().st_mode & 0o777 == 0o750

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit import sites
 from toolkit.localcluster import config
-from toolkit.localcluster.likeness import like
+from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "localcluster"
@@ -41,7 +41,7 @@ SHAPES = {
         extra=("PriorityType=priority/multifactor",),
         accounting=True,
     ),
-    "like-neuron": like(
+    "like-neuron": imitate(
         sites.load("neuron"), most=1, chosen=("cas_v100_4", "jupyter"), accounting=True
     ).shape,
 }

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
-from toolkit.localcluster import lock, marker, packages, processes
+from toolkit.localcluster import directory, packages, processes
 from toolkit.localcluster.access import access, default_name, prefix
 from toolkit.localcluster.down import down
-from toolkit.localcluster.failure import tails
 from toolkit.localcluster.paths import Paths, below_private, paths_of
-from toolkit.localcluster.up import shared_directories
+from toolkit.localcluster.up import log_tails, shared_directories
 from toolkit.progress import Silent
 
 
@@ -97,25 +96,25 @@ def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
 
 
 def test_one_at_a_time(paths: Paths) -> None:
-    with lock.held(paths), pytest.raises(BusyError) as caught, lock.held(paths):
+    with directory.held(paths), pytest.raises(BusyError) as caught, directory.held(paths):
         pass
     assert f"process {os.getpid()}" in caught.value.cause
     assert not paths.directory.exists()
 
 
 def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
-    code = "import sys, time; from pathlib import Path; from toolkit.localcluster import lock; from toolkit.localcluster.paths import Paths\n"
-    code += "with lock.held(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
+    code = "import sys, time; from pathlib import Path; from toolkit.localcluster import directory; from toolkit.localcluster.paths import Paths\n"
+    code += "with directory.held(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen(
         (sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(BusyError), lock.held(paths):
+    with pytest.raises(BusyError), directory.held(paths):
         pass
     holder.kill()
     holder.communicate()
-    with lock.held(paths):
+    with directory.held(paths):
         (paths.directory / "file").touch()
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
 
@@ -132,7 +131,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
     """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
     root = tmp_path / "r"
     other, here = Paths("other", root / "other"), Paths("local", root / "local")
-    marker.claim(other)
+    directory.claim(other)
     if made == "files":
         (here.directory / "lock").mkdir(parents=True)
     elif made == "copy":
@@ -153,7 +152,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
     monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
     with pytest.raises(ClusterError, match="nothing in it was touched"):
         down("local", Silent())
-    with pytest.raises(ClusterError, match="nothing in it was touched"), lock.held(here):
+    with pytest.raises(ClusterError, match="nothing in it was touched"), directory.held(here):
         pass
     assert _contents(root) == before
     assert sorted(path.name for path in root.iterdir()) == sorted(
@@ -169,8 +168,8 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(
     monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
     assert down("local", Silent()) is False
     assert here.directory.is_dir()
-    with lock.held(here):
-        assert marker.is_ours(here)
+    with directory.held(here):
+        assert directory.is_ours(here)
     assert not here.directory.exists()
 
 
@@ -209,7 +208,7 @@ def test_tails_of_logs(tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text("the same\n")
     (tmp_path / "b.log").write_text("")
     (tmp_path / "b.out").write_text("before the log was open\n")
-    shown = tails(tmp_path / name for name in ("a.log", "a.out", "b.log", "b.out", "c.log"))
+    shown = log_tails(tmp_path / name for name in ("a.log", "a.out", "b.log", "b.out", "c.log"))
     assert shown == (
         "a.log:",
         *(f"line {number}" for number in range(18, 30)),

@@ -33,7 +33,6 @@ PURE = (
     "slurm/hostlist.py",
     "slurm/queue.py",
     "localcluster/config.py",
-    "localcluster/plan.py",
     "localcluster/shape.py",
     "hostsetup/decide.py",
     "errors.py",

@@ -1,4 +1,4 @@
-"""``toolkit.submit``: call a Python function on the nodes of a cluster, in an image, and get what it returns.
+"""Call a Python function on the nodes of a cluster, in an image, and return its result.
 
 On submitit, which carries functions, results and exceptions as files; the job itself is an ordinary
 run, with a plan, a script and a directory of its own below ``runs/``, so that what cannot work is
@@ -61,21 +61,25 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
     """Call ``function(*arguments)`` in a job, once in each of its tasks.
 
     Args:
-        function: any callable that cloudpickle can carry. One with a method ``checkpoint(*arguments)`` that returns a
-            ``submitit.helpers.DelayedSubmission`` goes on from there when the job is preempted or its time is over.
+        function: any callable that cloudpickle can serialize. If it has a method
+            ``checkpoint(*arguments)`` that returns a ``submitit.helpers.DelayedSubmission``, it
+            continues from there when the job is preempted or reaches its time limit.
         arguments: of the function; for named ones there is ``functools.partial``.
-        options: of `toolkit run`, as they are called in a job.toml: ``image``, ``nodes``, ``ntasks_per_node``, ``gpus``, ``time``,
-            ``partition``, ``comment``, ``job_name``, ``bind``, ``env``, ``site``, ...; ``toolkit.toml`` and ``TOOLKIT_*`` count as well.
+        options: of `toolkit run`, by their names in a job.toml: ``image``, ``nodes``,
+            ``ntasks_per_node``, ``gpus``, ``time``, ``partition``, ``comment``, ``job_name``,
+            ``bind``, ``env``, ``site``, ...; ``toolkit.toml`` and ``TOOLKIT_*`` apply as well.
 
     Returns:
-        submitit's job: ``result()`` waits for what the function returned and raises with the remote traceback where it failed,
-        ``results()`` gives a list for several tasks; ``done()``, ``state``, ``cancel()``, ``stdout()``, ``interrupt()``.
+        submitit's job: ``result()`` waits for the result, and raises with the remote traceback if
+        the function failed; ``results()`` is a list for several tasks; ``done()``, ``state``,
+        ``cancel()``, ``stdout()``, ``interrupt()``.
 
     Raises:
         NeedsInstallError: submitit is not installed here.
-        UsageError: there is no such option, or the function cannot be carried.
+        UsageError: there is no such option, or the function cannot be serialized.
         PlanError: the job could not run; nothing was submitted.
-        SlurmSilentError: Slurm's controller gave no answer for as long as ``TOOLKIT_WAIT_FOR_SLURM`` says, or five minutes.
+        SlurmSilentError: Slurm's controller gave no answer for ``TOOLKIT_WAIT_FOR_SLURM``, or five
+            minutes.
     """
     try:
         return _submit(function, arguments, options)
@@ -88,10 +92,10 @@ def _submit(
     function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> Job:
     submitit = _submitit()
-    here, wait = Path.cwd(), asked(_LOG.warning)
-    layer = _layer(function, options, here)
-    prepared = patiently(lambda: gather_inputs(TARGET, layer, here), wait)
-    inputs = runs.with_dependencies(_with_folder(prepared.inputs, here))
+    cwd, wait = Path.cwd(), asked(_LOG.warning)
+    layer = _layer(function, options, cwd)
+    prepared = patiently(lambda: gather_inputs(TARGET, layer, cwd), wait)
+    inputs = runs.with_dependencies(_with_folder(prepared.inputs, cwd))
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])
     paths, decided = runs.write(inputs)
@@ -106,7 +110,7 @@ def _submit(
         if isinstance(error, OSError):
             raise
         raise UsageError(
-            f"{_name(function)} cannot be carried to the job: {error}", place="toolkit.submit"
+            f"{_name(function)} cannot be sent to the job: {error}", place="toolkit.submit"
         ) from error
     cluster = default_name() if inputs.site.access == "local-cluster" else None
     number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
@@ -142,7 +146,7 @@ def _submitit() -> Any:
     return submitit
 
 
-def _layer(function: Callable[..., Any], options: dict[str, Any], here: Path) -> Layer:
+def _layer(function: Callable[..., Any], options: dict[str, Any], cwd: Path) -> Layer:
     unknown = next((name for name in options if name not in _OPTIONS), None)
     if unknown is not None:
         raise UsageError(
@@ -151,53 +155,55 @@ def _layer(function: Callable[..., Any], options: dict[str, Any], here: Path) ->
             value=unknown,
             place="toolkit.submit",
         )
-    said = {name: value for name, value in options.items() if value is not None}
-    said["env"] = {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(here)), str(here)))),
-        **said.get("env", {}),
+    given = {name: value for name, value in options.items() if value is not None}
+    given["env"] = {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(cwd)), str(cwd)))),
+        **given.get("env", {}),
     }
-    if isinstance(said.get("bind"), str):
-        said["bind"] = (said["bind"],)
+    if isinstance(given.get("bind"), str):
+        given["bind"] = (given["bind"],)
     return Layer(
         "toolkit.submit",
-        {"job_name": _name(function), **said, "launcher": "submitit", "snapshot": False},
+        {"job_name": _name(function), **given, "launcher": "submitit", "snapshot": False},
     )
 
 
-def _with_folder(inputs: Inputs, here: Path) -> Inputs:
-    """The nodes see the directory of the script that is running here: functions of modules beside it are carried by their names."""
-    return inputs._replace(folder=str(_folder(here)))
+def _with_folder(inputs: Inputs, cwd: Path) -> Inputs:
+    """Make the directory of the running script visible on the nodes, for modules beside it."""
+    return inputs._replace(folder=str(_folder(cwd)))
 
 
-def _folder(here: Path) -> Path:
+def _folder(cwd: Path) -> Path:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(script).resolve().parent if script else here
+    return Path(script).resolve().parent if script else cwd
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """``add``, ``Count``; a partial's is that of its function."""
+    """Return the name of a function; a partial has that of its function."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__name__", type(inner).__name__)).strip("<>")
 
 
 def _mismatch(function: Callable[..., Any], manifest: Manifest | None) -> ToolkitError | None:
-    """A finding where the function's code goes along and the image's Python is another: byte code differs between 3.x and 3.y."""
+    """Return a finding if the function is sent as byte code to another Python version."""
     version = manifest.packages.apt.get("python3", "") if manifest else ""
-    inside, here = (
+    image_python, own_python = (
         ".".join(version.split(".")[:2]),
         f"{sys.version_info.major}.{sys.version_info.minor}",
     )
-    if not inside or inside == here or _by_name(function):
+    if not image_python or image_python == own_python or _by_name(function):
         return None
     return LauncherMismatchError(
-        f"{_name(function)} is carried as byte code of Python {here}, and the image has Python {inside}",
+        f"{_name(function)} is sent as byte code of Python {own_python}, "
+        f"and the image has Python {image_python}",
         place="image",
-        next_step=f"run this with Python {inside}, or define the function in a module of its own and import it",
+        next_step=f"run this with Python {image_python}, "
+        "or define the function in its own module and import it",
     )
 
 
 def _by_name(function: Callable[..., Any]) -> bool:
-    """Whether a function is carried as the name of something in a module, which the job imports."""
+    """Return whether a function is sent as its name in a module, which the job imports."""
     owner = function if hasattr(function, "__qualname__") else type(function)
     module = sys.modules.get(getattr(owner, "__module__", ""))
     return (

@@ -1,42 +1,25 @@
-"""`toolkit cluster`: a real Slurm on this machine."""
+"""The command `toolkit cluster`: a real Slurm on this machine."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli import cluster_show, console
-from toolkit.cli.options import complete_sites
+from toolkit.cli import cluster_show, cluster_up, console
+from toolkit.cli.cluster_up import cluster_option
 from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster.access import default_name
-from toolkit.localcluster.plan import Verb
+from toolkit.localcluster.control import Verb
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
     from toolkit.localcluster.status import Status
 
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
-
-
-def _named(function: AnyFunction) -> AnyFunction:
-    help_text = "Which cluster (default: $TOOLKIT_CLUSTER, else local)."
-    return click.option(
-        "--name",
-        "--cluster",
-        "name",
-        metavar="NAME",
-        default=default_name,
-        show_default=False,
-        help=help_text,
-    )(function)
-
 
 def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of NODE."""
+    """Complete NODE."""
     del param
     from toolkit.localcluster.status import status
 
@@ -73,129 +56,14 @@ def command(ctx: click.Context) -> None:
 
 
 command.add_command(cluster_show.command)
-
-
-@command.command("up")
-@_named
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 200),
-    default=2,
-    show_default=True,
-    help="How many, called nid001, nid002, ...",
-)
-@click.option(
-    "--cpus-per-node",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    help="May be more than this machine has.",
-)
-@click.option(
-    "--mem-per-node",
-    metavar="SIZE",
-    default="4000",
-    show_default=True,
-    help="In MB, or with a unit: 16G. May be more, too.",
-)
-@click.option(
-    "--gpus-per-node",
-    metavar="N[,N...]",
-    default="0",
-    show_default=True,
-    help="Simulated; one number, or one for each node.",
-)
-@click.option("--gpu-type", metavar="TYPE", help="Such as v100, for --gres=gpu:v100:2.")
-@click.option(
-    "--partition",
-    "partitions",
-    metavar="SPEC",
-    multiple=True,
-    help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above.",
-)
-@click.option(
-    "--shape",
-    "shape_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Nodes and partitions from a TOML file.",
-)
-@click.option(
-    "--like",
-    metavar="SITE",
-    shell_complete=complete_sites,
-    help="A site's partitions and rules; --nodes of each, --partition: only these.",
-)
-@click.option(
-    "--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers."
-)
-@click.option(
-    "--share",
-    type=click.Path(),
-    metavar="DIR",
-    multiple=True,
-    help="A directory below /tmp that all nodes see; repeatable.",
-)
-@click.pass_context
-def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
-    """Bring the cluster up. If it is up already, nothing happens.
-
-    \b
-    A partition, with all of its options:
-      NAME:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default
-    A shape file has nodes that differ, and lines of slurm.conf:
-      extra = ["PriorityType=priority/multifactor"]
-      [[nodes]]
-      names = "gpu[01-02]"       # cpus, memory (MB), gpus, gpu_type, features
-      [[partitions]]
-      name = "long"              # nodes, default, max_nodes, max_time, default_time, options
-
-    The nodes see the working directory and your home also where those are below /tmp.
-
-    \b
-    Examples:
-      toolkit cluster up
-      toolkit cluster up --nodes 4 --cpus-per-node 40 --mem-per-node 380G --gpus-per-node 8 --gpu-type a100
-      toolkit cluster up --gpus-per-node 4,2 --partition debug:max-nodes=1,max-time=30:00 --partition all:default
-      toolkit cluster up --shape cluster.toml --name imitation
-      toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
-    """
-    from toolkit.cli.cluster_shape import likeness, shape_of
-    from toolkit.localcluster.up import up as bring_up
-
-    like = likeness(ctx, **options)
-    shape = like.shape if like else shape_of(ctx, **options)
-    gpus = sum(group.gpus for group in shape.nodes)
-    with console.Steps() as steps:
-        if gpus:
-            steps.say(
-                "gpus", "simulated: Slurm hands them out as it would real ones, no GPU is there"
-            )
-        for text in like.said if like else ():
-            steps.say("differs", text)
-        started = bring_up(name, shape, steps, share=share)
-    named = "" if name == default_name() else f" --name {name}"
-    console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
-    if named:
-        console.out(
-            console.subject(
-                "use it",
-                f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}",
-            )
-        )
-    console.out(
-        console.subject(
-            "next",
-            f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}",
-        )
-    )
+command.add_command(cluster_up.up)
 
 
 @command.command("down")
-@_named
-@click.option("--keep-logs", is_flag=True, help="Leave the logs; everything else goes.")
+@cluster_option
+@click.option("--keep-logs", is_flag=True, help="Keep the logs; all other files are removed.")
 def down(name: str, keep_logs: bool) -> None:
-    """Take the cluster down: no process, mount, interface or file stays. Jobs that run there are ended.
+    """Take the cluster down and end its jobs: no process, mount, interface or file stays.
 
     \b
     Examples:
@@ -213,7 +81,7 @@ def down(name: str, keep_logs: bool) -> None:
 
 
 @command.command("status")
-@_named
+@cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def status(name: str, as_json: bool) -> int:
     """Show the nodes, partitions and daemons of the cluster. Exit code 69 if it is not up.
@@ -224,29 +92,30 @@ def status(name: str, as_json: bool) -> int:
       toolkit cluster status --json
     """
     from toolkit.localcluster import status as query
+    from toolkit.localcluster.access import all_up
 
     try:
-        state = query.status(name)
+        cluster = query.status(name)
     except SlurmUnreachableError as error:
         if not as_json:
             raise
         console.out_json({"name": name, "up": False})
         return error.exit_code
     if as_json:
-        console.out_json(dataclasses.asdict(state))
+        console.out_json(dataclasses.asdict(cluster))
     else:
-        _show(state, tuple(other for other in query.all_up() if other != name))
+        _show(cluster, tuple(other for other in all_up() if other != name))
     return 0
 
 
-def _show(state: Status, others: tuple[str, ...]) -> None:
+def _show(cluster: Status, others: tuple[str, ...]) -> None:
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
         (
             *(node.name, node.state, node.power, node.cpus, human_size(node.memory * 1e6)),
             *(f"{node.gpus} {node.gpu_type or ''}".strip(), node.address, node.reason),
         )
-        for node in state.nodes
+        for node in cluster.nodes
     ]
     console.out(console.table(header, rows))
     console.out()
@@ -257,21 +126,21 @@ def _show(state: Status, others: tuple[str, ...]) -> None:
             part.max_nodes or "no limit",
             part.max_time or "no limit",
         )
-        for part in state.partitions
+        for part in cluster.partitions
     ]
     console.out(console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits))
     console.out()
     facts = {
         "controller": "answers"
-        if state.controller
+        if cluster.controller
         else "does not answer; next: toolkit cluster down, then up",
         "accounting": "on: sacct answers"
-        if state.accounting
+        if cluster.accounting
         else "off: finished jobs are in squeue --states=all",
-        "gpus": "simulated; no GPU is there" if any(node.gpus for node in state.nodes) else "none",
-        "logs": state.logs,
-        "slurm.conf": state.slurm_conf,
-        "shared": ", ".join(["everything but /tmp and /dev/shm", *state.shared]),
+        "gpus": "simulated" if any(node.gpus for node in cluster.nodes) else "none",
+        "logs": cluster.logs,
+        "slurm.conf": cluster.slurm_conf,
+        "shared": ", ".join(["everything but /tmp and /dev/shm", *cluster.shared]),
     }
     console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
 
@@ -279,7 +148,7 @@ def _show(state: Status, others: tuple[str, ...]) -> None:
 @command.command(
     "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@_named
+@cluster_option
 @click.option(
     "--node",
     metavar="NODE",
@@ -288,7 +157,7 @@ def _show(state: Status, others: tuple[str, ...]) -> None:
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
-    """Run a command in the cluster: Slurm's own, or any other. The exit code is that of the command.
+    """Run a command in the cluster: Slurm's own, or any other, whose exit code is returned.
 
     \b
     Examples:
@@ -302,7 +171,7 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
 
 
 @command.command("shell")
-@_named
+@cluster_option
 @click.option(
     "--node",
     metavar="NODE",
@@ -324,13 +193,13 @@ def shell(name: str, node: str | None) -> None:
 
 def _switch(verb: Verb, help_text: str, *, wait: bool) -> None:
     @command.command(verb, help=help_text)
-    @_named
+    @cluster_option
     @click.option(
         "--wait/--no-wait", default=wait, show_default=True, help="Wait until Slurm has noticed."
     )
     @click.argument("node", shell_complete=_node_names)
     def switch(name: str, wait: bool, node: str) -> None:
-        from toolkit.localcluster.nodes import switch as act
+        from toolkit.localcluster.status import switch as act
 
         with console.Steps() as steps:
             state = act(name, verb, node, steps, wait=wait)

@@ -9,8 +9,8 @@ import click
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ToolkitError
 from toolkit.hostsetup.decide import decide, needs, obstacle
-from toolkit.hostsetup.look import look
-from toolkit.hostsetup.model import Action, Facts, Wishes
+from toolkit.hostsetup.facts import read_facts
+from toolkit.hostsetup.model import Action, Facts, SetupOptions
 
 
 @click.command("setup")
@@ -49,10 +49,12 @@ def command(
       toolkit setup --with accounting --with tests
       toolkit setup --update
     """
-    options = Wishes(accounting="accounting" in extras, tests="tests" in extras, update=update)
-    facts = look(options)
+    options = SetupOptions(
+        accounting="accounting" in extras, tests="tests" in extras, update=update
+    )
+    facts = read_facts(options)
     if not check and not dry_run and _refresh_newer(facts, always=update):
-        facts = look(options)
+        facts = read_facts(options)
     actions = decide(facts)
     if as_json and (check or dry_run or not actions):
         console.out_json(report(facts, actions))
@@ -112,7 +114,7 @@ def _ready(facts: Facts, as_json: bool) -> None:
         )
 
 
-def _how(facts: Facts, actions: tuple[Action, ...], options: Wishes) -> str:
+def _how(facts: Facts, actions: tuple[Action, ...], options: SetupOptions) -> str:
     blocked = obstacle(facts, actions, options)
     return blocked.next_step or "toolkit setup" if blocked else "toolkit setup"
 
@@ -123,7 +125,9 @@ def _show_missing(actions: tuple[Action, ...]) -> None:
             console.note(console.subject("missing" if not number and not more else "", part))
 
 
-def _dry_run(facts: Facts, actions: tuple[Action, ...], options: Wishes, as_json: bool) -> None:
+def _dry_run(
+    facts: Facts, actions: tuple[Action, ...], options: SetupOptions, as_json: bool
+) -> None:
     if as_json:
         return
     blocked = obstacle(facts, actions, options)
@@ -162,7 +166,9 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
     )
 
 
-def _install(facts: Facts, actions: tuple[Action, ...], options: Wishes, as_json: bool) -> None:
+def _install(
+    facts: Facts, actions: tuple[Action, ...], options: SetupOptions, as_json: bool
+) -> None:
     from toolkit.hostsetup.install import install
 
     blocked = obstacle(facts, actions, options)

@@ -1,5 +1,5 @@
-"""Getting a machine ready: what is missing is looked for, decided upon, announced, installed and tried.
+"""Set up a machine: find what is missing, decide, announce, install and test.
 
-``look`` gathers facts and changes nothing, ``decide`` turns facts into actions (pure), ``install``
-carries them out.
+``read_facts`` reads the machine and changes nothing, ``decide`` turns facts into actions (pure),
+``install`` carries them out.
 """

@@ -1,7 +1,7 @@
-"""Apptainer on a Debian release that has no package of it: the one of Debian's rolling suite, fitted to this release's glibc.
+"""Fit the Apptainer of Debian's rolling suite to a release that has no package of it.
 
 The package comes from the mirror that this machine uses, and is trusted because of the archive's
-signature, as every package is. A mirror may be some weeks behind, and whoever answers in its place
+signature, as every package is. A mirror may be some weeks behind, and an attacker in its place
 could replay an old, signed state with an Apptainer that is known to be vulnerable: so the signed
 date must not be older than ``MOST_DAYS``, nor the version than ``MINIMUM``. A rolling suite drops
 old versions, so whichever it has now is taken. Its programs are fitted to an older glibc where only
@@ -28,11 +28,14 @@ from toolkit.versions import compare
 
 SUITE = "sid"
 PACKAGE = "apptainer"
-MINIMUM = "1.4.5"  # mends CVE-2025-65105
+MINIMUM = "1.4.5"  # fixes CVE-2025-65105
 MOST_DAYS = 90
 _KEYRINGS = ("debian-archive-keyring.pgp", "debian-archive-keyring.gpg")
 _DATE = re.compile(r"^Date: (.+)$", re.MULTILINE)
-_OTHER_WAYS = "install Apptainer another way (https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup"
+_BY_HAND = (
+    "install Apptainer yourself (https://apptainer.org/docs/admin/latest/installation.html), "
+    "then: toolkit setup"
+)
 
 
 class Source(Model, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class Offer(Model, frozen=True, kw_only=True):
 
 
 def mirror(codename: str) -> str:
-    """The Debian mirror that this machine's apt uses for its own release.
+    """Return the Debian mirror that this machine's apt uses for its own release.
 
     Raises:
         CommandFailedError: apt names none.
@@ -61,18 +64,18 @@ def mirror(codename: str) -> str:
     lines = shell.run(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], env=apt.environment()
     ).stdout.splitlines()
-    found = read_mirror(lines, codename)
-    if found is None:
+    uri = read_mirror(lines, codename)
+    if uri is None:
         raise CommandFailedError(
             f"apt knows no mirror of Debian {codename} here",
             place="/etc/apt/sources.list",
-            next_step=_OTHER_WAYS,
+            next_step=_BY_HAND,
         )
-    return found
+    return uri
 
 
 def read_mirror(lines: list[str], codename: str) -> str | None:
-    """The first archive of the release itself: not of its updates, not of its security archive, not of somebody else's. Pure."""
+    """Return the first archive of the release itself, not of its updates or of another vendor."""
     rows = [line.split("|") for line in lines if line.count("|") == 3]
     return next(
         (
@@ -136,7 +139,7 @@ def prepare(directory: Path, codename: str) -> Source:
         raise CommandFailedError(
             f"Debian's suite {SUITE} cannot be read from {where}",
             details=complaints,
-            next_step=_OTHER_WAYS,
+            next_step=_BY_HAND,
         )
     require_recent(
         [path.read_text(errors="replace") for path in (directory / "lists").glob("*Release")],
@@ -153,26 +156,24 @@ def require_recent(releases: Iterable[str], now: float, where: str) -> None:
     Args:
         releases: the texts of its Release files, whose signatures apt has checked.
         now: in seconds since 1970.
+        where: the mirror.
 
     Raises:
-        CommandFailedError: the newest is too old, or none says when it is of.
+        CommandFailedError: the newest is too old, or none has a date.
     """
     dates = [
-        parsedate_to_datetime(found[1]).timestamp()
+        parsedate_to_datetime(match[1]).timestamp()
         for text in releases
-        for found in _DATE.finditer(text)
+        for match in _DATE.finditer(text)
     ]
     days = int((now - max(dates)) // 86400) if dates else None
     if days is None or days > MOST_DAYS:
-        age = (
-            f"is {days} days old, {MOST_DAYS} are the most"
-            if days is not None
-            else "does not say when it is of"
-        )
+        age = f"is {days} days old, {MOST_DAYS} are the most" if days is not None else "has no date"
         raise CommandFailedError(
-            f"what {where} has of Debian's suite {SUITE} {age}: an old state could be replayed to install a vulnerable Apptainer",
+            f"the suite {SUITE} on {where} {age}: "
+            "an old state could be replayed to install a vulnerable Apptainer",
             place=where,
-            next_step=f"another mirror in apt's sources, or {_OTHER_WAYS}",
+            next_step=f"another mirror in apt's sources, or {_BY_HAND}",
         )
 
 
@@ -186,12 +187,12 @@ def require_new_enough(version: str, where: str) -> None:
         raise NeedsInstallError(
             f"{where} has apptainer {version}; before {MINIMUM} it is known to be vulnerable",
             place=where,
-            next_step=f"another mirror in apt's sources, or {_OTHER_WAYS}",
+            next_step=f"another mirror in apt's sources, or {_BY_HAND}",
         )
 
 
 def _give_to_apt(path: Path) -> None:
-    """apt downloads as a user of its own."""
+    """Give a path to the user as which apt downloads."""
     try:
         shutil.chown(path, "_apt")
     except (LookupError, PermissionError):
@@ -199,7 +200,7 @@ def _give_to_apt(path: Path) -> None:
 
 
 def offer(source: Source) -> Offer:
-    """What the suite has."""
+    """Return the package in the suite."""
     text = shell.run(
         ["apt-cache", *source.options, "--no-all-versions", "show", PACKAGE], env=apt.environment()
     ).stdout
@@ -207,7 +208,7 @@ def offer(source: Source) -> Offer:
 
 
 def read_offer(text: str) -> Offer:
-    """``Offer`` from a package's record. Pure."""
+    """Parse an ``Offer`` from a package's record."""
     values = dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE))
     return Offer(
         version=values["Version"],
@@ -225,9 +226,9 @@ def fetch(source: Source) -> Path:
 
 
 def fit(package: Path, codename: str, newest: tuple[int, int]) -> tuple[Path, tuple[str, ...]]:
-    """The package with its programs fitted to glibc ``newest``, and the references that were changed.
+    """Return the package fitted to a version of glibc, and the references that were changed.
 
-    Where nothing has to be changed it comes back as it is.
+    A package that fits already is returned unchanged.
 
     Raises:
         NeedsInstallError: its programs want more of a newer glibc than can be given to them.
@@ -260,7 +261,7 @@ def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[s
             raise NeedsInstallError(
                 f"Debian's {PACKAGE} of today does not fit {codename}: {path.name} {error}",
                 place=path.name,
-                next_step=_OTHER_WAYS,
+                next_step=_BY_HAND,
             ) from error
         if names:
             path.write_bytes(fitted)
@@ -269,7 +270,7 @@ def _fit_programs(tree: Path, codename: str, newest: tuple[int, int]) -> tuple[s
 
 
 def fitted_control(control: str, codename: str, newest: tuple[int, int]) -> str:
-    """The package's control file with a version of its own and the libc that its programs want now. Pure."""
+    """Return the control file with its own version, and the libc that its programs now need."""
     versioned = re.sub(r"^Version: (.*)$", rf"Version: \1+{codename}1", control, flags=re.MULTILINE)
     return re.sub(r"\blibc6 \(>= [^()]{0,60}\)", f"libc6 (>= {newest[0]}.{newest[1]})", versioned)
 
@@ -291,7 +292,7 @@ def _md5sums(tree: Path) -> str:
 
 
 def glibc() -> tuple[int, int]:
-    """The version of this machine's glibc."""
+    """Return the version of this machine's glibc."""
     text = os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0"
     major, minor = text.split()[1].split(".")[:2]
     return int(major), int(minor)

@@ -1,4 +1,4 @@
-"""The one door to apt and dpkg.
+"""Call apt and dpkg; no other module does.
 
 Downloads can be interrupted at any time. What dpkg has begun is brought to its end first: apt runs
 in a session of its own, so that Ctrl-C in the terminal reaches only us.
@@ -42,13 +42,13 @@ _URI = re.compile(r"^'(?P<uri>[^']+)' \S+ (?P<size>\d+)", re.MULTILINE)
 
 
 class Estimate(Model, frozen=True, kw_only=True):
-    """What apt says that an installation would take.
+    """The size of an installation, as apt estimates it.
 
     Attributes:
         new: packages that are not here yet, with all that they depend on.
         upgraded: packages that must become newer.
         fetch: bytes to download.
-        disk: apt's own words for what it will take on disk.
+        disk: the space on disk, as apt prints it.
         sources: the hosts (or local directories) that the packages come from.
     """
 
@@ -60,7 +60,7 @@ class Estimate(Model, frozen=True, kw_only=True):
 
 
 def environment() -> dict[str, str]:
-    """No questions, and answers in English, which is what we read."""
+    """Return the environment of apt: no questions, and messages in English, which we parse."""
     return {
         **os.environ,
         "DEBIAN_FRONTEND": "noninteractive",
@@ -71,19 +71,19 @@ def environment() -> dict[str, str]:
 
 
 def has_lists() -> bool:
-    """Whether the package lists have ever been fetched (a fresh machine has none)."""
+    """Return whether the package lists were ever fetched (a fresh machine has none)."""
     return any(_LISTS.glob("*_Packages*"))
 
 
 def candidate(package: str, options: Sequence[str] = ()) -> str | None:
-    """The version that apt would install, or None where no archive configured here has the package."""
+    """Return the version that apt would install, or None if no archive has the package."""
     answer = shell.run(["apt-cache", *options, "policy", package], env=environment(), check=False)
     match = re.search(r"^ *Candidate: (\S+)$", answer.stdout, re.MULTILINE)
     return match[1] if match and match[1] != "(none)" else None
 
 
 def update(options: Sequence[str] = ()) -> tuple[str, ...]:
-    """Fetch the package lists. An archive that does not answer is no reason to stop: what is then missing shows later.
+    """Fetch the package lists, also if an archive does not answer: a missing package shows later.
 
     Returns:
         apt's complaints.
@@ -93,7 +93,7 @@ def update(options: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def estimate(packages: Sequence[str]) -> Estimate:
-    """What installing ``packages`` would take; changes nothing and needs no root.
+    """Return the size of an installation; changes nothing and needs no root.
 
     Raises:
         CommandFailedError: apt knows no way to install them.
@@ -103,7 +103,7 @@ def estimate(packages: Sequence[str]) -> Estimate:
 
 
 def read_estimate(text: str) -> Estimate:
-    """``Estimate`` from what ``apt-get --print-uris install`` prints. Pure."""
+    """Parse an ``Estimate`` from the output of ``apt-get --print-uris install``."""
     count, disk = _COUNT.search(text), _DISK.search(text)
     uris = [(match["uri"], int(match["size"])) for match in _URI.finditer(text)]
     return Estimate(
@@ -130,20 +130,20 @@ def fetch(packages: Sequence[str | Path]) -> None:
 
 
 def install(packages: Sequence[str | Path], held: Sequence[int] = ()) -> None:
-    """Install packages by name or file. Once dpkg works, it is waited for even after Ctrl-C.
+    """Install packages by name or file. Once dpkg runs, it is awaited even after Ctrl-C.
 
     Args:
         packages: names, or paths of .deb files.
-        held: file descriptors that apt keeps open too: locks which hold on where we are killed and apt goes on.
+        held: file descriptors that apt keeps open, too: locks that last if we are killed.
 
     Raises:
-        CommandFailedError: apt or dpkg failed; with the tail of what they said.
+        CommandFailedError: apt or dpkg failed; with the tail of their output.
     """
     _apt([*_KEEP_SETTINGS, "install", *packages], finish=True, held=held)
 
 
 def heal() -> None:
-    """Bring dpkg in order after a power cut or ``kill -9`` in the middle of an installation; apt refuses to do anything before."""
+    """Repair dpkg after a power cut or ``kill -9``; apt refuses to run before that."""
     shell.run(
         ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"],
         env=environment(),
@@ -152,13 +152,16 @@ def heal() -> None:
 
 
 def half_there(package: str) -> bool:
-    """Whether dpkg was cut off while it unpacked this package."""
+    """Return whether dpkg was interrupted while it unpacked this package."""
     answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
     return answer.stdout.strip() == "reinstreq"
 
 
 def forget(package: str) -> None:
-    """Remove a package that is only half there. apt does that by itself for packages that it can download, not for one of a file."""
+    """Remove a package that is only partly unpacked.
+
+    apt does that by itself for packages that it can download, not for one of a file.
+    """
     shell.run(
         ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package],
         env=environment(),
@@ -174,13 +177,12 @@ def _apt(
     held: Sequence[int] = (),
 ) -> shell.Result:
     argv = tuple(str(word) for word in ("apt-get", *_ALWAYS, *arguments))
-    with tempfile.TemporaryFile(
-        mode="w+", errors="replace"
-    ) as said:  # not a pipe: apt would die of it where we are killed
+    # Not a pipe, which would end apt if we are killed.
+    with tempfile.TemporaryFile(mode="w+", errors="replace") as printed:
         process = shell.start(
             argv,
             env=environment(),
-            stdout=said.fileno(),
+            stdout=printed.fileno(),
             stderr=subprocess.STDOUT,
             new_session=True,
             pass_fds=held,
@@ -192,8 +194,8 @@ def _apt(
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
-        said.seek(0)
-        output = said.read()
+        printed.seek(0)
+        output = printed.read()
     result = shell.Result(argv, process.returncode, output, "")
     if check and not result.ok:
         raise CommandFailedError(
@@ -201,6 +203,6 @@ def _apt(
             place=shell_words(argv),
             details=[line for line in result.tail(40) if line.startswith(("E:", "Err:"))]
             or result.tail(),
-            next_step="if the network or an archive was away: the same command again goes on where it stopped",
+            next_step="if the network or an archive failed, run the same command again to go on",
         )
     return result

@@ -17,10 +17,11 @@ from toolkit.files import write_atomically
 
 # In the order of their numbers (linux/capability.h).
 _WORDS = """
-    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN
-    NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME
-    SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ
-    PERFMON BPF CHECKPOINT_RESTORE
+    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
+    SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG
+    MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM
+    BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
 """
 NAMES = tuple(f"CAP_{word}" for word in _WORDS.split())
 
@@ -29,7 +30,7 @@ _SETTING = re.compile(r"^(root default capabilities\s*=\s*)(\S+)", re.MULTILINE)
 
 
 def permitted(status: str, last: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a process has and what it lacks, of the capabilities up to number ``last``.
+    """Return the capabilities that a process has and lacks, up to number ``last``.
 
     Args:
         status: the text of ``/proc/self/status``.
@@ -45,7 +46,7 @@ def permitted(status: str, last: int) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def own() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What this process has and lacks."""
+    """Return the capabilities that this process has and lacks."""
     return permitted(
         Path("/proc/self/status").read_text(),
         int(Path("/proc/sys/kernel/cap_last_cap").read_text()),
@@ -53,23 +54,23 @@ def own() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def root_default(configuration: str) -> str:
-    """``full``, ``file`` or ``no``: what root gets in a container by ``apptainer.conf``."""
+    """Return root's capabilities in a container by ``apptainer.conf``: full, file or no."""
     match = _SETTING.search(configuration)
     return match[2] if match else "full"
 
 
 def with_root_default_file(configuration: str) -> str:
-    """``apptainer.conf`` with root's capabilities read from ``capability.json``; nothing else is touched."""
+    """Return ``apptainer.conf`` with root's capabilities read from ``capability.json``."""
     if _SETTING.search(configuration):
         return _SETTING.sub(r"\g<1>file", configuration)
     return configuration.rstrip("\n") + "\nroot default capabilities = file\n"
 
 
 def with_root_capabilities(listed: str, names: tuple[str, ...]) -> str:
-    """``capability.json`` with ``names`` for root; other users' and groups' entries stay.
+    """Return ``capability.json`` with ``names`` for root; all other entries stay.
 
     Raises:
-        ConfigError: what is there is no JSON object.
+        ConfigError: the file is not a JSON object.
     """
     try:
         data = json.loads(listed) if listed.strip() else {}
@@ -78,13 +79,13 @@ def with_root_capabilities(listed: str, names: tuple[str, ...]) -> str:
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             "Apptainer's capability.json is broken",
-            next_step="remove or mend the file, then: toolkit setup",
+            next_step="remove or fix the file, then: toolkit setup",
         ) from error
     return json.dumps(data, indent=1) + "\n"
 
 
 def configuration_file(runtime: str) -> Path:
-    """``apptainer.conf`` (or ``singularity.conf``) of this installation."""
+    """Return ``apptainer.conf`` (or ``singularity.conf``) of this installation."""
     for key in ("APPTAINER_CONF_FILE", "SINGULARITY_CONF_FILE"):
         answer = shell.run([runtime, "buildcfg", key], check=False)
         if answer.ok and answer.stdout.strip():
@@ -97,7 +98,7 @@ def configuration_file(runtime: str) -> Path:
 
 
 def grant_what_there_is(runtime: str) -> Path:
-    """Let root's containers have the capabilities that root has; the configuration from before is kept beside the new one."""
+    """Give root's containers the capabilities that root has, and back up the configuration."""
     configuration = configuration_file(runtime)
     listed = configuration.with_name("capability.json")
     before = configuration.read_text()

@@ -1,4 +1,4 @@
-"""Packages that bring daemons start them as soon as they are installed, and at every boot. Not here: the local cluster starts its own.
+"""Prevent packages from starting their daemons, since the local cluster starts its own.
 
 ``/usr/sbin/policy-rc.d`` is Debian's switch for that. A machine may have one already (containers
 do); it is put back afterwards, also after Ctrl-C or, at the next call, after ``kill -9``.
@@ -31,8 +31,8 @@ _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
 @contextmanager
-def kept_from_starting(policy: Path = POLICY) -> Iterator[None]:
-    """While inside, packages start nothing."""
+def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
+    """Prevent packages from starting daemons when they are installed."""
     restore(policy)
     before = _aside(policy)
     try:
@@ -46,7 +46,7 @@ def kept_from_starting(policy: Path = POLICY) -> Iterator[None]:
 
 
 def restore(policy: Path = POLICY) -> None:
-    """Put back what was there before us. Harmless where all is in place."""
+    """Restore the earlier policy; does nothing if it is in place."""
     if policy.exists() and MARK in policy.read_text(errors="replace"):
         policy.unlink()
     before = _aside(policy)
@@ -55,7 +55,10 @@ def restore(policy: Path = POLICY) -> None:
 
 
 def keep_off_at_boot(packages: Iterable[str]) -> None:
-    """Do not let the services of these packages start at boot. For packages that have just come; a service in use is never among them."""
+    """Disable the services of these packages at boot.
+
+    They were just installed: a service in use is never among them.
+    """
     for package in packages:
         if package in _SERVICES and shell.which("update-rc.d"):
             shell.run(["update-rc.d", _SERVICES[package], "disable"], check=False)

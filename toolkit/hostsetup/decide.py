@@ -1,4 +1,4 @@
-"""From facts to actions. Pure: the same machine gives the same answer."""
+"""Turn facts about a machine into actions. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from toolkit.errors import NeedsInstallError
 from toolkit.hostsetup import parts
-from toolkit.hostsetup.model import Action, Facts, OperatingSystem, Wishes
+from toolkit.hostsetup.model import Action, Facts, OperatingSystem, SetupOptions
 from toolkit.quoting import shell_words
 
 
 def decide(facts: Facts) -> tuple[Action, ...]:
-    """What has to be done, in order; nothing on a ready machine."""
+    """Return the actions to take, in order; none on a ready machine."""
     actions: list[Action] = []
     if facts.interrupted:
         actions.append(
             Action(
                 kind="heal",
-                summary="the end of an installation: one was cut off, or is at work right now",
+                summary="the end of an installation that was interrupted, or is running now",
             )
         )
     if facts.missing:
@@ -39,7 +39,7 @@ def decide(facts: Facts) -> tuple[Action, ...]:
 
 
 def adjustments(facts: Facts) -> tuple[Action, ...]:
-    """What has to be changed besides packages, for Apptainer to work."""
+    """Return the changes besides packages that Apptainer needs."""
     actions: list[Action] = []
     if facts.fuse != "ready":
         what = "is for root only" if facts.fuse == "closed" else "is missing"
@@ -65,14 +65,17 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
             )
         )
     if facts.root_exec == "fails":
-        summary = f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container every capability: it cannot start one"
+        summary = (
+            f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container "
+            "every capability: it cannot start one"
+        )
         actions.append(Action(kind="capabilities", summary=summary))
     if facts.unresolved:
         line = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
         actions.append(
             Action(
                 kind="name",
-                summary=f"the name of this machine, {facts.unresolved}, has no address (Gloo crashes)",
+                summary=f"this machine's name {facts.unresolved} has no address (Gloo crashes)",
                 by_hand=(line,),
             )
         )
@@ -102,7 +105,7 @@ def _apptainer(facts: Facts) -> Action:
 
 
 def install_line(system: OperatingSystem, packages: Sequence[str]) -> str:
-    """The command that installs ``packages`` (Debian's names) on this kind of system, to be pasted as root."""
+    """Return the command that installs packages (by Debian's names) on this system, for root."""
     if system.family == "rhel":
         names = _renamed(packages, parts.RHEL_NAMES)
         return (
@@ -120,63 +123,69 @@ def _renamed(packages: Sequence[str], names: dict[str, tuple[str, ...]]) -> list
     return sorted({name for package in packages for name in names.get(package, (package,))})
 
 
-def obstacle(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> NeedsInstallError | None:
-    """Why this process cannot do ``actions`` by itself, with what to ask the administrator for; None where it can."""
+def obstacle(
+    facts: Facts, actions: Sequence[Action], options: SetupOptions
+) -> NeedsInstallError | None:
+    """Return the reason why this process cannot do ``actions`` by itself, or None if it can."""
     if not actions:
         return None
     if not facts.root:
         return needs(
             facts,
             actions,
-            wishes,
-            next_step="ask the administrator of this machine to run the lines above as root, then go on",
+            options,
+            next_step="ask the administrator to run the lines above as root, then go on",
         )
     packages = any(action.packages for action in actions)
     if packages and not (facts.apt and facts.os.family == "debian"):
         return needs(
             facts,
             actions,
-            wishes,
+            options,
             next_step="install these packages with the lines above, then: toolkit setup",
         )
-    if any(action.kind == "apptainer" for action in actions) and not apptainer_here(facts):
+    if any(action.kind == "apptainer" for action in actions) and not can_install_apptainer(facts):
         return needs(
             facts,
             actions,
-            wishes,
-            next_step="install Apptainer (https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup",
+            options,
+            next_step="install Apptainer "
+            "(https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup",
         )
     return None
 
 
-def apptainer_here(facts: Facts) -> bool:
-    """Whether Apptainer can be had by ourselves: from the archives configured here, or on Debian (x86-64) from its sid."""
+def can_install_apptainer(facts: Facts) -> bool:
+    """Return whether we can install Apptainer: from a configured archive, or from Debian's sid."""
     return facts.runtime_offered is True or (
         facts.os.id == "debian" and facts.os.architecture == "x86_64"
     )
 
 
 def needs(
-    facts: Facts, actions: Sequence[Action], wishes: Wishes, *, next_step: str
+    facts: Facts, actions: Sequence[Action], options: SetupOptions, *, next_step: str
 ) -> NeedsInstallError:
-    """The error that says what is missing and which commands mend it."""
+    """Return the error that lists what is missing, and the commands that fix it."""
     lines = [
         *(f"missing: {action.summary}" for action in actions),
-        *(f"as root: {line}" for line in commands(facts, actions, wishes)),
+        *(f"as root: {line}" for line in commands(facts, actions, options)),
     ]
     return NeedsInstallError(
         f"this machine is not ready ({facts.os.name})", details=lines, next_step=next_step
     )
 
 
-def commands(facts: Facts, actions: Sequence[Action], wishes: Wishes) -> tuple[str, ...]:
-    """What an administrator can paste. Where only the toolkit knows how, one call of it does everything but what is the user's own."""
+def commands(facts: Facts, actions: Sequence[Action], options: SetupOptions) -> tuple[str, ...]:
+    """Return commands for an administrator.
+
+    If one action has no command, the toolkit does all actions but those for the user.
+    """
     only_toolkit = any(not action.by_hand for action in actions)
-    if not only_toolkit or (facts.runtime is None and not apptainer_here(facts)):
+    if not only_toolkit or (facts.runtime is None and not can_install_apptainer(facts)):
         return tuple(line for action in actions for line in action.by_hand)
     chosen = [
         word
-        for name, on in (("accounting", wishes.accounting), ("tests", wishes.tests))
+        for name, on in (("accounting", options.accounting), ("tests", options.tests))
         if on
         for word in ("--with", name)
     ]

@@ -1,9 +1,11 @@
-"""Fit a program that was built against a newer glibc to an older one, where only the strtol family is in the way. Pure.
+"""Fit a program that was built for a newer glibc to an older one. Pure.
+
+Only programs whose newer symbols are of the strtol family can be fitted.
 
 Since glibc 2.38 a compiler writes ``__isoc23_strtol@GLIBC_2.38`` where it wrote
-``strtol@GLIBC_2.2.5`` before. The two differ in one thing: with base 0 or 2 the new one also reads
-C23's ``0b101``. So a reference to the one can be turned into a reference to the other, in place:
-the name of the old symbol is the tail of the new one's, and the old version is in the table
+``strtol@GLIBC_2.2.5`` before. The only difference is that with base 0 or 2 the new one also reads
+C23's ``0b101``. So a reference to one can be turned into a reference to the other, in place:
+the name of the old symbol is the tail of the new name, and the old version is in the table
 already. Everything else that is too new is refused.
 """
 
@@ -31,7 +33,7 @@ class ElfRefusedError(ValueError):
 
 
 class _Section(NamedTuple):
-    """A part of the file; ``linked`` is the offset of the one that it goes with (symbols with their names)."""
+    """A section; ``linked`` is the offset of the section with its names."""
 
     offset: int
     size: int
@@ -48,16 +50,18 @@ class _Wanted(NamedTuple):
 
 
 def is_elf(data: bytes) -> bool:
+    """Return whether a file is an ELF file."""
     return data[:4] == _MAGIC[:4]
 
 
 def retarget(data: bytes, newest: tuple[int, int]) -> tuple[bytes, tuple[str, ...]]:
-    """``data`` with its references fitted to a glibc of version ``newest``, and the names of the symbols that were changed.
+    """Fit the references of a program to a version of glibc; return it and the changed symbols.
 
-    A file that wants nothing newer comes back as it was, with no names.
+    A file that needs no newer version is returned unchanged, without symbols.
 
     Raises:
-        ElfRefusedError: it is no 64-bit x86 ELF file, or wants more of a newer glibc than the strtol family.
+        ElfRefusedError: it is not a 64-bit x86 ELF file, or needs more of a newer glibc than the
+            strtol family.
     """
     if data[:6] != _MAGIC or struct.unpack_from("<H", data, 18)[0] != _X86_64:
         raise ElfRefusedError("not a 64-bit x86 ELF file")
@@ -82,7 +86,7 @@ def retarget(data: bytes, newest: tuple[int, int]) -> tuple[bytes, tuple[str, ..
 
 
 def _sections(data: bytes) -> dict[int, _Section]:
-    """The sections by kind; of a kind that comes more than once, any (those that are looked for here come once)."""
+    """Return the sections by kind; the kinds that are used occur once."""
     start, entry, count = *struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58)
     rows = [
         struct.unpack_from("<IIQQQQIIQQ", data, start + number * entry) for number in range(count)
@@ -97,19 +101,19 @@ def _text(data: bytes | bytearray, at: int) -> bytes:
 
 
 def _wanted(data: bytes, section: _Section, strings: int) -> list[_Wanted]:
-    """Every (library, version) of the file's table of wanted versions: two linked lists, one within the other."""
-    found, at = [], section.offset
+    """Return every (library, version) of the table of needed versions, two nested linked lists."""
+    versions, at = [], section.offset
     while True:
         _, count, library, first, following = struct.unpack_from("<HHIII", data, at)
         inner = at + first
         for _ in range(count):
             _, _, index, name, step = struct.unpack_from("<IHHII", data, inner)
-            found.append(
+            versions.append(
                 _Wanted(_text(data, strings + library), _text(data, strings + name), index, inner)
             )
             inner += step
         if not following:
-            return found
+            return versions
         at += following
 
 
@@ -150,7 +154,7 @@ def _retarget_symbols(
 
 
 def _rename_version(patched: bytearray, at: int, base_at: int) -> None:
-    """Make the entry at ``at`` ask for the base version: the loader checks every entry, used or not."""
+    """Make an entry need the base version: the loader checks every entry, used or not."""
     digest, flags, _, name, _ = struct.unpack_from("<IHHII", patched, base_at)
     struct.pack_into("<IH", patched, at, digest, flags)
     struct.pack_into("<I", patched, at + 8, name)

@@ -1,5 +1,7 @@
-"""``/dev/fuse``, through which users mount images. udev opens it to everybody; a machine without udev has it for root only, or not at
-all."""
+"""Open ``/dev/fuse``, through which users mount images.
+
+udev opens it to all users; a machine without udev has it for root only, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ _NUMBER = os.makedev(10, 229)
 
 
 def state() -> Literal["ready", "closed", "absent"]:
-    """Whether every user can mount through it."""
+    """Return whether every user can mount through it."""
     try:
-        found = DEVICE.stat()
+        status = DEVICE.stat()
     except OSError:
         return "absent"
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(status.st_mode):
         return "absent"
-    return "ready" if found.st_mode & 0o006 == 0o006 else "closed"
+    return "ready" if status.st_mode & 0o006 == 0o006 else "closed"
 
 
 def open_to_all() -> None:
-    """Make the device where it is missing, and give it the mode that udev gives it.
+    """Create the device if it is missing, and give it the mode that udev gives it.
 
     Raises:
         CommandFailedError: the kernel has no FUSE, or this root may not make devices.
@@ -41,6 +43,7 @@ def open_to_all() -> None:
             except OSError as error:
                 raise CommandFailedError(
                     f"{DEVICE} is missing and cannot be made: {error.strerror}",
-                    next_step="start this machine or container with --device /dev/fuse; without it every start unpacks the whole image",
+                    next_step="start this machine or container with --device /dev/fuse; "
+                    "without it every start unpacks the whole image",
                 ) from error
     DEVICE.chmod(0o666)

@@ -1,4 +1,4 @@
-"""Carry actions out, as root. What is about to be installed, from where and how large is said before anything is."""
+"""Carry actions out as root; size and origin of packages are announced before they come."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from toolkit.hostsetup import (
     smoke,
 )
 from toolkit.hostsetup.decide import adjustments, decide
-from toolkit.hostsetup.look import look
-from toolkit.hostsetup.model import Action, Facts, Wishes
+from toolkit.hostsetup.facts import read_facts
+from toolkit.hostsetup.model import Action, Facts, SetupOptions
 from toolkit.progress import Progress
 from toolkit.units import counted, human_size
 
@@ -36,29 +36,29 @@ _FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a 
 _PER_PACKAGE = 0.25  # seconds
 
 
-def install(wishes: Wishes, progress: Progress) -> Facts:
+def install(options: SetupOptions, progress: Progress) -> Facts:
     """Make this machine ready.
 
     Returns:
-        The machine as it is afterwards.
+        The facts of the machine afterwards.
 
     Raises:
-        CommandFailedError: a step failed; what was installed before stays, and the next call goes on from there.
+        CommandFailedError: a step failed; the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
     with ended_by_term(), _alone(progress) as lock, _workplace():
-        facts = _healed(look(wishes), progress)
+        facts = _healed(read_facts(options), progress)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
         if packages:
             _packages(packages, _wants_apptainer(actions), facts, lock, progress)
-        facts = look(wishes)
-        mended = adjustments(facts)
-        for action in mended:
+        facts = read_facts(options)
+        changes = adjustments(facts)
+        for action in changes:
             _adjust(action, facts, progress)
-        if facts.runtime and (mended or _wants_apptainer(actions)):
+        if facts.runtime and (changes or _wants_apptainer(actions)):
             _try(facts.runtime, progress)
-    return look(wishes)
+    return read_facts(options)
 
 
 def _wants_apptainer(actions: Sequence[Action]) -> bool:
@@ -67,7 +67,7 @@ def _wants_apptainer(actions: Sequence[Action]) -> bool:
 
 @contextmanager
 def _alone(progress: Progress) -> Iterator[int]:
-    """One setup at a time. dpkg holds the lock, too: a setup that was killed is over when its dpkg is."""
+    """Allow one setup at a time; dpkg holds the lock, too, also after the setup was killed."""
     with _LOCK.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,21 +90,21 @@ def _workplace() -> Iterator[None]:
 
 
 def _healed(facts: Facts, progress: Progress) -> Facts:
-    """End what an installation that was cut off has begun. An Apptainer that is only half there counts as none."""
+    """Finish an interrupted installation; a partly unpacked Apptainer counts as missing."""
     if not facts.apt:
         return facts
-    with daemons.kept_from_starting():
+    with daemons.prevented_from_starting():
         apt.heal()
         if not apt.half_there(apptainer_debian.PACKAGE):
             return facts
         apt.forget(apptainer_debian.PACKAGE)
-    progress.say("healed", "an Apptainer that was only half there; it comes again")
+    progress.say("healed", "an Apptainer that was only partly unpacked is installed again")
     return msgspec.structs.replace(facts, runtime=None)
 
 
 @contextmanager
 def ended_by_term() -> Iterator[None]:
-    """A plain ``kill``, or a terminal that goes away, ends Python without any clean-up; let it end as Ctrl-C does."""
+    """Clean up after ``kill`` or a closed terminal, too, as after Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -163,7 +163,7 @@ def _packages(
         counted(estimate.new + estimate.upgraded + len(fitted), "package"),
         expected=4 + estimate.new * _PER_PACKAGE,
     )
-    with daemons.kept_from_starting():
+    with daemons.prevented_from_starting():
         apt.install([*wanted, *fitted], held=(lock,))
         daemons.keep_off_at_boot(wanted)
     progress.end()
@@ -172,16 +172,18 @@ def _packages(
 def announcement(
     estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str
 ) -> tuple[str, ...]:
-    """What is about to happen, in a line or two. Pure."""
+    """Return the announcement of an installation, in one or two lines."""
     upgrades = f" and {counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
     origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
-    first = f"{counted(estimate.new, 'package')}{upgrades}: {human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
+    fetch = f"{human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
+    first = f"{counted(estimate.new, 'package')}{upgrades}: {fetch}"
     if rolling is None:
         return (first,)
     size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
     return (
         first,
-        f"apptainer {rolling.version}: {size}; Debian's package of {apptainer_debian.SUITE}, since {codename} has none",
+        f"apptainer {rolling.version}: {size}; "
+        f"Debian's package of {apptainer_debian.SUITE}, since {codename} has none",
     )
 
 
@@ -205,9 +207,9 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
         progress.say("ids", f"{facts.user} has a range of subordinate user ids")
     elif action.kind == "name":
-        hosts = Path(
-            "/etc/hosts"
-        )  # written in place, because in containers it is a mount; the address is what Debian's installer takes
+        # Written in place, because in containers it is a mount; with the address that Debian's
+        # installer uses.
+        hosts = Path("/etc/hosts")
         before = hosts.read_text() if hosts.exists() else ""
         hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
         progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
@@ -215,7 +217,8 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         changed = capabilities.grant_what_there_is(str(facts.runtime))
         progress.say(
             "root",
-            f"{changed}: root gets the capabilities that it has ({', '.join(facts.lacking)} is lacking here)",
+            f"{changed}: root gets the capabilities that it has "
+            f"(it lacks {', '.join(facts.lacking)} here)",
         )
 
 

@@ -1,4 +1,4 @@
-"""What is known of a machine, and what is to be done about it."""
+"""The facts about a machine, the options of a setup, and its actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolkit.model.base import Model
 
 
 class OperatingSystem(Model, frozen=True, kw_only=True):
-    """``/etc/os-release``, as far as it matters."""
+    """The operating system, from ``/etc/os-release``."""
 
     name: str
     id: str
@@ -35,8 +35,8 @@ class Missing(Model, frozen=True, kw_only=True):
     packages: tuple[str, ...]
 
 
-class Wishes(Model, frozen=True, kw_only=True):
-    """What the machine is to be ready for, beyond images and runs; ``update``: with a newer Apptainer, where there is one."""
+class SetupOptions(Model, frozen=True, kw_only=True):
+    """The options of a setup, beyond images and runs; ``update``: take a newer Apptainer."""
 
     accounting: bool = False
     tests: bool = False
@@ -44,21 +44,21 @@ class Wishes(Model, frozen=True, kw_only=True):
 
 
 class Facts(Model, frozen=True, kw_only=True):
-    """A machine as it is.
+    """The facts about a machine.
 
     Attributes:
-        runtime: the path of ``apptainer`` or ``singularity``; None where neither is.
-        runtime_offered: whether the package archives configured here have Apptainer; None where that is not known (no lists yet).
-        slurm: the path of ``sbatch``, where this machine belongs to a cluster or has a Slurm of its own: none is put beside it.
-        interrupted: an installation of ours was cut off, or is at work right now.
+        runtime: the path of ``apptainer`` or ``singularity``; None without either.
+        runtime_offered: whether a package archive has Apptainer; None if unknown (no lists yet).
+        slurm: the path of ``sbatch``, if this machine belongs to a cluster or has its own Slurm.
+        interrupted: an installation of ours was interrupted, or is running now.
         fuse: whether every user can open ``/dev/fuse`` (images are mounted through it).
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
-        unresolved: this machine's own name, where it leads to no address; "" where it does.
+        unresolved: this machine's own name if it has no address; else "".
         lacking: the capabilities that root does not have here.
-        newer: the version of a newer Apptainer than the one that was fitted to this release; empty where none is known.
-        update: that one is wanted.
-        root_exec: whether root can run something in a container. Tried only where there is reason for doubt.
+        newer: the version of a newer Apptainer than the one that was fitted; empty if unknown.
+        update: take the newer one.
+        root_exec: whether root can run a program in a container; tried only in case of doubt.
     """
 
     os: OperatingSystem
@@ -82,13 +82,13 @@ class Facts(Model, frozen=True, kw_only=True):
 
 
 class Action(Model, frozen=True, kw_only=True):
-    """One thing to do as root.
+    """An action of root.
 
     Attributes:
         kind: which function of ``install`` does it.
-        summary: what it is, in a line.
+        summary: the action on one line.
         packages: Debian packages, for the kinds ``packages`` and ``apptainer``.
-        by_hand: commands that an administrator can paste instead; empty where only the toolkit knows how.
+        by_hand: commands for an administrator instead; empty if only the toolkit can do it.
     """
 
     kind: Literal[

@@ -1,8 +1,8 @@
-"""Whether Debian's rolling suite has a newer Apptainer than the one that was fitted to this release.
+"""Check whether Debian's rolling suite has a newer Apptainer than the one that was fitted.
 
 apt never upgrades a package that was installed from a file, so security updates of this one are
-looked for here: by root, once a week, for it takes some seconds to fetch the suite's lists. What
-was found is noted for everybody.
+checked here: by root, once a week, for it takes some seconds to fetch the suite's lists. The
+result is recorded for all users.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _INTERVAL = 7 * 86400.0  # seconds
 
 
 class Note(Model, frozen=True, kw_only=True):
-    """What was found when the suite was last looked at.
+    """The result of the last check of the suite.
 
     Attributes:
         checked: when, in seconds since 1970.
-        offered: the version that the suite has; empty where it could not be read.
+        offered: the version that the suite has; empty if it could not be read.
     """
 
     checked: float
@@ -33,7 +33,7 @@ class Note(Model, frozen=True, kw_only=True):
 
 
 def fitted(codename: str) -> str:
-    """Return the version of the installed Apptainer as the suite calls it, if it was fitted to this release by us; else nothing."""
+    """Return the suite's version of the installed Apptainer if we fitted it, else nothing."""
     if shell.which("dpkg-query") is None:
         return ""
     answer = shell.run(
@@ -44,7 +44,7 @@ def fitted(codename: str) -> str:
 
 
 def read_fitted(answer: str, codename: str) -> str:
-    """Read what dpkg says of the package: ``installed 1.4.5-2+bookworm1``. Pure."""
+    """Parse dpkg's status of the package: ``installed 1.4.5-2+bookworm1``."""
     status, _, version = answer.strip().partition(" ")
     suffix = f"+{codename}1"
     return (
@@ -55,13 +55,13 @@ def read_fitted(answer: str, codename: str) -> str:
 
 
 def known(codename: str) -> str:
-    """Return the newer version that is known of; nothing where there is none. Takes no time where nothing was noted."""
+    """Return the newer version that was recorded, if there is one."""
     try:
         offered = read_json(NOTE, Note).offered
     except ConfigError:
         return ""
-    here = fitted(codename) if offered else ""
-    return offered if here and _is_newer(offered, here) else ""
+    installed = fitted(codename) if offered else ""
+    return offered if installed and _is_newer(offered, installed) else ""
 
 
 def _is_newer(version: str, other: str) -> bool:
@@ -69,7 +69,7 @@ def _is_newer(version: str, other: str) -> bool:
 
 
 def is_due(now: float) -> bool:
-    """Return whether it is time to look at the suite again."""
+    """Return whether it is time to check the suite again."""
     try:
         return not 0 <= now - read_json(NOTE, Note).checked < _INTERVAL
     except ConfigError:
@@ -77,9 +77,10 @@ def is_due(now: float) -> bool:
 
 
 def refresh(codename: str, now: float) -> ToolkitError | None:
-    """Look at the suite, and note what it has. Only as root. Return why that was not possible, if it was not.
+    """Check the suite as root, and record its version; return the error if that failed.
 
     Args:
+        codename: of this release.
         now: in seconds since 1970.
     """
     try:

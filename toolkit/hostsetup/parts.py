@@ -1,4 +1,4 @@
-"""What each part of the toolkit needs from the machine: data only.
+"""The programs that each part of the toolkit needs from the machine: data only.
 
 Needs are found by looking for programs, not for packages: a site may have them from anywhere.
 """
@@ -20,7 +20,7 @@ class Need(Model, frozen=True, kw_only=True):
     """A program, and the Debian package that has it.
 
     Attributes:
-        program: its name, or the absolute path of a file or directory, with ``*`` in it for any characters.
+        program: its name, or the absolute path of a file or directory, which may have ``*``.
         package: that has it.
         releases: of Debian in which there is such a package, by codename; empty: all.
     """
@@ -46,7 +46,7 @@ _SINCE_TRIXIE = ("trixie", "forky", "duke", "sid")
 
 # Apptainer and what it looks for when it runs: without squashfuse and fusermount3 every start by a
 # user unpacks the whole image. Installed together with Apptainer only; elsewhere these are the
-# business of whoever installed it (its own packages bundle them).
+# business of the administrator who installed it (its own packages bundle them).
 RUNTIME_PACKAGES = (
     "ca-certificates",
     "containernetworking-plugins",
@@ -124,7 +124,7 @@ TESTS = Part(
 RUNTIME_PURPOSE = "run and build containers"
 SLURM_PURPOSE = "a real Slurm on this machine"
 
-# The same things by the names of other distributions, for what we tell administrators. Debian's
+# The same packages by the names of other distributions, for messages to administrators. Debian's
 # name where it is the same.
 RHEL_NAMES: dict[str, tuple[str, ...]] = {
     "catatonit": (),

@@ -1,4 +1,4 @@
-"""Try Apptainer on a tiny image, made of this machine's own shell: nothing is downloaded."""
+"""Test Apptainer on a tiny image of this machine's own shell, without any download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH = re.compile(r"(/\S+)")
 
 
 def root_exec(runtime: str) -> Literal["works", "fails"]:
-    """Whether root can run something in a container; takes 0.1 s."""
+    """Return whether root can run a program in a container; takes 0.1 s."""
     with _workplace() as place:
         root = _tiny_root(place)
         (root / "etc/smoke").write_text("built\n")
@@ -32,10 +32,10 @@ def try_everything(runtime: str) -> str | None:
     """Build an image as root, run it as root, run it as an ordinary user.
 
     Returns:
-        Why ordinary users cannot run images here; None where they can.
+        The reason why ordinary users cannot run images here, or None.
 
     Raises:
-        CommandFailedError: root cannot build or run; with what Apptainer said.
+        CommandFailedError: root cannot build or run; with Apptainer's output.
     """
     with _workplace() as place:
         image = _build(runtime, place)
@@ -43,19 +43,19 @@ def try_everything(runtime: str) -> str | None:
             shell.run([runtime, "exec", image, *_SAY], check=False, timeout=120),
             "root cannot run an image here",
         )
-        return _as_nobody(runtime, image, place)
+        return _as_ordinary_user(runtime, image, place)
 
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A directory that other users can read, on disk: /tmp may be small, or not allow programs to run."""
+    """Create a directory on disk that other users can read; /tmp may be small or noexec."""
     with tempfile.TemporaryDirectory(prefix="toolkit-smoke-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 def _tiny_root(place: Path) -> Path:
-    """A root directory with a shell, and the libraries that it needs."""
+    """Create a root directory with a shell, and the libraries that it needs."""
     root = place / "root"
     for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var/tmp", "usr"):
         (root / name).mkdir(parents=True)
@@ -92,7 +92,7 @@ def _expect(answer: shell.Result, cause: str) -> None:
         raise CommandFailedError(cause, place=shell_words(answer.argv), details=answer.tail())
 
 
-def _as_nobody(runtime: str, image: Path, place: Path) -> str | None:
+def _as_ordinary_user(runtime: str, image: Path, place: Path) -> str | None:
     home = place / "home"
     home.mkdir()
     shutil.chown(home, int(_NOBODY), int(_NOBODY))

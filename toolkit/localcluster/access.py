@@ -1,4 +1,4 @@
-"""How the rest of the tool reaches the local cluster. It is on the way of every `toolkit run`: it imports nothing heavy."""
+"""Reach the local cluster. Every `toolkit run` imports this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Started(Model, frozen=True, kw_only=True):
     """A cluster that came up.
 
     Attributes:
-        pid: the first process of the cluster, as it is numbered outside of it.
-        shared: directories that are the same on every node although the directory above is private.
-        like: the site that it imitates; empty: none.
+        pid: the first process of the cluster, by its number outside of it.
+        shared: directories that all nodes share although the directory above is private.
+        like: the site that it imitates; empty if none.
     """
 
     pid: int
@@ -41,7 +41,7 @@ class Started(Model, frozen=True, kw_only=True):
 
 
 def access(name: str = "local", cwd: str | None = None) -> Access:
-    """How to call Slurm's commands of the cluster ``name``, in the directory ``cwd`` (without it: this one).
+    """Return how to call Slurm's commands of a cluster, in ``cwd`` or the current directory.
 
     Raises:
         SlurmUnreachableError: that cluster is not up.
@@ -62,7 +62,7 @@ def running(paths: Paths) -> Started | None:
     """Return the cluster if it is up: every node was idle once, and its first process lives.
 
     Raises:
-        UntrustedError: its directory is another user's, or others can write there.
+        UntrustedError: its directory belongs to another user, or others can write it.
     """
     try:
         require_own(paths)
@@ -73,12 +73,14 @@ def running(paths: Paths) -> Started | None:
     except ConfigError:
         return None
     return (
-        started if processes.is_supervisor(started.pid, paths) or processes.inside(paths) else None
+        started
+        if processes.is_supervisor(started.pid, paths) or processes.is_within(paths)
+        else None
     )
 
 
 def must_run(paths: Paths) -> Started:
-    """The cluster.
+    """Return the cluster that is up.
 
     Raises:
         SlurmUnreachableError: it is not up.
@@ -90,7 +92,7 @@ def must_run(paths: Paths) -> Started:
 
 
 def all_up() -> tuple[str, ...]:
-    """The names of all clusters that are up, of this user and this ``TOOLKIT_CLUSTER_DIR``."""
+    """Return the names of all clusters that are up in ``TOOLKIT_CLUSTER_DIR``."""
     try:
         names = sorted(entry.name for entry in root().iterdir() if (entry / "plan.json").exists())
     except OSError:
@@ -99,6 +101,7 @@ def all_up() -> tuple[str, ...]:
 
 
 def not_up(paths: Paths) -> str:
+    """Return the message that a cluster is not up."""
     return (
         "the local cluster is not up"
         if paths.name == "local"
@@ -107,7 +110,7 @@ def not_up(paths: Paths) -> str:
 
 
 def use_command(paths: Paths) -> str:
-    """Return what to do where a cluster is not up: use one that is, or bring it up."""
+    """Return the next step if a cluster is not up: use another that is, or bring it up."""
     others = all_up()
     if len(others) == 1:
         (name,) = others
@@ -118,6 +121,7 @@ def use_command(paths: Paths) -> str:
 
 
 def up_command(paths: Paths) -> str:
+    """Return the command that brings a cluster up."""
     return (
         "toolkit cluster up"
         if paths.name == default_name()
@@ -126,21 +130,21 @@ def up_command(paths: Paths) -> str:
 
 
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
-    """The words before a command that bring it to where process ``pid`` of the cluster is; also for a node's first process."""
-    settings = ("env", "-C", cwd or here(), f"SLURM_CONF={paths.conf}", *_path())
-    if processes.inside(paths):
+    """Return the prefix of a command that runs it in the namespaces of a process of the cluster."""
+    settings = ("env", "-C", cwd or current_directory(), f"SLURM_CONF={paths.conf}", *_path())
+    if processes.is_within(paths):
         return settings
     as_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
     return (
         *("nsenter", *as_user, "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "--"),
-        # nsenter passes no signal on: the command is told to end when nsenter does.
+        # nsenter forwards no signals: the command gets one when nsenter ends.
         *("setpriv", "--pdeathsig", "TERM", "--"),
         *settings,
     )
 
 
-def here() -> str:
-    """The current directory.
+def current_directory() -> str:
+    """Return the current directory.
 
     Raises:
         BindMissingError: it was removed.
@@ -149,12 +153,12 @@ def here() -> str:
         return str(Path.cwd())
     except FileNotFoundError as error:
         raise BindMissingError(
-            "the current directory is not there any more", next_step="change to one that is"
+            "the current directory was removed", next_step="change to another directory"
         ) from error
 
 
 def _path() -> tuple[str, ...]:
-    """``PATH=...`` where the directories of administrators are missing from it, as they are for most users."""
+    """Return ``PATH=...`` with the directories of administrators, if it lacks them."""
     parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
     missing = [directory for directory in _ADMIN if directory not in parts]
     return (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()

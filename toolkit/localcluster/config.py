@@ -1,4 +1,4 @@
-"""A shape as the files of a real Slurm: slurm.conf, gres.conf, cgroup.conf, slurmdbd.conf, hosts, nsswitch.conf. Pure text."""
+"""Render a shape as the files of a real Slurm: slurm.conf, gres.conf, slurmdbd.conf. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ACCOUNTING_PORT = 16819
 def files(
     shape: Shape, *, name: str, directory: PurePosixPath, user: str, nsswitch: str
 ) -> dict[str, str]:
-    """Every file of the cluster's ``etc``, by its name.
+    """Return every file of the cluster's ``etc`` by its name.
 
     Args:
         shape: a checked one.
         name: of the cluster.
         directory: of the cluster.
-        user: who runs all of it, and whose jobs run there.
+        user: that runs the daemons and the jobs.
         nsswitch: this machine's /etc/nsswitch.conf.
     """
-    found = {
+    texts = {
         "slurm.conf": slurm_conf(shape, name, directory, user),
         "gres.conf": gres_conf(shape, directory),
         # slurmd starts a cgroup plugin even where nothing uses one; v1 by name touches nothing, and
@@ -35,14 +35,14 @@ def files(
         "hosts": hosts(shape),
         "nsswitch.conf": _nsswitch(nsswitch),
     }
-    found |= {"job_submit.lua": shape.job_submit} if shape.job_submit else {}
-    return found | ({"slurmdbd.conf": slurmdbd_conf(directory, user)} if shape.accounting else {})
+    texts |= {"job_submit.lua": shape.job_submit} if shape.job_submit else {}
+    return texts | ({"slurmdbd.conf": slurmdbd_conf(directory, user)} if shape.accounting else {})
 
 
 def slurm_conf(shape: Shape, name: str, directory: PurePosixPath, user: str) -> str:
-    """The whole slurm.conf."""
+    """Return slurm.conf."""
     blocks = [
-        "# Written by toolkit cluster up; the next one writes it anew.",
+        "# Written by toolkit cluster up, which overwrites it each time.",
         *_controller(name, directory, user),
         *_jobs(shape),
         *_accounting(shape, directory),
@@ -93,7 +93,8 @@ def _jobs(shape: Shape) -> list[str]:
         "SelectTypeParameters=CR_Core_Memory",
         f"DefMemPerCPU={max(per_cpu, 1)}",
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=5,bf_interval=5",
+        "SchedulerParameters="
+        "batch_sched_delay=0,sched_min_interval=0,sched_interval=5,bf_interval=5",
         # A job that no partition could ever run is refused at once.
         "EnforcePartLimits=ALL",
         "KillWait=5",
@@ -109,7 +110,7 @@ def _accounting(shape: Shape, directory: PurePosixPath) -> list[str]:
             "AccountingStorageType=accounting_storage/none",
             "JobCompType=jobcomp/filetxt",
             f"JobCompLoc={directory}/log/jobcomp.txt",
-            # Nothing else remembers a job that has ended: squeue shows it for a day.
+            # Nothing else records a job that has ended: squeue shows it for a day.
             "MinJobAge=86400",
         ]
     return [
@@ -152,12 +153,12 @@ def _partition(partition: PartitionShape, shape: Shape) -> str:
 
 
 def quality(partition: str) -> str:
-    """The quality of service that holds a partition's limits of users."""
-    return f"limits-{partition}".lower()  # sacctmgr writes all names so
+    """Return the quality of service that has a partition's limits of users."""
+    return f"limits-{partition}".lower()  # sacctmgr writes all names in lower case
 
 
 def gres_conf(shape: Shape, directory: PurePosixPath) -> str:
-    """Names a character device for each GPU, without which Slurm numbers none of them; they are links to /dev/null."""
+    """Return gres.conf with a device for each GPU, so that Slurm numbers it."""
     rows = ["AutoDetect=off"]
     for node in all_nodes(shape):
         if node.gpus:
@@ -186,7 +187,7 @@ def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
 
 
 def hosts(shape: Shape) -> str:
-    """/etc/hosts of the cluster."""
+    """Return /etc/hosts of the cluster."""
     rows = [
         "127.0.0.1 localhost",
         f"{LOGIN_ADDRESS} {LOGIN}",
@@ -196,6 +197,9 @@ def hosts(shape: Shape) -> str:
 
 
 def _nsswitch(text: str) -> str:
-    """This machine's, with hosts looked up in the file only: the cluster has no way to a name server, and would wait for one."""
-    kept = [row for row in text.splitlines() if not re.match(r"\s*hosts\s*:", row)]
-    return "\n".join([*kept, "hosts: files"]) + "\n"
+    """Return this machine's nsswitch.conf, with hosts looked up in the file only.
+
+    The cluster has no route to a name server, and would wait for one.
+    """
+    others = [row for row in text.splitlines() if not re.match(r"\s*hosts\s*:", row)]
+    return "\n".join([*others, "hosts: files"]) + "\n"

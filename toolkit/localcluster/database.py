@@ -1,4 +1,4 @@
-"""Accounting: MariaDB and slurmdbd, within the cluster, so that `sacct` answers."""
+"""Start MariaDB and slurmdbd within the cluster, so that `sacct` answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.localcluster.config import quality
-from toolkit.localcluster.failure import StartError
+from toolkit.localcluster.control import Plan, StartError
 from toolkit.localcluster.paths import Paths
-from toolkit.localcluster.plan import Plan
 
 EXPECTED = 8.0  # seconds that it takes on a small machine
 Starter = Callable[..., "subprocess.Popen[str]"]
@@ -47,7 +46,10 @@ def start(paths: Paths, plan: Plan, daemon: Starter) -> None:
 
 
 def _limit_jobs(plan: Plan) -> None:
-    """The one user, and a quality of service for each partition with its limits; slurmctld looks for them at its start."""
+    """Add the user, and a quality of service with the limits of each partition.
+
+    slurmctld reads them when it starts.
+    """
     add = ("sacctmgr", "--immediate", "--quiet", "add")
     shell.run((*add, "account", "users", "Description=users", "Organization=local"), timeout=30)
     shell.run((*add, "user", plan.user, "Account=users"), timeout=30)
@@ -61,10 +63,10 @@ def _limit_jobs(plan: Plan) -> None:
 
 
 def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
-    """The limits of GPUs: what a GPU is slurmdbd learns from slurmctld, after its start.
+    """Set the limits of GPUs, once slurmdbd has the resource type from slurmctld.
 
     Raises:
-        StartError: it did not learn it.
+        StartError: slurmdbd did not accept a limit in time.
     """
     deadline = time.monotonic() + timeout
     for partition, limits in plan.shape.limits.items():
@@ -78,7 +80,7 @@ def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
             f"MaxTRESPerUser=gres/gpu={limits.gpus}",
         )
         while not (
-            said := shell.run(
+            answer := shell.run(
                 ("sacctmgr", "--immediate", "--quiet", *words),
                 check=False,
                 timeout=30,
@@ -86,9 +88,9 @@ def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
         ).ok:
             if time.monotonic() > deadline:
                 raise StartError(
-                    "a limit of GPUs was not taken",
+                    "slurmdbd did not accept a limit of GPUs",
                     (paths.log_of("slurmdbd"),),
-                    said.tail(3),
+                    answer.tail(3),
                 )
             time.sleep(0.1)
 
@@ -98,14 +100,14 @@ def _socket(paths: Paths) -> Path:
 
 
 def _files(paths: Paths) -> Path:
-    """An empty directory: the only one that SQL may read files from or write files to."""
+    """Return the directory, empty, that is the only one whose files SQL may read or write."""
     return paths.database / "files"
 
 
 def _server(paths: Paths, user: str) -> tuple[str, ...]:
-    """The server's command: no network, no password, no files of the host.
+    """Return the server's command: no network, no password, no files of the host.
 
-    Users are known by their socket (unix_socket): the kernel says who connects.
+    Users are authenticated by the socket (unix_socket): the kernel identifies the peer.
     """
     return (
         *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={paths.database / 'data'}"),
@@ -148,7 +150,7 @@ def _await(
     question: tuple[str, ...],
     timeout: float = 60,
 ) -> None:
-    """Ask until the daemon answers."""
+    """Wait until the daemon answers."""
     deadline = time.monotonic() + timeout
     while process.poll() is None and time.monotonic() < deadline:
         if shell.run(question, check=False, timeout=15).ok:

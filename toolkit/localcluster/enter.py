@@ -1,4 +1,4 @@
-"""Run a command within the cluster, in place of this process: exit code, signals and terminal are the command's own."""
+"""Replace this process by a command within the cluster, which has its terminal and signals."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from toolkit import shell
 from toolkit.errors import ClusterError, NeedsInstallError, UsageError
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
-from toolkit.localcluster.control import ask
+from toolkit.localcluster.control import Request, ask
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
-from toolkit.localcluster.plan import Request
 from toolkit.resources import package_directory
 
 
 def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoReturn:
     """Become ``command`` on the login side of the cluster ``name``, or on one of its nodes.
 
-    It runs in the current directory; on a node that does not see this directory, in ``/``.
+    It runs in the current directory, or in ``/`` on a node that does not have this directory.
 
     Raises:
         SlurmUnreachableError: the cluster is not up.
         UsageError: it has no such node.
-        ClusterError: the node is switched off, or we are in the cluster ourselves.
+        ClusterError: the node is switched off, or this process is in the cluster.
     """
     paths = paths_of(name)
     started = must_run(paths)
     if node is None:
         words = (*prefix(paths, started.pid), f"TOOLKIT_CLUSTER={name}", *command)
     else:
-        seen = _sees(str(Path.cwd()), started.shared)
+        directory = None if _sees(str(Path.cwd()), started.shared) else "/"
         words = (
-            *prefix(paths, _node(paths, node), None if seen else "/"),
+            *prefix(paths, _node(paths, node), directory),
             f"TOOLKIT_CLUSTER={name}",
             *command,
         )
@@ -50,7 +49,7 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
 
 
 def interactive() -> tuple[str, ...]:
-    """The command of a shell that says in its prompt where it is."""
+    """Return the command of a shell that names the cluster in its prompt."""
     return ("bash", "--rcfile", str(package_directory("localcluster") / "shell.bashrc"), "-i")
 
 
@@ -60,10 +59,10 @@ def _sees(directory: str, shared: tuple[str, ...]) -> bool:
 
 
 def _node(paths: Paths, node: str) -> int:
-    if processes.inside(paths):
+    if processes.is_within(paths):
         raise ClusterError(
             "this shell is in the cluster, from where no node can be entered",
-            next_step="leave it, or: srun -w NODE --pty bash",
+            next_step="exit it, or: srun -w NODE --pty bash",
         )
     power = ask(paths, Request()).nodes
     if node not in power:

@@ -1,4 +1,4 @@
-"""The options of `toolkit cluster up` as a shape. Pure but for reading the file that ``--shape`` names."""
+"""Parse the options of `toolkit cluster up`, or the file of ``--shape``, as a shape."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def from_options(
     partitions: Sequence[str],
     accounting: bool,
 ) -> Shape:
-    """The shape of nodes called nid001, nid002, ..., equal but for their GPUs.
+    """Return a shape of nodes called nid001, nid002, ..., equal but for their GPUs.
 
     Raises:
-        UsageError: an option is off.
+        UsageError: an option is invalid.
     """
     counts = _gpus(gpus, nodes)
     common = Nodes(names="-", cpus=cpus, memory=_megabytes(memory), gpu_type=gpu_type)
@@ -67,10 +67,10 @@ def from_options(
 
 
 def from_file(path: Path) -> Shape:
-    """The shape that a TOML file describes.
+    """Return the shape that a TOML file describes.
 
     Raises:
-        ConfigError: it is missing or broken, or no cluster could have this shape.
+        ConfigError: it is missing or invalid, or no cluster could have this shape.
     """
     shape = read_toml(path, Shape, named=True)
     try:
@@ -80,7 +80,7 @@ def from_file(path: Path) -> Shape:
 
 
 def partition(text: str) -> PartitionShape:
-    """A partition as ``--partition`` has it: ``NAME:max-nodes=2,default``.
+    """Parse a partition of ``--partition``: ``NAME:max-nodes=2,default``.
 
     Raises:
         UsageError: it does not follow the grammar.
@@ -104,7 +104,7 @@ def _bad_word(word: str, key: str) -> ToolkitError:
     if key in _KEYS:
         return UsageError(f"{word!r} has no value", place="--partition", next_step=next_step)
     return UsageError(
-        f"a partition has no {key!r}",
+        f"a partition has no setting {key!r}",
         place="--partition",
         choices=known,
         value=key,
@@ -121,21 +121,21 @@ def _number(value: str, word: str) -> int:
 
 
 def _megabytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not found or found[2].upper() not in _FACTORS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
+    if not match or match[2].upper() not in _FACTORS:
         raise UsageError(
-            f"{text!r} is no size of memory",
+            f"{text!r} is not a size of memory",
             place="--mem-per-node",
             next_step="write MB or a unit: 4000, 4000M or 4G",
         )
-    return int(float(found[1]) * _FACTORS[found[2].upper()])
+    return int(float(match[1]) * _FACTORS[match[2].upper()])
 
 
 def _gpus(text: str, nodes: int) -> list[int]:
     words = text.split(",")
     if not all(word.strip().isdecimal() for word in words):
         raise UsageError(
-            f"{text!r} is no number of GPUs",
+            f"{text!r} is not a number of GPUs",
             place="--gpus-per-node",
             next_step="write 4, or one number for each node: 4,2",
         )
@@ -152,14 +152,14 @@ def _gpus(text: str, nodes: int) -> list[int]:
 
 
 def _runs(counts: list[int]) -> list[tuple[int, int, int]]:
-    """Neighbours with equal counts together: first, last, count."""
-    found: list[tuple[int, int, int]] = []
+    """Group neighbors with equal counts: first, last, count."""
+    runs: list[tuple[int, int, int]] = []
     for number, count in enumerate(counts, 1):
-        if found and found[-1][2] == count:
-            found[-1] = (found[-1][0], number, count)
+        if runs and runs[-1][2] == count:
+            runs[-1] = (runs[-1][0], number, count)
         else:
-            found.append((number, number, count))
-    return found
+            runs.append((number, number, count))
+    return runs
 
 
 def _span(first: int, last: int) -> str:

@@ -1,4 +1,7 @@
-"""What a local cluster needs of this machine. Programs and files count, not packages: a Slurm that was installed another way will do."""
+"""Find the packages that a local cluster needs and this machine lacks.
+
+Programs and files count, so that a Slurm that was installed another way is accepted.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _PLUGINS = (
     "slurm/*/lib/slurm",
     "slurm/*/lib64/slurm",
 )
-# The plugin of Slurm opens libpmix.so by this very name, which Debian has in the -dev package only.
+# Slurm's plugin opens libpmix.so by exactly this name, which only Debian's -dev package has.
 _PMIX = (
     "libpmix.so",
     "*/libpmix.so",
@@ -47,13 +50,13 @@ _PMIX = (
 )
 
 
-def imitates() -> bool:
-    """Whether Slurm has the plugin here by which a site's rules are imitated."""
+def has_submit_plugin() -> bool:
+    """Return whether Slurm has the plugin job_submit/lua, which applies a site's rules."""
     return _any(_LIBRARIES, [f"{place}/job_submit_lua.so" for place in _PLUGINS])
 
 
 def needed(accounting: bool = False) -> tuple[str, ...]:
-    """The Debian packages that have what is missing here, sorted; () if a cluster can be brought up."""
+    """Return the Debian packages that are missing, sorted; () if a cluster can be brought up."""
     programs = _PROGRAMS | (_ACCOUNTING if accounting else {})
     missing = {
         package for package, names in programs.items() if not all(which(name) for name in names)
@@ -78,10 +81,10 @@ def _any(directories: tuple[str, ...], patterns: tuple[str, ...] | list[str]) ->
 
 
 def require(accounting: bool = False) -> None:
-    """Nothing, if all is there.
+    """Check that no package is missing.
 
     Raises:
-        NeedsInstallError: it names the packages.
+        NeedsInstallError: packages are missing; it names them.
     """
     missing = needed(accounting)
     if missing:

@@ -1,4 +1,4 @@
-"""Where a local cluster keeps its files: one directory per cluster, named by the user, seen by all of its nodes."""
+"""Name the files of a local cluster, all in one directory that all of its nodes share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from toolkit.errors import ClusterError, UntrustedError, UsageError
 # step, and the kernel takes 108 bytes.
 LONGEST = 60
 LONGEST_NAME = 20
-PRIVATE = ("/tmp", "/dev/shm")  # what each node has for itself
+PRIVATE = ("/tmp", "/dev/shm")  # of which each node has its own
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
-# A name that others cannot guess and make first; short, since sockets lie in it.
+# A directory that others cannot guess and create first; short, since it has sockets.
 _SHORTER = "a name of at most {} characters; or "
-_ELSEWHERE = "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), with the same value in every shell that uses the cluster"
+_ELSEWHERE = (
+    "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), "
+    "with the same value in every shell that uses the cluster"
+)
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,22 @@ class Paths:
 
     @property
     def etc(self) -> Path:
+        """The folder of the configuration files."""
         return self.directory / "etc"
 
     @property
     def conf(self) -> Path:
+        """The file slurm.conf."""
         return self.etc / "slurm.conf"
 
     @property
     def logs(self) -> Path:
+        """The folder of the daemons' logs."""
         return self.directory / "log"
 
     @property
     def run(self) -> Path:
+        """The folder of sockets and process ids."""
         return self.directory / "run"
 
     @property
@@ -50,7 +57,7 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever brings the cluster up or down."""
+        """The file whose lock a process holds that brings the cluster up or down."""
         return self.directory / "lock"
 
     @property
@@ -60,35 +67,36 @@ class Paths:
 
     @property
     def plan(self) -> Path:
-        """What was asked for: written first, read by the supervisor."""
+        """The requested plan: written first, read by the supervisor."""
         return self.directory / "plan.json"
 
     @property
     def started(self) -> Path:
-        """What came of it: written when every node is idle."""
+        """The running cluster: written when every node is idle."""
         return self.run / "started.json"
 
     @property
     def control(self) -> Path:
-        """The socket on which the supervisor takes `cut`, `join`, `kill` and `start`."""
+        """The socket on which the supervisor accepts `cut`, `join`, `kill` and `start`."""
         return self.run / "control"
 
     @property
     def database(self) -> Path:
-        """Files and socket of MariaDB; for the owner only, even if the directory above is opened."""
+        """The folder of MariaDB; for the owner only, even if the directory above is not."""
         return self.directory / "db"
 
     def log_of(self, subject: str) -> Path:
+        """Return the log of a daemon."""
         return self.logs / f"{subject}.log"
 
 
 def default_name() -> str:
-    """The cluster that is meant where none is named: ``$TOOLKIT_CLUSTER``, or ``local``."""
+    """Return the cluster that is used by default: ``$TOOLKIT_CLUSTER``, or ``local``."""
     return os.environ.get("TOOLKIT_CLUSTER") or "local"
 
 
 def root() -> Path:
-    """The directory of all clusters: ``$TOOLKIT_CLUSTER_DIR``, or one below the home directory."""
+    """Return the directory of all clusters: ``$TOOLKIT_CLUSTER_DIR``, or one in the home."""
     return Path(os.path.realpath(_named_root()))
 
 
@@ -106,17 +114,19 @@ def require_name(name: str, place: str) -> None:
     """Raise UsageError if no cluster can have a name."""
     if not is_name(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a cluster: lower-case letters, digits, - and _, at most {LONGEST_NAME} of them",
+            f"{name!r} cannot be the name of a cluster: "
+            f"use at most {LONGEST_NAME} lower-case letters, digits, - and _",
             place=place,
         )
 
 
 def paths_of(name: str) -> Paths:
-    """The files of the cluster ``name``, whether it is up or not.
+    """Return the files of the cluster ``name``, whether it is up or not.
 
     Raises:
         UsageError: this cannot be the name of a cluster.
-        ClusterError: its directory would be too long for sockets, or has characters that Slurm's files cannot carry.
+        ClusterError: its directory would be too long for sockets, or has characters that
+            Slurm's files do not allow.
     """
     require_name(name, "--name")
     directory = root() / name
@@ -124,13 +134,14 @@ def paths_of(name: str) -> Paths:
     room = LONGEST - len(os.fsencode(text)) + len(os.fsencode(name))
     if len(os.fsencode(text)) > LONGEST:
         raise ClusterError(
-            f"the directory of the cluster is {len(os.fsencode(text))} characters long; sockets in it allow {LONGEST}",
+            f"the directory of the cluster is {len(os.fsencode(text))} characters long; "
+            f"sockets in it allow {LONGEST}",
             place=text,
             next_step=_SHORTER.format(room) + _ELSEWHERE if room > 0 else _ELSEWHERE,
         )
     if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
         raise ClusterError(
-            "the directory of the cluster has characters that slurm.conf cannot carry",
+            "the directory of the cluster has characters that slurm.conf does not allow",
             place=text,
             next_step=_ELSEWHERE,
         )
@@ -138,19 +149,18 @@ def paths_of(name: str) -> Paths:
 
 
 def require_own(paths: Paths) -> None:
-    """Check that the cluster's directory is this user's and that nobody else can change it.
+    """Check that the cluster's directory belongs to this user and that no other can change it.
 
     Raises:
-        UntrustedError: it is another user's, or others can write there.
-        OSError: it is not there.
+        UntrustedError: it belongs to another user, or others can write it.
+        OSError: it does not exist.
     """
     from toolkit import trusted_files
 
     try:
         if paths.directory.parent == root():
-            trusted_files.require_trusted(
-                _named_root()
-            )  # with the symbolic links that the user named
+            # With the symbolic links in the path that the user gave.
+            trusted_files.require_trusted(_named_root())
         trusted_files.require_own(paths.directory)
     except UntrustedError as error:
         if not (error.next_step or "").startswith("chmod"):
@@ -159,5 +169,5 @@ def require_own(paths: Paths) -> None:
 
 
 def below_private(directory: str) -> bool:
-    """Is this a directory that a node would not see, unless it is bound back?"""
+    """Return whether a node does not have a directory, unless it is mounted there."""
     return any(directory.startswith(private + "/") for private in PRIVATE)

@@ -1,7 +1,7 @@
-"""Which processes belong to a cluster. The processes themselves are the truth: a file with a process id says nothing after a crash.
+"""Find and end the processes of a cluster.
 
-A cluster's processes are known by their exact arguments, which name the cluster's directory, and by
-their owner.
+They are recognized by their exact arguments, which name the cluster's directory, and by their
+owner: a file with a process id is not reliable after a crash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NODE_INIT = "node-init.sh"
 
 
 def arguments(pid: int) -> tuple[str, ...]:
-    """The command line of a process; empty if it is gone or a zombie."""
+    """Return the command line of a process; empty if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -37,7 +37,7 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def is_supervisor(pid: int, paths: Paths) -> bool:
-    """Is this the first process of this very cluster, or the `unshare` that waits for it?"""
+    """Return whether a process is the first of this cluster, or the `unshare` that waits for it."""
     return arguments(pid)[-3:] == ("-m", SUPERVISOR, str(paths.directory)) and _ours(pid)
 
 
@@ -46,13 +46,13 @@ def _ours(pid: int) -> bool:
 
 
 def is_first(pid: int) -> bool:
-    """Is it process 1 of a process namespace below ours?"""
+    """Return whether it is process 1 of a process namespace below ours."""
     ids = _status(pid).get("NSpid", [])
     return len(ids) > 1 and ids[-1] == "1"
 
 
-def inside(paths: Paths) -> bool:
-    """Are we ourselves in the cluster, on its login side or on a node?"""
+def is_within(paths: Paths) -> bool:
+    """Return whether this process is in the cluster, on its login side or on a node."""
     words = arguments(1)
     return words[-3:] == ("-m", SUPERVISOR, str(paths.directory)) or (
         len(words) > 2 and words[1].endswith("/" + NODE_INIT) and words[2] == str(paths.directory)
@@ -60,21 +60,22 @@ def inside(paths: Paths) -> bool:
 
 
 def all_pids() -> Iterator[int]:
+    """Return the ids of all processes."""
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def supervisors(paths: Paths) -> tuple[int, ...]:
-    """Every process of this cluster's outer end, first processes and their `unshare`; () if the cluster does not run."""
+    """Return the first processes of this cluster and their `unshare`; () if it does not run."""
     return tuple(pid for pid in all_pids() if is_supervisor(pid, paths))
 
 
 def first_process(paths: Paths) -> int | None:
-    """Process 1 of the cluster, as it is numbered here."""
+    """Return process 1 of the cluster, by its number in our namespace."""
     return next((pid for pid in supervisors(paths) if is_first(pid)), None)
 
 
 def node_process(paths: Paths, node: str) -> int | None:
-    """Process 1 of a node, as it is numbered here; None if the node is switched off."""
+    """Return process 1 of a node by its number here; None if the node is switched off."""
     for pid in all_pids():
         words = arguments(pid)
         start = next(
@@ -91,17 +92,19 @@ def node_process(paths: Paths, node: str) -> int | None:
 
 
 def stop(paths: Paths, timeout: float = 20) -> bool:
-    """Kill the cluster. All of its processes die with its first one, and what is gone with them: namespaces, mounts, interfaces.
+    """Kill the cluster.
+
+    All of its processes die with its first one, and namespaces, mounts and interfaces with them.
 
     Returns:
-        whether there was anything to kill.
+        Whether there was a process to kill.
 
     Raises:
-        ClusterError: something is still there after ``timeout`` seconds.
+        ClusterError: a process still exists after ``timeout`` seconds.
     """
-    found = supervisors(paths)
+    running = supervisors(paths)
     deadline = time.monotonic() + timeout
-    left = found
+    left = running
     while left:
         for pid in left:
             _kill(pid, paths)
@@ -109,15 +112,16 @@ def stop(paths: Paths, timeout: float = 20) -> bool:
             raise ClusterError(
                 f"processes of cluster {paths.name} do not end",
                 place=", ".join(map(str, left)),
-                next_step="look at them with ps; a process in state D waits for a disk or a network file system",
+                next_step="inspect them with ps; "
+                "a process in state D waits for a disk or a network file system",
             )
         time.sleep(0.02)
         left = supervisors(paths)
-    return bool(found)
+    return bool(running)
 
 
 def _kill(pid: int, paths: Paths) -> None:
-    """Kill a process of ours, through a handle that cannot come to mean another process in between."""
+    """Kill a process of ours, through a handle that cannot refer to another process later."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

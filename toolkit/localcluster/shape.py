@@ -1,4 +1,4 @@
-"""What a local cluster looks like: its nodes and partitions. Pure: from options or a file to a validated shape.
+"""Describe and check the shape of a local cluster: its nodes and partitions. Pure.
 
 A shape file imitates a site, with nodes that differ and partitions as they are there::
 
@@ -42,8 +42,8 @@ class Nodes(Model, frozen=True, kw_only=True):
         cpus: of each node; may be more than this machine has.
         memory: of each node, in MB; may be more than this machine has.
         gpus: of each node; simulated.
-        gpu_type: such as ``v100``; None leaves them without a type.
-        features: what jobs can ask for with ``--constraint``.
+        gpu_type: such as ``v100``; None: without a type.
+        features: for the ``--constraint`` of jobs.
     """
 
     names: str
@@ -60,10 +60,10 @@ class PartitionShape(Model, frozen=True, kw_only=True):
     Attributes:
         name: of the partition.
         nodes: its nodes as Slurm writes them, or ``ALL``.
-        default: jobs that name no partition go here; the first one, where none says so.
+        default: jobs that name no partition run here; by default the first partition.
         max_nodes: the most nodes of one job; None: no limit.
-        max_time: the most time of one job, as Slurm writes it: ``1:00:00``, ``2-00:00:00``; None: no limit.
-        default_time: the time of a job that asks for none.
+        max_time: the most time of one job: ``1:00:00``, ``2-00:00:00``; None: no limit.
+        default_time: the time of a job that requests none.
         options: more of slurm.conf for this partition: ``DefCpuPerGPU=10``.
     """
 
@@ -77,7 +77,7 @@ class PartitionShape(Model, frozen=True, kw_only=True):
 
 
 class UserLimits(Model, frozen=True, kw_only=True):
-    """What one user may have in a partition at a time; None: no limit. Slurm keeps to them where there is accounting."""
+    """The limits of one user in a partition; None: no limit. Slurm needs accounting for them."""
 
     jobs_submitted: int | None = None
     jobs_running: int | None = None
@@ -95,9 +95,9 @@ class Shape(Model, frozen=True, kw_only=True):
         partitions: its partitions; without any there is one, ``main``.
         extra: lines put at the end of slurm.conf, where they win over ours.
         accounting: slurmdbd and MariaDB run too, so that ``sacct`` answers.
-        like: the site that it imitates; empty: none.
-        job_submit: a job_submit.lua, which Slurm asks about every job; empty: it asks nobody.
-        limits: by partition, what one user may have there; only with accounting.
+        like: the site that it imitates; empty if none.
+        job_submit: a job_submit.lua, which Slurm runs for every job; empty if none.
+        limits: limits of one user by partition; only with accounting.
     """
 
     nodes: tuple[Nodes, ...] = (Nodes(names="nid[001-002]"),)
@@ -122,15 +122,15 @@ class Node(Model, frozen=True, kw_only=True):
 
     @property
     def link(self) -> str:
-        """The switch's end of the node's cable."""
+        """The name of the switch's end of the node's cable."""
         return f"ve{self.address.rsplit('.', 1)[1]}"
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The names of nodes that Slurm writes as ``gpu[01-02]``.
+    """Return the names of the nodes in a list such as ``gpu[01-02]``.
 
     Raises:
-        ValueError: it is no such list, or one of very many nodes.
+        ValueError: it is not such a list, or one of very many nodes.
     """
     for ranges in re.findall(r"\[([^\[\]]*)\]", text):
         for first, last in re.findall(r"(?<!\d)(\d+)-(\d+)", ranges):
@@ -138,12 +138,12 @@ def expand(text: str) -> tuple[str, ...]:
                 raise ValueError(f"{text!r} is more than {counted(MOST_NODES, 'node')}")
     names = hostlist.expand(text)
     if not names:
-        raise ValueError(f"{text!r} is no list of nodes; nid[001-004] or nid001,nid003 would be")
+        raise ValueError(f"{text!r} is not a list of nodes such as nid[001-004] or nid001,nid003")
     return names
 
 
 def all_nodes(shape: Shape) -> tuple[Node, ...]:
-    """Every node of a shape that ``check`` accepted."""
+    """Return every node of a shape that ``check`` accepted."""
     named = [(name, group) for group in shape.nodes for name in expand(group.names)]
     return tuple(
         Node(
@@ -160,19 +160,20 @@ def all_nodes(shape: Shape) -> tuple[Node, ...]:
 
 
 def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
-    """The partitions, of which exactly one is the default."""
+    """Return the partitions, of which exactly one is the default."""
     from msgspec.structs import replace
 
-    found = shape.partitions or (MAIN,)
-    if any(partition.default for partition in found):
-        return found
-    return (replace(found[0], default=True), *found[1:])
+    partitions = shape.partitions or (MAIN,)
+    if any(partition.default for partition in partitions):
+        return partitions
+    return (replace(partitions[0], default=True), *partitions[1:])
 
 
 def summary(shape: Shape) -> str:
-    """One line for people: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
+    """Return the shape on one line: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
     if shape.like:
-        return f"like {shape.like}: {counted(len(all_nodes(shape)), 'node')}, {counted(len(partitions_of(shape)), 'partition')}"
+        nodes = counted(len(all_nodes(shape)), "node")
+        return f"like {shape.like}: {nodes}, {counted(len(partitions_of(shape)), 'partition')}"
     groups = "; ".join(
         f"{group.names}: {counted(group.cpus, 'CPU')}, {human_size(group.memory * 1e6)}"
         + (f", {group.gpus} {group.gpu_type or ''} GPUs".replace("  ", " ") if group.gpus else "")
@@ -186,7 +187,7 @@ def summary(shape: Shape) -> str:
 
 
 def check(shape: Shape) -> Shape:
-    """The same shape, if a cluster of it could come up.
+    """Return the shape if a cluster of it could come up.
 
     Raises:
         BadDataError: it could not; with the key.
@@ -216,7 +217,7 @@ def _check(
 
 def _unique(names: list[str], key: str, what: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
-    _check(twice is None, key, f"{what} {twice} is there twice")
+    _check(twice is None, key, f"{what} {twice} is listed twice")
 
 
 def _check_nodes(shape: Shape) -> None:
@@ -241,13 +242,13 @@ def _check_nodes(shape: Shape) -> None:
         _check(
             group.gpu_type is None or bool(_WORD.match(group.gpu_type)),
             f"{key}.gpu_type",
-            f"{group.gpu_type!r} is no type of a GPU",
+            f"{group.gpu_type!r} is not a type of a GPU",
         )
         for feature in group.features:
             _check(
                 bool(_WORD.match(feature)),
                 f"{key}.features",
-                f"{feature!r} is no feature of a node",
+                f"{feature!r} is not a feature of a node",
             )
         try:
             expand(group.names)
@@ -270,7 +271,7 @@ def _check_names(names: tuple[str, ...]) -> None:
         _check(
             name.lower() not in _RESERVED,
             "nodes",
-            f"{name!r} cannot be the name of a node: it has a meaning already",
+            f"{name!r} cannot be the name of a node: it is reserved",
         )
     _unique(list(names), "nodes", "node")
 
@@ -294,7 +295,7 @@ def _check_partition(partition: PartitionShape, key: str, names: tuple[str, ...]
         _check(
             value is None or bool(_TIME.match(value)),
             f"{key}.{field}",
-            f"{value!r} is no time; 30:00, 1:00:00 or 2-00:00:00 would be",
+            f"{value!r} is not a time such as 30:00, 1:00:00 or 2-00:00:00",
         )
     for option in partition.options:
         _check(
@@ -310,7 +311,7 @@ def _check_partition(partition: PartitionShape, key: str, names: tuple[str, ...]
     _check(
         strange is None,
         f"{key}.nodes",
-        f"partition {name} has a node {strange}, which is not there",
+        f"partition {name} has a node {strange} that does not exist",
         names,
         strange,
     )

@@ -1,24 +1,68 @@
-"""What there is of a cluster: its nodes as Slurm sees them and as they are, its partitions, its daemons, its logs."""
+"""Query the nodes, partitions and daemons of a cluster, and switch nodes to rehearse failures."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.errors import CommandFailedError
+from toolkit import shell
+from toolkit.errors import ClusterError, CommandFailedError, UsageError
 from toolkit.files import read_json
-from toolkit.localcluster.access import access, all_up, must_run
-from toolkit.localcluster.control import ask
-from toolkit.localcluster.paths import paths_of
-from toolkit.localcluster.plan import Plan, Power, Request
+from toolkit.localcluster.access import access, must_run
+from toolkit.localcluster.control import Plan, Power, Request, Verb, ask
+from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.localcluster.shape import all_nodes, partitions_of
-from toolkit.localcluster.states import NodeState, node_states
+from toolkit.progress import Progress
 
-__all__ = ["NodeStatus", "PartitionStatus", "Status", "all_up", "status"]
+# Seconds until Slurm has noticed that a node is down or back; 15 to 30 with our configuration.
+_NOTICED_WITHIN = 90.0
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """The state of a node in Slurm: ``idle``, ``mixed``, ``down*`` (it does not answer), ..."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Jobs can run on the node."""
+        return self.state in ("idle", "mixed", "allocated", "completing")
+
+    @property
+    def down(self) -> bool:
+        """Slurm has taken the node out of service."""
+        return self.state.startswith("down")
+
+
+def node_states(prefix: Sequence[str], timeout: float = 10) -> dict[str, NodeState] | None:
+    """Return the state of every node by its name; None if the controller does not answer.
+
+    Args:
+        prefix: the words that bring a command to the cluster.
+        timeout: seconds.
+
+    Raises:
+        CommandFailedError: there was no answer within ``timeout``.
+    """
+    answer = shell.run(
+        (*prefix, "sinfo", "--noheader", "--Node", "--format=%N|%T|%E"),
+        check=False,
+        timeout=timeout,
+    )
+    if not answer.ok:
+        return None
+    rows = [line.split("|", 2) for line in answer.stdout.splitlines() if line.count("|") >= 2]
+    return {
+        name: NodeState(state, "" if reason == "none" else reason) for name, state, reason in rows
+    }
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node. Memory in MB; ``power`` is how it is, ``state`` what Slurm knows of it."""
+    """A node: its ``power``, and its ``state`` in Slurm. Memory is in MB."""
 
     name: str
     state: str
@@ -33,7 +77,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """A partition; None is no limit."""
+    """A partition; None means no limit."""
 
     name: str
     default: bool
@@ -44,7 +88,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A cluster that is up. ``controller`` and ``accounting_answers`` tell whether those daemons run."""
+    """A cluster that is up; ``controller`` means that slurmctld answers."""
 
     name: str
     up: bool
@@ -59,7 +103,7 @@ class Status:
 
 
 def status(name: str) -> Status:
-    """The cluster ``name``.
+    """Return the status of the cluster ``name``.
 
     Raises:
         SlurmUnreachableError: it is not up.
@@ -106,3 +150,57 @@ def _states(name: str) -> dict[str, NodeState]:
         return node_states(access(name, "/").prefix, timeout=10) or {}
     except CommandFailedError:
         return {}
+
+
+def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) -> NodeState | None:
+    """Switch a node or its network cable, and wait for Slurm to notice.
+
+    Args:
+        name: of the cluster.
+        verb: ``cut`` or ``join`` its network cable; ``kill`` (power off) or ``start`` it.
+        node: its name.
+        progress: shows the steps.
+        wait: until Slurm has noticed that the node is usable again, or down.
+
+    Returns:
+        The state of the node in Slurm, if ``wait`` is set.
+
+    Raises:
+        SlurmUnreachableError: the cluster is not up.
+        UsageError: it has no such node.
+        ClusterError: it failed, or Slurm did not notice.
+    """
+    paths = paths_of(name)
+    must_run(paths)
+    known = tuple(ask(paths, Request()).nodes)
+    if node not in known:
+        raise UsageError(
+            f"cluster {name} has no node {node!r}",
+            choices=known,
+            value=node,
+            next_step="toolkit cluster status",
+        )
+    progress.begin(verb, node)
+    ask(paths, Request(verb=verb, node=node))
+    if not wait:
+        return None
+    back = verb in ("join", "start")
+    progress.begin(
+        "waiting", f"until Slurm calls {node} {'usable' if back else 'down'}", 5.0 if back else 25.0
+    )
+    return _await(paths, access(name, "/").prefix, node, back=back)
+
+
+def _await(paths: Paths, prefix: Sequence[str], node: str, *, back: bool) -> NodeState:
+    deadline = time.monotonic() + _NOTICED_WITHIN
+    state = NodeState("unknown")
+    while time.monotonic() < deadline:
+        state = (node_states(prefix, timeout=30) or {}).get(node, state)
+        if state.usable if back else state.down:
+            return state
+        time.sleep(0.2)
+    raise ClusterError(
+        f"Slurm calls {node} {state.state} after {_NOTICED_WITHIN:g} s"
+        + (f": {state.reason}" if state.reason else ""),
+        next_step=f"see {paths.log_of('slurmctld')}",
+    )

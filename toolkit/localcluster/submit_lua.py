@@ -1,4 +1,4 @@
-"""A site's rules as a job_submit.lua, which slurmctld asks about every job. Pure text."""
+"""Render a site's rules as a job_submit.lua, which slurmctld runs for every job. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.model.site import Site, SitePartition
 
-# option of sbatch -> how the plugin sees that it was given
+# The test of the plugin whether an option of sbatch was given.
 _GIVEN = {
     "mem": "job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil",
     "account": "job.account ~= nil",
@@ -21,7 +21,7 @@ _GIVEN = {
 }
 
 _LUA = """\
--- Written by toolkit cluster up --like {name}: the rules of that site, for every job of sbatch, srun and salloc.
+-- Written by toolkit cluster up --like {name}: the rules of that site, for every job.
 local COMMENT = {comment}
 local REQUIRED = {required}
 local FORBIDDEN = {forbidden}
@@ -42,19 +42,25 @@ local function comment_problem(text)
         return COMMENT.required and "this site requires a comment" or nil
     end
     if COMMENT.fields == nil then
-        if #COMMENT.words > 0 and not has(COMMENT.words, text) then return "this is none of the site's comments: " .. text end
+        if #COMMENT.words > 0 and not has(COMMENT.words, text) then
+            return "this is none of the site's comments: " .. text
+        end
         return nil
     end
     local given = {{}}
     for part in (text .. ";"):gmatch("([^;]*);") do
         local key, value = part:match("^([^=]*)=(.*)$")
         if key == nil then return "this is not <key>=<value>: " .. part end
-        if COMMENT.fields[key] == nil then return "this site knows no such key in a comment: " .. key end
+        if COMMENT.fields[key] == nil then
+            return "this site knows no such key in a comment: " .. key
+        end
         given[key] = value
     end
     for key, values in pairs(COMMENT.fields) do
         if given[key] == nil then return "the comment lacks " .. key .. "=" end
-        if #values > 0 and not has(values, given[key]) then return "this is none of the site's values of " .. key .. ": " .. given[key] end
+        if #values > 0 and not has(values, given[key]) then
+            return "this is none of the site's values of " .. key .. ": " .. given[key]
+        end
     end
     return nil
 end
@@ -69,11 +75,13 @@ local function option_problem(job)
     return nil
 end
 
--- One user's jobs in a partition that have not ended; slurmctld shows them with a delay of up to a second.
+-- One user's jobs in a partition that have not ended; slurmctld shows them up to a second late.
 local function queued(partition, uid)
     local count = 0
     for _, one in pairs(slurm.jobs) do
-        if one.user_id == uid and one.partition == partition and one.job_state % 256 < 3 then count = count + 1 end
+        if one.user_id == uid and one.partition == partition and one.job_state % 256 < 3 then
+            count = count + 1
+        end
     end
     return count
 end
@@ -108,7 +116,7 @@ return slurm.SUCCESS
 
 
 def knows(option: str) -> bool:
-    """Whether the plugin can tell that an option was given."""
+    """Return whether the plugin can detect that an option was given."""
     return option in _GIVEN
 
 
@@ -120,24 +128,26 @@ def text(
     directory: str = "",
     count: bool = True,
 ) -> str:
-    """The whole file.
+    """Return the file.
 
     Args:
         site: whose rules they are.
-        partitions: that the cluster has.
-        default: that jobs go to that name none.
-        directory: that jobs must come from; empty: from anywhere.
-        count: count the jobs of a user, as Slurm does by itself where there is accounting.
+        partitions: of the cluster.
+        default: partition of jobs that name none.
+        directory: that jobs must be submitted from; empty: any.
+        count: count the jobs of a user, which Slurm does by itself with accounting.
     """
     most = {
-        name: one.jobs_submitted for name, one in partitions.items() if one.jobs_submitted and count
+        name: partition.jobs_submitted
+        for name, partition in partitions.items()
+        if partition.jobs_submitted and count
     }
     return _LUA.format(
         name=" ".join(site.name.split()),
         comment=_comment(site),
         required=_options({name: rule.why for name, rule in site.required.items()}),
         forbidden=_options({name: rule.why for name, rule in site.forbidden.items()}),
-        closed=_list([name for name, one in partitions.items() if not one.batch]),
+        closed=_list([name for name, partition in partitions.items() if not partition.batch]),
         most="{ "
         + " ".join(f"[{_word(name)}] = {number}," for name, number in most.items())
         + " }",
@@ -157,12 +167,14 @@ def _comment(site: Site) -> str:
             + " ".join(f"[{_word(key)}] = {_list(values)}," for key, values in rule.fields.items())
             + " }"
         )
-    return f"{{ required = {str(rule.required).lower()}, words = {_list(rule.words)}, fields = {fields} }}"
+    required, words = str(rule.required).lower(), _list(rule.words)
+    return f"{{ required = {required}, words = {words}, fields = {fields} }}"
 
 
 def _options(rules: Mapping[str, str]) -> str:
     rows = (
-        f"[{_word(name)}] = {{ why = {_word(why)}, given = function(job) return {_GIVEN[name]} end }},"
+        f"[{_word(name)}] = "
+        f"{{ why = {_word(why)}, given = function(job) return {_GIVEN[name]} end }},"
         for name, why in rules.items()
         if name in _GIVEN
     )
@@ -174,7 +186,7 @@ def _list(words: Sequence[str]) -> str:
 
 
 def _word(text: str) -> str:
-    """A string of Lua 5.1: control characters by number, everything else as it is."""
+    """Return a string of Lua 5.1: control characters by number, all others unchanged."""
     quoted = (
         f"\\{ord(letter):03d}" if ord(letter) < 32 or letter in '"\\\x7f' else letter
         for letter in text

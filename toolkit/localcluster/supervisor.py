@@ -1,7 +1,7 @@
-"""The first process of a local cluster: starts everything in its namespaces, takes in orphans, and switches nodes on and off.
+"""Run the first process of a local cluster: start its parts, reap orphans, and switch nodes.
 
-Run as ``python -m toolkit.localcluster.supervisor DIRECTORY`` within new namespaces, by `up`. All
-that the cluster is dies with it.
+`up` runs it as ``python -m toolkit.localcluster.supervisor DIRECTORY`` within new namespaces. All
+processes of the cluster die with it.
 """
 
 from __future__ import annotations
@@ -17,38 +17,37 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json
-from toolkit.localcluster.failure import StartError
-from toolkit.localcluster.inside import Inside
+from toolkit.localcluster.control import KEEP, Plan, Reply, Report, Request, StartError
 from toolkit.localcluster.paths import Paths
-from toolkit.localcluster.plan import KEEP, Plan, Reply, Report, Request
+from toolkit.localcluster.services import Services
 from toolkit.model.base import BadDataError, from_json, to_json
 
-_kept = threading.Event()
+_confirmed = threading.Event()
 
 
 def main(directory: Path) -> int:
-    """Never returns but after a failure: with exit code 1."""
+    """Serve requests forever; return 1 after a failure."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         # A handler that does nothing, and not SIG_IGN, which daemons and jobs would inherit.
         signal.signal(number, lambda *_: None)
-    threading.Thread(target=_end_unless_kept, daemon=True).start()
+    threading.Thread(target=_end_unless_confirmed, daemon=True).start()
     paths = Paths(directory.name, directory)
-    inside = Inside(paths, read_json(paths.plan, Plan))
+    services = Services(paths, read_json(paths.plan, Plan))
     try:
-        inside.start(lambda step: _report(Report(step=step)))
+        services.start(lambda step: _report(Report(step=step)))
         server = _listen(paths.control)
     except (ToolkitError, OSError) as error:
         return _fail(error)
     _report(Report(ready=True))
-    return _serve(paths, inside, server)
+    return _serve(paths, services, server)
 
 
-def _end_unless_kept() -> None:
-    """Whoever started us holds the other end of our input. If they die before they have said ``keep``, nothing may stay behind."""
+def _end_unless_confirmed() -> None:
+    """End the cluster if `up`, which writes our stdin, dies before it sends ``keep``."""
     if sys.stdin.readline() != KEEP:
         os._exit(1)
-    _kept.set()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody listens any more
+    _confirmed.set()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no process reads it any more
 
 
 def _report(report: Report) -> None:
@@ -72,12 +71,12 @@ def _listen(path: Path) -> socket.socket:
     return server
 
 
-def _serve(paths: Paths, inside: Inside, server: socket.socket) -> int:
+def _serve(paths: Paths, services: Services, server: socket.socket) -> int:
     selector = selectors.DefaultSelector()
     selector.register(server, selectors.EVENT_READ)
     while True:
-        for daemon in inside.reap():
-            if not _kept.is_set():
+        for daemon in services.reap():
+            if not _confirmed.is_set():
                 return _fail(
                     StartError(
                         f"{daemon} ended", (paths.log_of(daemon), paths.logs / f"{daemon}.out")
@@ -89,35 +88,35 @@ def _serve(paths: Paths, inside: Inside, server: socket.socket) -> int:
             with client, contextlib.suppress(OSError):
                 client.settimeout(5)
                 client.sendall(
-                    to_json(_answer(inside, client.makefile().readline()), indent=-1).encode()
+                    to_json(_answer(services, client.makefile().readline()), indent=-1).encode()
                 )
 
 
-def _answer(inside: Inside, line: str) -> Reply:
+def _answer(services: Services, line: str) -> Reply:
     try:
         request = from_json(line, Request)
-        if request.node is not None and request.node not in inside.nodes:
+        if request.node is not None and request.node not in services.nodes:
             return Reply(failed=f"there is no node {request.node}")
-        _act(inside, request)
+        _act(services, request)
     except BadDataError as error:
         return Reply(failed=str(error))
     except ToolkitError as error:
         return Reply(failed=error.cause, details=error.details)
-    except Exception as error:  # whatever it was, the cluster dies if we do
+    except Exception as error:  # the cluster would die with this process
         return Reply(failed=repr(error))
-    return Reply(nodes=inside.power, daemons=dict.fromkeys(inside.daemons, True))
+    return Reply(nodes=services.power, daemons=dict.fromkeys(services.daemons, True))
 
 
-def _act(inside: Inside, request: Request) -> None:
+def _act(services: Services, request: Request) -> None:
     if request.node is None:
         return
     if request.verb in ("cut", "join"):
-        inside.cable(request.node, plugged=request.verb == "join")
+        services.cable(request.node, plugged=request.verb == "join")
     elif request.verb == "kill":
-        inside.switch_off(request.node)
+        services.switch_off(request.node)
     elif request.verb == "start":
-        inside.switch_on(request.node)
-        inside.await_slurmd(request.node)
+        services.switch_on(request.node)
+        services.await_slurmd(request.node)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bring a cluster up, wholly or not at all."""
+"""Bring a cluster up, completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pwd
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from toolkit import shell
 from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, packages, processes
-from toolkit.localcluster.down import remove_files
-from toolkit.localcluster.failure import StartError, tails
-from toolkit.localcluster.lock import held
+from toolkit.localcluster.control import KEEP, Plan, StartError
+from toolkit.localcluster.directory import held, remove_files
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
-from toolkit.localcluster.plan import KEEP, Plan
 from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
 from toolkit.model.base import to_json
 from toolkit.progress import Progress
 from toolkit.resources import package_directory, shipped
+
+_TAIL = 12  # lines of a log in a message
 
 
 def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = ()) -> bool:
@@ -33,17 +33,18 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
     Args:
         name: of the cluster.
         shape: a checked one.
-        progress: is told what happens.
-        share: directories that all nodes shall see.
+        progress: shows the steps.
+        share: directories that all nodes see.
 
     Returns:
-        whether it was started; False if it was up already, in this shape.
+        Whether it was started; False if it was up already, in this shape.
 
     Raises:
         NeedsInstallError: packages are missing.
-        BusyError: somebody else is bringing it up or down.
-        ClusterError: it is up in another shape, or did not start; then nothing of it is left, and the details have the tail of the log.
-        UsageError: a directory to share is not there, or cannot be shared.
+        BusyError: another process is bringing it up or down.
+        ClusterError: it is up in another shape, or did not start; then nothing of it is left, and
+            the details have the tail of the log.
+        UsageError: a directory to share does not exist, or cannot be shared.
     """
     paths = paths_of(name)
     shared = shared_directories(paths, share)
@@ -52,7 +53,9 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
         if access.running(paths):
             _same_or_error(paths, shape, shared, asked=share)
             return False
-        _remove_left_over(paths)
+        # The rest of an `up` that was killed, or of a cluster whose machine was switched off.
+        processes.stop(paths)
+        remove_files(paths)
         plan = Plan(
             name=name,
             shape=shape,
@@ -65,31 +68,48 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
             _write_files(paths, plan)
             _start(paths, plan, progress)
         except BaseException as error:
-            # Also after an interrupt: nothing half-started stays. The reason is read before its log
-            # goes.
-            found = _explained(error)
+            # Also after an interrupt, nothing half-started stays. The reason is read before its log
+            # is removed.
+            explained = _explained(error)
             processes.stop(paths)
             remove_files(paths)
-            if found is error:
+            if explained is error:
                 raise
-            raise found from error
+            raise explained from error
     return True
 
 
 def _explained(error: BaseException) -> BaseException:
     if not isinstance(error, StartError):
         return error
-    details = (*error.details, *tails(error.logs))
+    details = (*error.details, *log_tails(error.logs))
     forbidden = any(
         "unshare failed" in line or "Operation not permitted" in line for line in details
     )
     return ClusterError(
         f"the local cluster did not start: {error.cause}",
         details=details,
-        next_step="namespaces are not permitted here: run as root, or in a container with --privileged"
+        next_step="namespaces are not permitted: run as root, or in a container with --privileged"
         if forbidden
-        else "nothing of it was left behind; change what the log complains about, then up again",
+        else "nothing of it is left; fix the error in the log, then: toolkit cluster up",
     )
+
+
+def log_tails(logs: Iterable[Path]) -> tuple[str, ...]:
+    """Return the last lines of each log; of ``x.out`` only if ``x.log`` is empty."""
+    tails: dict[Path, list[str]] = {}
+    for log in logs:
+        rows = _rows(log)
+        if rows and log.with_suffix(".log") not in tails:
+            tails[log] = [f"{log.name}:", *rows[-_TAIL:]]
+    return tuple(row for rows in tails.values() for row in rows)
+
+
+def _rows(log: Path) -> list[str]:
+    try:
+        return [row for row in log.read_text(errors="replace").split("\n") if row.strip()]
+    except OSError:
+        return []
 
 
 def _same_or_error(
@@ -98,7 +118,7 @@ def _same_or_error(
     plan = read_json(paths.plan, Plan)
     next_step = f"toolkit cluster down --name {paths.name}, then up again"
     if plan.shape != shape:
-        both = (f"is up     {summary(plan.shape)}", f"asked for {summary(shape)}")
+        both = (f"running   {summary(plan.shape)}", f"requested {summary(shape)}")
         raise ClusterError(
             f"cluster {paths.name} is up in another shape", next_step=next_step, details=both
         )
@@ -118,17 +138,11 @@ def _same_or_error(
         )
 
 
-def _remove_left_over(paths: Paths) -> None:
-    """What an `up` left that was killed, or a cluster whose machine was switched off."""
-    processes.stop(paths)
-    remove_files(paths)
-
-
 def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories below /tmp or /dev/shm that are bound back into each node, outermost only, sorted.
+    """Return the directories below /tmp or /dev/shm that all nodes see, outermost only, sorted.
 
     Raises:
-        UsageError: one that was asked for is not there, or is private as a whole.
+        UsageError: a directory of ``share`` does not exist, or is private as a whole.
     """
     for directory in share:
         if not Path(directory).is_dir():
@@ -140,14 +154,14 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
     package = package_directory("")
     own = (
         Path.home(),
-        access.here(),
+        access.current_directory(),
         paths.directory,
         package,
         shipped("jobs"),
         shipped("recipes"),
     )
-    found = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
-    below = [directory for directory in found if below_private(directory)]
+    shared = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
+    below = [directory for directory in shared if below_private(directory)]
     return tuple(directory for directory in below if not _within(directory, below))
 
 
@@ -184,7 +198,7 @@ def _write_files(paths: Paths, plan: Plan) -> None:
     for node in nodes:
         (paths.directory / "node" / node.name / "spool").mkdir(parents=True)
     for number in range(max(node.gpus for node in nodes)):
-        # Stands in for /dev/nvidia0: Slurm takes any character device, and numbers GPUs by the
+        # A substitute for /dev/nvidia0: Slurm accepts any character device, and numbers GPUs by the
         # digits of its name.
         (paths.directory / "dev" / f"gpu{number}").symlink_to("/dev/null")
     write_atomically(paths.plan, to_json(plan))
@@ -207,7 +221,7 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
         reports.await_ready(progress)
         pid = processes.first_process(paths)
         if pid is None:
-            raise StartError("its first process is gone", (paths.log_of("cluster"),))
+            raise StartError("its first process has ended", (paths.log_of("cluster"),))
         progress.begin("nodes", f"{len(nodes)} x slurmd")
         await_idle(paths, nodes, reports, access.prefix(paths, pid, "/"))
         write_atomically(
@@ -222,7 +236,7 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Close the input of the cluster's first process at the end, which ends it unless ``keep`` was said."""
+    """Close stdin of the cluster's first process, which ends it unless ``keep`` was sent."""
     try:
         yield
     finally:
@@ -250,8 +264,8 @@ def _command(paths: Paths, plan: Plan) -> tuple[str, ...]:
 
 
 def _environment(paths: Paths) -> dict[str, str]:
-    """What daemons and, through them, nothing of a job gets: no variable of the user's shell but what finds programs and libraries."""
-    kept = (
+    """Return the environment of the daemons: only variables that locate programs and libraries."""
+    names = (
         "HOME",
         "USER",
         "LOGNAME",
@@ -261,11 +275,11 @@ def _environment(paths: Paths) -> dict[str, str]:
         "PYTHONHOME",
         "PYTHONDONTWRITEBYTECODE",
     )
-    found = {name: os.environ[name] for name in kept if name in os.environ}
+    environment = {name: os.environ[name] for name in names if name in os.environ}
     parts = os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep)
     parts += [
         directory
         for directory in ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
         if directory not in parts
     ]
-    return found | {"PATH": os.pathsep.join(parts), "SLURM_CONF": str(paths.conf)}
+    return environment | {"PATH": os.pathsep.join(parts), "SLURM_CONF": str(paths.conf)}

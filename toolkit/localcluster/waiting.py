@@ -1,4 +1,4 @@
-"""Wait for a cluster that starts: first its own process says what it does, then each node becomes idle."""
+"""Wait for a cluster that starts: for its first process, then for each node to become idle."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from toolkit.errors import CommandFailedError
 from toolkit.localcluster import database
-from toolkit.localcluster.failure import StartError
+from toolkit.localcluster.control import Report, StartError
 from toolkit.localcluster.paths import Paths
-from toolkit.localcluster.plan import Report
-from toolkit.localcluster.states import NodeState, node_states
+from toolkit.localcluster.status import NodeState, node_states
 from toolkit.model.base import BadDataError, from_json
 from toolkit.progress import Progress
 
-READY_WITHIN = 120.0  # seconds for everything but the nodes' registration; a database takes its time on a slow disk
-IDLE_WITHIN = 60.0  # seconds from then to idle nodes; a machine at rest takes one
+# Seconds for all steps but the nodes' registration; a database on a slow disk takes long.
+_READY_WITHIN = 120.0
+_IDLE_WITHIN = 60.0  # seconds from then to idle nodes; an idle machine takes one
 _DETAILS = {
     "network": "host names, switch",
     "munge": "authentication",
@@ -30,9 +30,10 @@ _DETAILS = {
 
 
 class Reports:
-    """What the first process of a cluster says, read as it comes."""
+    """The messages of the first process of a cluster, read as they arrive."""
 
     def __init__(self, process: subprocess.Popen[str], paths: Paths) -> None:
+        """Start to read them."""
         self._process = process
         self._paths = paths
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -45,12 +46,12 @@ class Reports:
         self._lines.put(None)
 
     def await_ready(self, progress: Progress) -> None:
-        """Until all but the nodes' registration is done.
+        """Wait until all steps but the nodes' registration are done.
 
         Raises:
             StartError: it failed, ended, or took too long.
         """
-        deadline = time.monotonic() + READY_WITHIN
+        deadline = time.monotonic() + _READY_WITHIN
         for report in self._until(deadline):
             if report.ready:
                 return
@@ -61,11 +62,11 @@ class Reports:
                     database.EXPECTED if report.step == "database" else None,
                 )
         raise StartError(
-            f"it took longer than {READY_WITHIN:g} s", (self._paths.log_of("cluster"),)
+            f"it took longer than {_READY_WITHIN:g} s", (self._paths.log_of("cluster"),)
         )
 
     def check(self) -> None:
-        """Nothing, while the cluster runs.
+        """Check that the cluster still starts.
 
         Raises:
             StartError: it failed or ended.
@@ -79,16 +80,16 @@ class Reports:
                 line = self._lines.get(timeout=left)
             except queue.Empty:
                 return
-            yield self._understood(line)
+            yield self._decode(line)
 
-    def _understood(self, line: str | None) -> Report:
+    def _decode(self, line: str | None) -> Report:
         if line is None:
             raise StartError("its first process ended", (self._paths.log_of("cluster"),))
         try:
             report = from_json(line, Report)
         except BadDataError as error:
             raise StartError(
-                f"its first process said something strange: {line.strip()}",
+                f"unexpected message of its first process: {line.strip()}",
                 (self._paths.log_of("cluster"),),
             ) from error
         if report.failed:
@@ -101,12 +102,12 @@ class Reports:
 
 
 def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Sequence[str]) -> None:
-    """Until every node is idle.
+    """Wait until every node is idle.
 
     Raises:
-        StartError: a node is not within a minute, or the controller ended or does not answer.
+        StartError: a node is not idle within a minute, or the controller ended or does not answer.
     """
-    deadline = time.monotonic() + IDLE_WITHIN
+    deadline = time.monotonic() + _IDLE_WITHIN
     states: dict[str, NodeState] | None = None
     while time.monotonic() < deadline:
         reports.check()
@@ -128,10 +129,10 @@ def _not_idle(
         return StartError(
             "the controller does not answer", (controller, paths.logs / "slurmctld.out")
         )
-    found = {name: states.get(name, NodeState("unknown")) for name in names}
-    bad = next(name for name, state in found.items() if not state.usable)
-    count = sum(not state.usable for state in found.values())
-    why = f" ({found[bad].reason})" if found[bad].reason else ""
+    by_name = {name: states.get(name, NodeState("unknown")) for name in names}
+    bad = next(name for name, state in by_name.items() if not state.usable)
+    count = sum(not state.usable for state in by_name.values())
+    why = f" ({by_name[bad].reason})" if by_name[bad].reason else ""
     others = f", and {count - 1} more" if count > 1 else ""
     logs = (
         paths.log_of(f"slurmd.{bad}"),
@@ -139,4 +140,4 @@ def _not_idle(
         paths.log_of(f"init.{bad}"),
         controller,
     )
-    return StartError(f"{bad} is {found[bad].state}{why} after {IDLE_WITHIN:g} s{others}", logs)
+    return StartError(f"{bad} is {by_name[bad].state}{why} after {_IDLE_WITHIN:g} s{others}", logs)

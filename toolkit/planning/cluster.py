@@ -12,7 +12,6 @@ from toolkit.errors import ClusterError, SlurmUnreachableError, ToolkitError
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.site import Access, Site
-from toolkit.sites.imitation import imitation
 
 # A home whose path is too long for a local cluster, or has a blank in it, has none that is up.
 _NOT_UP = (SlurmUnreachableError, ClusterError)
@@ -108,7 +107,9 @@ def _local(site: Site, access: Access, origin: str) -> Cluster:
     """Return the local cluster: as its file describes it, or as the site that it imitates."""
     if not access.like or site.name not in ("local", access.like):
         return Cluster(site, access, origin)
-    alike = imitation(sites.load(access.like), sites.load("local"), os.path.expandvars)
+    from toolkit.localcluster.imitation import adapt_site
+
+    alike = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
     return Cluster(alike, access, f"{origin}, like {access.like}")
 
 

@@ -9,8 +9,8 @@ from toolkit import shell
 from toolkit.checks.registry import check
 from toolkit.checks.result import Result, failed, passed, warned
 from toolkit.doctor.case import DoctorCase
-from toolkit.hostsetup.look import look
-from toolkit.hostsetup.model import Facts, Wishes
+from toolkit.hostsetup.facts import read_facts
+from toolkit.hostsetup.model import Facts, SetupOptions
 from toolkit.images.store import space
 from toolkit.images.store.space import Room, file_system
 from toolkit.units import human_size
@@ -43,7 +43,7 @@ def check_container(case: DoctorCase) -> Result:
 @check("namespaces", "this machine has what building images takes", order=40)
 def check_namespaces(_: DoctorCase) -> Result:
     """Check user namespaces, subordinate ids and FUSE. Jobs need less of it than builds."""
-    return judge_namespaces(look(Wishes()))
+    return judge_namespaces(read_facts(SetupOptions()))
 
 
 def judge_namespaces(facts: Facts) -> Result:

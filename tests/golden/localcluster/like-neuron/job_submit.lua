@@ -1,4 +1,4 @@
--- Written by toolkit cluster up --like neuron: the rules of that site, for every job of sbatch, srun and salloc.
+-- Written by toolkit cluster up --like neuron: the rules of that site, for every job.
 local COMMENT = { required = true, words = {}, fields = { ["field"] = { "agenticai", "robotics", "aim", "nlp", "cv", "speech", "recsys", "multimodal", "sciai", "efficientai", "healthai", "finai", "misc" }, ["appl"] = { "pytorch", "pytorch-ddp", "pytorch-fsdp", "deepspeed", "megatron-lm", "jax", "tensorflow", "tensorrt", "ollama", "vllm", "triton", "jupyter", "r", "misc" }, } }
 local REQUIRED = {  }
 local FORBIDDEN = { ["mem"] = { why = "memory goes with the cores here: 95 % of the node's memory, shared out by cores", given = function(job) return job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil end }, }
@@ -19,19 +19,25 @@ local function comment_problem(text)
         return COMMENT.required and "this site requires a comment" or nil
     end
     if COMMENT.fields == nil then
-        if #COMMENT.words > 0 and not has(COMMENT.words, text) then return "this is none of the site's comments: " .. text end
+        if #COMMENT.words > 0 and not has(COMMENT.words, text) then
+            return "this is none of the site's comments: " .. text
+        end
         return nil
     end
     local given = {}
     for part in (text .. ";"):gmatch("([^;]*);") do
         local key, value = part:match("^([^=]*)=(.*)$")
         if key == nil then return "this is not <key>=<value>: " .. part end
-        if COMMENT.fields[key] == nil then return "this site knows no such key in a comment: " .. key end
+        if COMMENT.fields[key] == nil then
+            return "this site knows no such key in a comment: " .. key
+        end
         given[key] = value
     end
     for key, values in pairs(COMMENT.fields) do
         if given[key] == nil then return "the comment lacks " .. key .. "=" end
-        if #values > 0 and not has(values, given[key]) then return "this is none of the site's values of " .. key .. ": " .. given[key] end
+        if #values > 0 and not has(values, given[key]) then
+            return "this is none of the site's values of " .. key .. ": " .. given[key]
+        end
     end
     return nil
 end
@@ -46,11 +52,13 @@ local function option_problem(job)
     return nil
 end
 
--- One user's jobs in a partition that have not ended; slurmctld shows them with a delay of up to a second.
+-- One user's jobs in a partition that have not ended; slurmctld shows them up to a second late.
 local function queued(partition, uid)
     local count = 0
     for _, one in pairs(slurm.jobs) do
-        if one.user_id == uid and one.partition == partition and one.job_state % 256 < 3 then count = count + 1 end
+        if one.user_id == uid and one.partition == partition and one.job_state % 256 < 3 then
+            count = count + 1
+        end
     end
     return count
 end

@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from toolkit import sites
 from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
-from toolkit.localcluster.likeness import like
+from toolkit.localcluster.imitation import adapt_site, imitate
 from toolkit.localcluster.shape import UserLimits, all_nodes
 from toolkit.model.site import OptionRule, Site, SitePartition
-from toolkit.sites.imitation import imitation
 
 NEURON = sites.load("neuron")
 
 
 def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
-    found = like(NEURON)
+    found = imitate(NEURON)
     nodes = {node.name: node for node in all_nodes(found.shape)}
     partitions = {partition.name: partition for partition in found.shape.partitions}
     assert set(partitions) == set(NEURON.partitions)
@@ -31,7 +30,7 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
     assert (nodes["gpu10"].cpus, nodes["gpu10"].gpus, nodes["gpu10"].gpu_type) == (40, 4, "v100")
     assert (nodes["cpu01"].gpus, nodes["cpu01"].gpu_type) == (0, None)
     assert [name for name, partition in partitions.items() if partition.default] == ["cas_v100nv_8"]
-    said = "\n".join(found.said)
+    said = "\n".join(found.differences)
     for words in (
         "cas_v100_4 2 of 11",
         *"--accounting architecture /scratch/$USER singularity/4.3.4".split(),
@@ -41,29 +40,29 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
 
 
 def test_some_partitions_only() -> None:
-    found = like(NEURON, most=1, chosen=("amd_h100_2",))
+    found = imitate(NEURON, most=1, chosen=("amd_h100_2",))
     assert [partition.name for partition in found.shape.partitions] == ["amd_h100_2"]
     assert [node.name for node in all_nodes(found.shape)] == ["gpu57"]
-    assert any(text.startswith("left out: cas_v100nv_8, ") for text in found.said)
+    assert any(text.startswith("left out: cas_v100nv_8, ") for text in found.differences)
     with pytest.raises(UnknownPartitionError) as raised:
-        like(NEURON, chosen=("amd_h100_4",))
+        imitate(NEURON, chosen=("amd_h100_4",))
     assert raised.value.close == "amd_h100_2"
 
 
 def test_limits_of_users_are_slurms_own_with_accounting() -> None:
-    found = like(NEURON, chosen=("amd_h100_2", "jupyter"), accounting=True)
+    found = imitate(NEURON, chosen=("amd_h100_2", "jupyter"), accounting=True)
     assert found.shape.limits == {
         "amd_h100_2": UserLimits(jobs_submitted=2, jobs_running=1, gpus=4)
     }
     assert "local MOST = {  }" in found.shape.job_submit
-    without = like(NEURON, chosen=("amd_h100_2", "jupyter"))
+    without = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
     assert without.shape.limits == {}
     assert 'local MOST = { ["amd_h100_2"] = 2, }' in without.shape.job_submit
     assert 'local CLOSED = { "jupyter" }' in without.shape.job_submit
 
 
 def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:
-    found = like(sites.load("perlmutter-like"))
+    found = imitate(sites.load("perlmutter-like"))
     assert [partition.name for partition in found.shape.partitions] == ["main"]
     assert all_nodes(found.shape)[0].features == ("gpu",)
     assert (
@@ -78,8 +77,8 @@ def test_what_slurm_cannot_look_at_is_said() -> None:
         forbidden={"oversubscribe": OptionRule(why="it is not fair")},
         partitions={"a_b": SitePartition(nodes=3)},
     )
-    found = like(site)
-    assert "Slurm here does not look at --oversubscribe" in found.said
+    found = imitate(site)
+    assert "Slurm here does not check --oversubscribe" in found.differences
     assert [node.name for node in all_nodes(found.shape)] == ["a-b-01", "a-b-02"]
 
 
@@ -95,7 +94,7 @@ def test_hostile_words_stay_words_of_lua() -> None:
 
 def test_an_imitation_has_this_machines_commands_and_directories(tmp_path: Path) -> None:
     site = replace(NEURON, scratch=str(tmp_path), datasets={"a": str(tmp_path), "b": "/not/there"})
-    found = imitation(site, sites.load("local"), str)
+    found = adapt_site(site, sites.load("local"), str)
     assert (found.name, found.access, found.modules, found.interface) == (
         "neuron",
         "local-cluster",

@@ -1,4 +1,4 @@
-"""What the cluster's first process does inside of its namespaces: the host, the switch, the daemons, the nodes."""
+"""Start the parts of a cluster in its namespaces: the network, the daemons, the nodes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.localcluster import database
 from toolkit.localcluster.config import LOGIN, LOGIN_ADDRESS, NODE_PORT
-from toolkit.localcluster.failure import StartError
+from toolkit.localcluster.control import Plan, Power, StartError
 from toolkit.localcluster.paths import Paths
-from toolkit.localcluster.plan import Plan, Power
 from toolkit.localcluster.processes import NODE_INIT
 from toolkit.localcluster.shape import Node, all_nodes
 from toolkit.resources import package_directory
 
-# An ordinary user is root of the namespaces; the daemons and what they start shall not be.
+# An ordinary user is root in the namespaces; the daemons and their children must not be.
 UNPRIVILEGED = ("setpriv", "--ambient-caps=-all", "--inh-caps=-all")
 
 
-class Inside:
-    """The cluster, as its first process holds it."""
+class Services:
+    """The daemons and nodes of a cluster, in its first process."""
 
     def __init__(self, paths: Paths, plan: Plan) -> None:
+        """Hold the plan; nothing is started."""
         self.paths = paths
         self.plan = plan
         self.nodes: dict[str, Node] = {node.name: node for node in all_nodes(plan.shape)}
@@ -38,7 +38,7 @@ class Inside:
         self._boxes: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, step: Callable[[str], None]) -> None:
-        """Everything, in order; ``step`` is told what begins.
+        """Start all parts in order, and call ``step`` with the name of each.
 
         Raises:
             StartError: a part of it did not start.
@@ -60,7 +60,7 @@ class Inside:
             self.switch_on(name)
 
     def daemon(self, name: str, *words: str) -> subprocess.Popen[str]:
-        """Start a program that stays; what it says before its log is open goes to ``<name>.out``."""
+        """Start a daemon; its output before its log is open goes to ``<name>.out``."""
         drop = UNPRIVILEGED if self.plan.as_user else ()
         with self.paths.logs.joinpath(f"{name}.out").open("wb") as out:
             process = shell.start(
@@ -75,9 +75,8 @@ class Inside:
         for name in ("hosts", "nsswitch.conf"):
             if Path("/etc", name).exists():
                 self._must("mount", "--bind", str(self.paths.etc / name), f"/etc/{name}")
-        if Path(
-            "/etc/slurm"
-        ).is_dir():  # for what asks Slurm with an empty environment; all others have SLURM_CONF
+        # For programs that call Slurm with an empty environment; all others have SLURM_CONF.
+        if Path("/etc/slurm").is_dir():
             self._must("mount", "--bind", str(self.paths.etc), "/etc/slurm")
         self._must("ip", "link", "set", "lo", "up")
         self._must("ip", "link", "add", "br0", "type", "bridge")
@@ -89,7 +88,7 @@ class Inside:
         self._must(
             *(UNPRIVILEGED if self.plan.as_user else ()),
             "munged",
-            # In a user namespace / belongs to nobody, which munged takes for insecure.
+            # In a user namespace / has no known owner, which munged refuses.
             "--force",
             f"--key-file={secret / 'key'}",
             f"--seed-file={secret / 'seed'}",
@@ -108,7 +107,7 @@ class Inside:
             ) from error
 
     def switch_on(self, name: str) -> None:
-        """Power to a node, with its cable in."""
+        """Switch a node on, with its network cable plugged in."""
         if self.power[name] != "off":
             return
         node = self.nodes[name]
@@ -174,7 +173,7 @@ class Inside:
         raise StartError("a node did not get its namespaces", (log,))
 
     def switch_off(self, name: str) -> None:
-        """Power off: all that runs there dies."""
+        """Switch a node off: all of its processes are killed."""
         if self.power[name] == "off":
             return
         box = self._boxes.pop(name)
@@ -185,10 +184,10 @@ class Inside:
         with contextlib.suppress(ToolkitError):
             shell.run(
                 ("ip", "link", "del", self.nodes[name].link)
-            )  # else it goes a moment later, by itself
+            )  # else the kernel removes it a moment later
 
     def cable(self, name: str, plugged: bool) -> None:
-        """Pull the node's network cable, or put it in.
+        """Unplug the node's network cable, or plug it in.
 
         Raises:
             StartError: the node is switched off.
@@ -197,12 +196,12 @@ class Inside:
             raise StartError(f"{name} is switched off; `start` it first")
         self._must("ip", "link", "set", self.nodes[name].link, "up" if plugged else "down")
         if plugged and self.power[name] == "cut":
-            self.await_slurmd(name)  # what it says would be lost while the cable settles
+            self.await_slurmd(name)  # its message would be lost while the link comes up
             self._register(name)
         self.power[name] = "on" if plugged else "cut"
 
     def _register(self, name: str) -> None:
-        """Have a node's slurmd report to the controller, through the first process of the node."""
+        """Make a node's slurmd register with the controller, through the node's first process."""
         pid = self._boxes[name].pid
         with contextlib.suppress(OSError, ValueError):
             os.kill(
@@ -210,7 +209,7 @@ class Inside:
             )
 
     def await_slurmd(self, name: str, timeout: float = 20) -> None:
-        """Until the daemon of a node that was switched on takes connections; Slurm may not have missed it."""
+        """Wait until slurmd of a node takes connections; Slurm may not have noticed its absence."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -222,7 +221,7 @@ class Inside:
         )
 
     def reap(self) -> tuple[str, ...]:
-        """Take in every process that has ended, also orphans; the names of the daemons among them."""
+        """Reap every process that has ended, also orphans; return the daemons among them."""
         ended: list[str] = []
         while True:
             try:

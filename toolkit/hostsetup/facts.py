@@ -1,5 +1,8 @@
-"""Look at a machine. Nothing is changed, and no program is started unless something is missing or doubtful: a ready machine is
-recognised in a few milliseconds."""
+"""Read the facts about a machine, and change nothing.
+
+No program is started unless a part is missing or doubtful: a ready machine is recognized in a few
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ConfigError
 from toolkit.hostsetup import apt, capabilities, fuse, newer, parts, smoke
-from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, Wishes
+from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
 from toolkit.localcluster import packages
 
 
-def look(wishes: Wishes) -> Facts:
-    """The machine as it is now."""
+def read_facts(options: SetupOptions) -> Facts:
+    """Return the facts about this machine."""
     root = os.geteuid() == 0
     user = _user_name()
     runtime = next((path for path in map(shell.which, parts.RUNTIMES) if path), None)
@@ -37,7 +40,7 @@ def look(wishes: Wishes) -> Facts:
         toolkit=toolkit_command(),
         runtime=runtime,
         runtime_offered=_offered() if runtime is None and has_apt else None,
-        missing=_missing(wishes, slurm, _codename()),
+        missing=_missing(options, slurm, _codename()),
         slurm=slurm,
         interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse.state(),
@@ -46,7 +49,7 @@ def look(wishes: Wishes) -> Facts:
         unresolved=_unresolved(socket.gethostname()),
         lacking=lacking,
         newer=newer.known(_codename()),
-        update=wishes.update,
+        update=options.update,
         root_exec=smoke.root_exec(runtime)
         if lacking and runtime and _doubtful(runtime)
         else "not tried",
@@ -54,7 +57,7 @@ def look(wishes: Wishes) -> Facts:
 
 
 def operating_system(release: str, machine: str) -> OperatingSystem:
-    """What ``/etc/os-release`` (its text) says."""
+    """Parse the text of ``/etc/os-release``."""
     pairs = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
     values = {key: value.strip().strip("\"'") for key, value in pairs.items()}
     return OperatingSystem(
@@ -72,7 +75,7 @@ def _codename() -> str:
 
 
 def toolkit_command() -> str:
-    """How an administrator calls this installation of the toolkit."""
+    """Return the command by which an administrator calls this installation of the toolkit."""
     beside = Path(sys.executable).with_name("toolkit")
     return str(beside) if beside.exists() else f"{sys.executable} -m toolkit"
 
@@ -96,29 +99,29 @@ def _own_slurm() -> str | None:
 
 
 def own_slurm(sbatch: str | None, *, from_debian: bool, configured: bool) -> str | None:
-    """The ``sbatch`` of a Slurm that is in use here, or that did not come from Debian's packages. Pure."""
+    """Return the ``sbatch`` of a Slurm that is in use, or is not of Debian's packages."""
     return sbatch if configured or not from_debian else None
 
 
 def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
-    """What of ``needed`` may be put beside the machine's own Slurm: no other Slurm. Pure."""
+    """Return the packages that may be installed beside the machine's own Slurm: no other Slurm."""
     return tuple(name for name in needed if not (slurm and name.startswith("slurm")))
 
 
-def _missing(wishes: Wishes, slurm: str | None, codename: str) -> tuple[Missing, ...]:
-    found = [
+def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[Missing, ...]:
+    missing = [
         Missing(
             part="Slurm",
             purpose=parts.SLURM_PURPOSE,
-            packages=beside(packages.needed(wishes.accounting), slurm),
+            packages=beside(packages.needed(options.accounting), slurm),
         )
     ]
-    for part in (parts.BUILD, *((parts.TESTS,) if wishes.tests else ())):
+    for part in (parts.BUILD, *((parts.TESTS,) if options.tests else ())):
         lacking = tuple(
             need.package for need in part.needs if need.is_of(codename) and not _there(need.program)
         )
-        found.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
-    return tuple(missing for missing in found if missing.packages)
+        missing.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
+    return tuple(part for part in missing if part.packages)
 
 
 def _there(program: str) -> bool:
@@ -134,7 +137,7 @@ def _offered() -> bool | None:
 
 
 def _setuid(runtime: str) -> bool:
-    """Whether this Apptainer mounts images as root by itself, and needs neither user namespaces nor FUSE."""
+    """Return whether this Apptainer mounts images as root, without namespaces and FUSE."""
     prefix = Path(runtime).resolve().parent.parent
     return any(prefix.glob("libexec/*/bin/starter-suid"))
 
@@ -147,7 +150,7 @@ def _has_ids(user: str) -> bool:
 
 
 def _unresolved(name: str) -> str:
-    """``name`` where it has no address. /etc/hosts is asked first: the other ways can take seconds."""
+    """Return ``name`` if it has no address; /etc/hosts is read first, since others are slow."""
     if any(name in line.split("#")[0].split()[1:] for line in _lines("/etc/hosts")):
         return ""
     try:
@@ -174,8 +177,10 @@ def _namespaces_allowed() -> bool:
 
 
 def _doubtful(runtime: str) -> bool:
-    """Whether root, who lacks capabilities, would be given all of them in a container. False also where the runtime does not tell:
-    a wrapper of the site's, or half an installation."""
+    """Return whether root, which lacks capabilities, would be given all of them in a container.
+
+    False also if the runtime does not tell, as a site's wrapper or a partial installation.
+    """
     try:
         return (
             capabilities.root_default(capabilities.configuration_file(runtime).read_text())

@@ -1,0 +1,239 @@
+"""Imitate a site on the local cluster: its partitions, limits and rules, with fewer nodes.
+
+Slurm refuses by its configuration what it can (nodes, GPUs, time). The site's own rules (comments,
+required or forbidden options, the directory of submission, jobs of one user in the queue) are
+applied by Slurm's plugin job_submit/lua, as at most sites.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from toolkit.errors import UnknownPartitionError
+from toolkit.localcluster import submit_lua
+from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, UserLimits, check
+from toolkit.model.site import Site, SitePartition
+from toolkit.sites.gpu_types import short_name
+from toolkit.slurm import hostlist
+
+_MEMORY_PER_CPU = 4000  # MB, where a site does not say
+_UNKNOWN_CPUS = 8
+
+
+class Imitation(NamedTuple):
+    """A shape, and messages about its differences from the site."""
+
+    shape: Shape
+    differences: tuple[str, ...]
+
+
+def imitate(
+    site: Site,
+    *,
+    most: int = 2,
+    chosen: Sequence[str] = (),
+    accounting: bool = False,
+    local_directory: Callable[[str], str] = lambda _: "",
+) -> Imitation:
+    """Return the shape of a cluster that imitates a site.
+
+    Args:
+        site: as its file describes it.
+        most: the most nodes of each partition.
+        chosen: partitions to imitate; empty: all.
+        accounting: slurmdbd runs too, so that Slurm applies the limits of users itself.
+        local_directory: returns a directory of the site on this machine; empty if it has none.
+
+    Raises:
+        UnknownPartitionError: the site has no such partition.
+    """
+    for name in chosen:
+        if name not in site.partitions:
+            raise UnknownPartitionError(
+                f"site {site.name} has no partition {name!r}",
+                place="--partition",
+                choices=site.partitions,
+                value=name,
+            )
+    parts = {
+        name: partition
+        for name, partition in site.partitions.items()
+        if name in chosen or not chosen
+    }
+    members = {
+        name: _names(name, partition, most) for name, partition in parts.items() if partition.batch
+    }
+    nodes = _nodes(parts, members) if members else _nameless(site, most)
+    default = next(iter(members), "main")
+    directory = local_directory(site.submit_directory) if site.submit_directory else ""
+    limits = (
+        {
+            name: limits
+            for name, partition in parts.items()
+            if (limits := _limits(partition)) != UserLimits()
+        }
+        if accounting
+        else {}
+    )
+    shape = Shape(
+        nodes=nodes,
+        partitions=tuple(
+            _partition(name, partition, site, members, default) for name, partition in parts.items()
+        )
+        or (PartitionShape(name="main", default=True, max_time=_time(site.max_minutes)),),
+        like=site.name,
+        job_submit=submit_lua.text(
+            site, parts, default=default, directory=directory, count=not accounting
+        ),
+        limits=limits,
+        accounting=accounting,
+    )
+    return Imitation(
+        check(shape),
+        tuple(_differences(site, parts, members, accounting=accounting, directory=directory)),
+    )
+
+
+def _names(name: str, partition: SitePartition, most: int) -> tuple[str, ...]:
+    """Return the first nodes of a partition, with invented names if its own are not known."""
+    if isinstance(partition.nodes, str):
+        return hostlist.expand(partition.nodes)[:most]
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
+    return tuple(f"{stem}-{number:02d}" for number in range(1, min(partition.nodes or 1, most) + 1))
+
+
+def _nodes(
+    parts: Mapping[str, SitePartition], members: Mapping[str, tuple[str, ...]]
+) -> tuple[Nodes, ...]:
+    """Return each node once, as the first partition that has it describes it."""
+    nodes, taken = [], set[str]()
+    for name, names in members.items():
+        own = [node for node in names if node not in taken]
+        taken.update(own)
+        partition = parts[name]
+        cpus = partition.cpus or _UNKNOWN_CPUS
+        if own:
+            memory = partition.memory or cpus * _MEMORY_PER_CPU
+            kind = short_name(partition.gpu) or None if partition.gpus else None
+            nodes.append(
+                Nodes(
+                    names=",".join(own),
+                    cpus=cpus,
+                    memory=memory,
+                    gpus=partition.gpus,
+                    gpu_type=kind,
+                    features=(partition.arch,),
+                )
+            )
+    return tuple(nodes)
+
+
+def _nameless(site: Site, most: int) -> tuple[Nodes, ...]:
+    """Return the nodes of a site without partitions, whose jobs choose them by ``--constraint``."""
+    rule = site.required.get("constraint")
+    features = tuple(re.findall(r"--constraint=([\w.-]+)", rule.instead)) if rule else ()
+    names = f"nid[001-{most:03d}]" if most > 1 else "nid001"
+    return (Nodes(names=names, cpus=64, memory=64 * _MEMORY_PER_CPU, gpus=4, features=features),)
+
+
+def _partition(
+    name: str,
+    partition: SitePartition,
+    site: Site,
+    members: Mapping[str, tuple[str, ...]],
+    default: str,
+) -> PartitionShape:
+    names = members.get(name) or members.get(default, ())
+    return PartitionShape(
+        name=name,
+        nodes=",".join(names) or "ALL",
+        default=name == default,
+        max_nodes=len(names) or None,
+        max_time=_time(partition.max_minutes or site.max_minutes),
+    )
+
+
+def _time(minutes: int | None) -> str | None:
+    return str(minutes) if minutes else None
+
+
+def _limits(partition: SitePartition) -> UserLimits:
+    return UserLimits(
+        jobs_submitted=partition.jobs_submitted,
+        jobs_running=partition.jobs_running,
+        gpus=partition.gpus_per_user,
+    )
+
+
+def _differences(
+    site: Site,
+    parts: Mapping[str, SitePartition],
+    members: Mapping[str, tuple[str, ...]],
+    *,
+    accounting: bool,
+    directory: str,
+) -> Iterator[str]:
+    """Yield the differences from the site."""
+    fewer = [
+        f"{name} {len(names)} of {whole}"
+        for name, names in members.items()
+        if (whole := _whole(parts[name])) is not None and whole > len(names)
+    ]
+    if fewer:
+        yield f"fewer nodes: {', '.join(fewer)}"
+    left_out = [name for name in site.partitions if name not in parts]
+    if left_out:
+        yield f"left out: {', '.join(left_out)}"
+    if not accounting and any(
+        partition.jobs_running or partition.gpus_per_user for partition in parts.values()
+    ):
+        yield "Slurm does not limit running jobs and GPUs of one user: that needs --accounting"
+    if any(partition.arch != "x86_64" for partition in parts.values()):
+        yield "all nodes have this machine's architecture; the rules use the site's"
+    if site.submit_directory and not directory:
+        yield f"jobs can be submitted anywhere: {site.submit_directory} is not on this machine"
+    unknown = [
+        f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.knows(name)
+    ]
+    if unknown:
+        yield f"Slurm here does not check {', '.join(unknown)}"
+    if site.modules:
+        yield f"no environment modules: {', '.join(site.modules)}"
+
+
+def _whole(partition: SitePartition) -> int | None:
+    nodes = partition.nodes
+    return len(hostlist.expand(nodes)) if isinstance(nodes, str) else nodes
+
+
+def adapt_site(site: Site, local: Site, expanded: Callable[[str], str]) -> Site:
+    """Adapt a site to the local cluster: with this machine's commands and directories.
+
+    Args:
+        site: that is imitated.
+        local: the site file of the local cluster.
+        expanded: returns a directory with its variables replaced.
+    """
+
+    def if_present(path: str | None) -> str | None:
+        return path if path is not None and Path(expanded(path)).is_dir() else None
+
+    return replace(
+        site,
+        access=local.access,
+        containers=local.containers,
+        modules=(),
+        interface=local.interface,
+        mpi=(),
+        private_directories=local.private_directories,
+        environment={**local.environment, **site.environment},
+        images=tuple(path for path in site.images if if_present(path)),
+        datasets={name: path for name, path in site.datasets.items() if if_present(path)},
+        scratch=if_present(site.scratch),
+        submit_directory=if_present(site.submit_directory),
+    )
