@@ -119,8 +119,8 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
     [
         ("docker://registry.example.org/stand-in/tiny:22.04-py3", 67, "has no tag 22.04-py3"),
         ("docker://registry.example.org/stand-in/nothing:1", 67, "nothing"),
-        ("docker://UPPER/case", 64, "is no reference of an image"),
-        ("docker://registry.example.org/../x:1", 64, "is no reference of an image"),
+        ("docker://UPPER/case", 64, "is not an image reference"),
+        ("docker://registry.example.org/../x:1", 64, "is not an image reference"),
     ],
 )
 def test_a_reference_that_leads_nowhere_leaves_nothing(

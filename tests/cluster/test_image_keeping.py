@@ -57,7 +57,7 @@ def test_a_tag_that_somebody_moved_is_noticed(built: Tiny, registry: TestRegistr
     )
     pulled = built.run("pull", place, "--name", "third")
     assert pulled.returncode == 74, pulled.stderr
-    assert "somebody pushed another image" in pulled.stderr
+    assert "another image was pushed" in pulled.stderr
     assert not (built.images / "third.sif").exists()
 
 

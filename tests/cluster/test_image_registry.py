@@ -69,7 +69,7 @@ def test_a_registry_that_wants_a_login(
     waits = guarded.recipe("true", "sleep 3")
     refused = guarded.run("build", waits, "--engine", engine)
     assert refused.returncode == 77
-    assert f"the registry {guarded_registry.name} wants a login" in refused.stderr
+    assert f"the registry {guarded_registry.name} requires a login" in refused.stderr
     assert f"docker login {guarded_registry.name}" in refused.stderr
     guarded_registry.login(guarded.place)  # the home of who builds
     process = guarded.start("build", waits, "--engine", engine)
@@ -106,7 +106,7 @@ def test_a_login_that_is_wrong_says_where_it_is_from(
     )
     done = guarded.run("build", guarded.recipe("true"), "--engine", "docker")
     assert done.returncode == 77
-    assert f"does not take the login from {guarded.place}/.docker/config.json" in done.stderr
+    assert f"does not accept the login from {guarded.place}/.docker/config.json" in done.stderr
     assert "wrong-one" not in done.stderr
 
 

@@ -69,7 +69,7 @@ def test_other_names_are_no_references(image: str) -> None:
 )
 def test_what_is_no_reference_is_refused(image: str) -> None:
     with pytest.raises(UsageError):
-        foreign.kept(image)
+        foreign.find_stored(image)
 
 
 def test_only_the_image_of_this_very_reference_is_taken(
@@ -77,15 +77,15 @@ def test_only_the_image_of_this_very_reference_is_taken(
 ) -> None:
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
     image = "docker://python:3.11"
-    assert foreign.kept(image) is None
+    assert foreign.find_stored(image) is None
     (tmp_path / "python_3.11.sif").write_bytes(WHOLE)
     with pytest.raises(UsageError, match="another image has that name"):
-        foreign.kept(image)
+        foreign.find_stored(image)
     known = msgspec.structs.replace(
         MANIFEST, sif_id=WHOLE[48:64].hex(), size=len(WHOLE), origin=foreign.origin_of(image)
     )
     (tmp_path / "python_3.11.json").write_text(to_json(known))
-    assert foreign.kept(image) == store.find("python_3.11")
+    assert foreign.find_stored(image) == store.find("python_3.11")
     (tmp_path / "python_3.11.sif").write_bytes(WHOLE[:-100])
     with pytest.raises(ImageMissingError):
-        foreign.kept(image)
+        foreign.find_stored(image)

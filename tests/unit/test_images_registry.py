@@ -64,7 +64,7 @@ def test_references_are_read_as_docker_reads_them(
     ],
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no reference of an image"):
+    with pytest.raises(ValueError, match="is not an image reference"):
         parse(text)
 
 
@@ -113,7 +113,7 @@ def test_mirrors_of_the_project_and_of_the_environment(
     monkeypatch.setenv("TOOLKIT_REGISTRIES", "nvcr.io=localhost:5000")
     assert configured_mirrors() == {"nvcr.io": "localhost:5000", "quay.io": "mirror.site/quay"}
     (tmp_path / "toolkit.toml").write_text('[registries]\n"nvcr.io" = "http://mirror.site"\n')
-    with pytest.raises(ConfigError, match="is no registry") as raised:
+    with pytest.raises(ConfigError, match="is not a registry") as raised:
         configured_mirrors()
     assert "toolkit.toml, key registries" in str(raised.value.place)
 
@@ -297,7 +297,7 @@ def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
         {"WWW-Authenticate": 'Basic realm="x"'},
         b"",
     )
-    with pytest.raises(ForbiddenError, match="wants a login") as raised:
+    with pytest.raises(ForbiddenError, match="requires a login") as raised:
         source(f"{stand_in.name}/a/b:1")
     assert f"docker login {stand_in.name}" in str(raised.value.next_step)
 
@@ -321,7 +321,7 @@ def test_basic_authorization(stand_in: StandIn, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}})
     )
-    with pytest.raises(ForbiddenError, match="does not take the login") as raised:
+    with pytest.raises(ForbiddenError, match="does not accept the login") as raised:
         source(f"{stand_in.name}/a/b:1")
     assert "wrong" not in str(raised.value)
 

@@ -46,7 +46,7 @@ class ImageFinder:
             from toolkit.images.registry import foreign
 
             if foreign.is_reference(self._name):
-                self.found = foreign.kept(self._name)
+                self.found = foreign.find_stored(self._name)
                 if self.found is None:
                     self.is_to_fetch = True
                     return ImageFile(str(foreign.path_of(self._name)), exists=False)

@@ -1,4 +1,4 @@
-"""Asking a registry which image a tag is now, by the second version of its protocol; nothing is fetched but names."""
+"""Ask a registry which image a tag is now, by the OCI distribution protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = (
 _PATIENCE = 30.0  # seconds for one answer
 _PAGES, _PAGE = 20, 1000  # of a list of tags
 _MOST = 16 << 20  # bytes of an answer; a thousand tags have some kilobytes
-_PROOF = re.compile(r"[\x21-\x7e]{1,65536}\Z")  # what may stand in a header
+_PROOF = re.compile(r"[\x21-\x7e]{1,65536}\Z")  # characters that a header can have
 _PARAMETER = re.compile(r'(?<!\w)(\w{1,64})="([^"]*)"')
 
 
@@ -50,23 +50,23 @@ class _Tags(msgspec.Struct):
 
 
 class _Token(msgspec.Struct):
-    """What a service answers that gives out tokens."""
+    """The answer of a service that issues tokens."""
 
     token: str = ""
     access_token: str = ""
 
 
 def digest_of(reference: Reference, credentials: Credentials | None) -> str:
-    """The digest that a tag has in its registry now, or the one that is named, if the registry has it.
+    """Return the digest that a tag has now, or the named digest if the registry has it.
 
     Raises:
-        UnknownImageError: it has no such repository or tag; names the nearest tags.
-        ForbiddenError: it wants a login, or another one.
-        CommandFailedError: it does not answer, or with something else.
-        MalformedInputError: it answers what no registry does.
+        UnknownImageError: the registry has no such repository or tag; names the nearest tags.
+        ForbiddenError: the registry requires a login, or another login.
+        CommandFailedError: the registry does not answer, or answers with something else.
+        MalformedInputError: the answer does not follow the protocol.
     """
     session = _Session(reference, credentials)
-    answer = session.ask(
+    answer = session.request(
         "HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS)
     )
     digest = answer.headers.get("docker-content-digest", "")
@@ -78,12 +78,12 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
         _unknown(reference, session)
     raise _strange(
         reference,
-        f"it answers {answer.status}" if answer.status != 200 else "its answer holds no digest",
+        f"it answers {answer.status}" if answer.status != 200 else "its answer has no digest",
     )
 
 
 def tags(reference: Reference, credentials: Credentials | None) -> tuple[str, ...]:
-    """Every tag of a repository; none where the registry does not tell."""
+    """Return every tag of a repository. Return none if the registry does not list them."""
     return _tags(_Session(reference, credentials))
 
 
@@ -94,11 +94,12 @@ def _unknown(reference: Reference, session: _Session) -> NoReturn:
         raise UnknownImageError(
             f"the registry {reference.registry} has no {reference.path}:{wanted}",
             place=str(reference),
-            next_step="compare the name with the registry's own catalogue, or look at `toolkit image list`",
+            next_step="compare the name with the registry's catalogue, or see `toolkit image list`",
         )
     last = ", ".join(known[-8:])
+    kind = "image with the digest" if reference.digest else "tag"
     raise UnknownImageError(
-        f"{reference.repository} has no {'image with the digest' if reference.digest else 'tag'} {wanted}",
+        f"{reference.repository} has no {kind} {wanted}",
         place=str(reference),
         choices=known,
         value=reference.tag or None,
@@ -109,18 +110,18 @@ def _unknown(reference: Reference, session: _Session) -> NoReturn:
 
 
 def _tags(session: _Session) -> tuple[str, ...]:
-    found: list[str] = []
+    names: list[str] = []
     query = f"tags/list?n={_PAGE}"
     for _ in range(_PAGES):
-        answer = session.ask("GET", query)
+        answer = session.request("GET", query)
         if answer.status != 200:
             break
-        found += session.decoded(answer, _Tags).tags or ()
+        names += session.decoded(answer, _Tags).tags or ()
         following = re.search(r"[?&](last=[^&>]+)", answer.headers.get("link", ""))
         if not following:
             break
         query = f"tags/list?n={_PAGE}&{following[1]}"
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def _login_needed(reference: Reference, credentials: Credentials | None) -> ForbiddenError:
@@ -129,15 +130,19 @@ def _login_needed(reference: Reference, credentials: Credentials | None) -> Forb
         f"docker login {registry}, or: apptainer registry login --username NAME docker://{registry}"
     )
     if registry == "nvcr.io":
-        steps = f"export {NGC_KEY}=<your key> (from ngc.nvidia.com, Setup), or: docker login nvcr.io --username '$oauthtoken'"
+        steps = (
+            f"export {NGC_KEY}=<your key> (from ngc.nvidia.com, Setup), or: "
+            "docker login nvcr.io --username '$oauthtoken'"
+        )
     if credentials is None:
         return ForbiddenError(
-            f"the registry {registry} wants a login for {reference.path}, or does not have it",
+            f"the registry {registry} requires a login for {reference.path}, or does not have it",
             place=str(reference),
             next_step=steps,
         )
     return ForbiddenError(
-        f"the registry {registry} does not take the login from {credentials.origin} for {reference.path}, or does not have it",
+        f"the registry {registry} does not accept the login from {credentials.origin} for "
+        f"{reference.path}, or does not have it",
         place=str(reference),
         next_step=steps,
     )
@@ -146,9 +151,11 @@ def _login_needed(reference: Reference, credentials: Credentials | None) -> Forb
 def _strange(reference: Reference, reason: str) -> CommandFailedError:
     registry = reference.registry
     return CommandFailedError(
-        f"the registry {registry} does not say which image {reference.path}:{reference.tag or reference.digest} is: {reason}",
+        f"the registry {registry} does not report which image "
+        f"{reference.path}:{reference.tag or reference.digest} is: {reason}",
         place=str(reference),
-        next_step=f"try again; through a mirror: TOOLKIT_REGISTRIES={registry}=MIRROR; without a network: `archive` in the recipe's [base]",
+        next_step=f"try again; through a mirror: TOOLKIT_REGISTRIES={registry}=MIRROR; "
+        "without a network: `archive` in the recipe's [base]",
     )
 
 
@@ -156,7 +163,7 @@ _AnyAnswer = TypeVar("_AnyAnswer", bound=msgspec.Struct)
 
 
 class _Session:
-    """Questions about one repository. What proves who we are is got once, when the registry asks for it."""
+    """Requests to one repository. A token is requested once, when the registry asks for it."""
 
     def __init__(self, reference: Reference, credentials: Credentials | None) -> None:
         self._reference, self._credentials, self._authorization = reference, credentials, ""
@@ -165,10 +172,10 @@ class _Session:
         self._root = f"{scheme}://{host}/v2/{reference.path}/"
         self._opener = web.opener(proxies=not is_loopback(reference.registry))
 
-    def ask(self, method: str, path: str, *, accept: str = "application/json") -> _Answer:
-        """Ask, and ask again with an authorization where the registry itself wants one."""
+    def request(self, method: str, path: str, *, accept: str = "application/json") -> _Answer:
+        """Send a request, and send it again with a login if the registry itself requires one."""
         answer = self._send(method, self._root + path, accept)
-        # A host that the registry has led to must not say where its login is to be sent.
+        # A host that the registry redirects to must not choose where the login is sent.
         own = web.origin(answer.url) == web.origin(self._root)
         if answer.status == 401 and own and not self._authorization:
             self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
@@ -184,8 +191,8 @@ class _Session:
             return ""
         parameters = dict(_PARAMETER.findall(rest))
         realm = parameters.pop("realm", "")
-        if not realm.startswith("https://") and not self._is_here(realm):
-            return ""  # a password goes to no one over a line that everybody can read
+        if not realm.startswith("https://") and not self._is_local(realm):
+            return ""  # a password never goes over a connection that others can read
         parameters.setdefault("scope", f"repository:{self._reference.path}:pull")
         answer = self._token(realm, parameters)
         if answer.status != 200:
@@ -193,13 +200,13 @@ class _Session:
         given = self.decoded(answer, _Token)
         token = given.token or given.access_token
         if token and not _PROOF.match(token):
-            raise self._malformed(answer, "its token holds what no header can")
+            raise self._malformed(answer, "its token has characters that no header can have")
         return f"Bearer {token}" if token else ""
 
-    def _is_here(self, realm: str) -> bool:
-        """Return whether both the registry and its service of tokens are on this machine.
+    def _is_local(self, realm: str) -> bool:
+        """Return whether both the registry and its token service are on this machine.
 
-        Of a registry elsewhere, "localhost" would be whoever listens there on this machine.
+        For a registry elsewhere, "localhost" would be any program that listens on this machine.
         """
         try:
             return is_loopback(self._reference.registry) and is_loopback(
@@ -209,10 +216,10 @@ class _Session:
             return False
 
     def decoded(self, answer: _Answer, model: type[_AnyAnswer]) -> _AnyAnswer:
-        """Return what an answer says.
+        """Decode the body of an answer.
 
         Raises:
-            MalformedInputError: it is something else.
+            MalformedInputError: the body is not of this model.
         """
         try:
             return msgspec.json.decode(answer.body, type=model)
@@ -222,9 +229,9 @@ class _Session:
     def _malformed(self, answer: _Answer, how: str) -> MalformedInputError:
         registry = self._reference.registry
         return MalformedInputError(
-            f"the registry {registry} answers what no registry does: {how}",
+            f"the registry {registry} does not follow the registry protocol: {how}",
             place=answer.url.partition("?")[0],
-            next_step=f"look at what answers there: curl -i {answer.url.partition('?')[0]}",
+            next_step=f"see the answer: curl -i {answer.url.partition('?')[0]}",
         )
 
     def _token(self, realm: str, parameters: dict[str, str]) -> _Answer:
@@ -273,8 +280,8 @@ class _Session:
         except urllib.error.HTTPError as error:
             response = error
         with response:
-            said = web.body(response, _MOST)
-            return _Answer(response.status, _lowered(response.headers), said, response.geturl())
+            data = web.body(response, _MOST)
+            return _Answer(response.status, _lowered(response.headers), data, response.geturl())
 
 
 def _lowered(headers: Any) -> dict[str, str]:

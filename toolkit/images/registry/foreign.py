@@ -1,7 +1,7 @@
-"""Images that a job names by their place in a registry: fetched once, kept in the store with a manifest, and found again.
+"""Images that a job names by their registry reference: fetched once, then stored with a manifest.
 
-``docker://python:3.11`` is kept as ``python_3.11.sif``. The tag may move on; the kept image stays
-what it was until somebody fetches it anew, so that a repeated run runs the same image.
+``docker://python:3.11`` is stored as ``python_3.11.sif``. The tag may move on; the stored image
+does not change until the user fetches it again, so that a repeated run runs the same image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MPIRUN = "if command -v mpirun >/dev/null 2>&1; then mpirun --version 2>&1 | he
 
 
 def is_reference(image: str) -> bool:
-    """Return whether an image is named by its place in a registry."""
+    """Return whether an image is named by a registry reference."""
     return image.partition("://")[0] in SCHEMES and "://" in image
 
 
@@ -67,7 +67,7 @@ def _reference(image: str) -> Reference:
 
 
 def origin_of(image: str) -> str:
-    """Return a reference with everything that Docker leaves out: ``docker://docker.io/library/python:3.11``.
+    """Return a complete reference: ``docker://docker.io/library/python:3.11``.
 
     Raises:
         UsageError: it is not a reference.
@@ -76,7 +76,7 @@ def origin_of(image: str) -> str:
 
 
 def path_of(image: str) -> Path:
-    """Return where the image of a reference is kept, or will be.
+    """Return the path at which the image of a reference is stored, or will be.
 
     Raises:
         UsageError: it is not a reference.
@@ -84,7 +84,7 @@ def path_of(image: str) -> Path:
     return store.images_directory() / f"{name_of(image)}.sif"
 
 
-def kept(image: str) -> FoundImage | None:
+def find_stored(image: str) -> FoundImage | None:
     """Return the image of a reference if it was fetched before.
 
     Raises:
@@ -93,15 +93,15 @@ def kept(image: str) -> FoundImage | None:
     path = path_of(image)
     if not path.exists():
         return None
-    found = store.find(str(path))
-    if found.manifest is None or found.manifest.origin != origin_of(image):
+    stored = store.find(str(path))
+    if stored.manifest is None or stored.manifest.origin != origin_of(image):
         name = path.name.removesuffix(".sif")
         raise UsageError(
-            f"{image} would be kept as {name}, and another image has that name",
+            f"{image} would be stored as {name}, and another image has that name",
             place="--image",
             next_step=f"toolkit image pull {image} --name NAME, then --image NAME",
         )
-    return found
+    return stored
 
 
 def fetch(image: str, progress: Progress) -> FoundImage:
@@ -112,31 +112,31 @@ def fetch(image: str, progress: Progress) -> FoundImage:
     """
     from toolkit.images.registry import transfer
 
-    return kept(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
+    return find_stored(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
 
 
 def describe(sif: Path, origin: str, digest: str) -> Manifest:
-    """Return the manifest of an image that others built, from what is in it.
+    """Return the manifest of an image that others built, from its contents.
 
     Args:
         sif: the image.
         origin: as ``origin_of``.
         digest: of the image in its registry; empty: not known.
 
-    An image that cannot be asked, for lack of a shell, is described by its origin alone.
+    An image without a shell cannot be examined; it is described by its origin alone.
     """
     from toolkit import __version__
     from toolkit.images.build.contents import Contents
     from toolkit.images.build.image_probe import read_contents
 
     try:
-        found = read_contents(str(sif))
+        image_contents = read_contents(str(sif))
     except BuildError:
-        found = Contents()
+        image_contents = Contents()
     names = {
-        _FRAMEWORKS[one.name.lower()]: one.version
-        for one in found.pip
-        if one.name.lower() in _FRAMEWORKS
+        _FRAMEWORKS[package.name.lower()]: package.version
+        for package in image_contents.pip
+        if package.name.lower() in _FRAMEWORKS
     }
     return Manifest(
         name=sif.stem,
@@ -145,12 +145,12 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
         recipe_hash="",
         built=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         frameworks=names,
-        mpi=_mpi(sif) if found != Contents() else (),
-        runscript=False,  # of a foreign runscript nothing is known
+        mpi=_mpi(sif) if image_contents != Contents() else (),
+        runscript=False,  # the runscript of a foreign image is unknown
         base=BaseImage(reference=origin.partition("://")[2], digest=digest),
-        packages=found.packages,
-        system=found.system,
-        horovod=found.horovod,
+        packages=image_contents.packages,
+        system=image_contents.system,
+        horovod=image_contents.horovod,
         tools={"toolkit": __version__},
         command=shell_words(["toolkit", "image", "pull", _pinned(origin, digest)]),
         origin=origin,
@@ -163,11 +163,11 @@ def _pinned(origin: str, digest: str) -> str:
 
 
 def _mpi(sif: Path) -> tuple[str, ...]:
-    """Return what the image's MPI can be started by, from how its mpirun introduces itself."""
+    """Return the PMI types of the image's MPI, by the version text of its mpirun."""
     from toolkit.runtimes.discover.environments import pmi_types
 
     try:
-        said = run_in_image(sif, ["/bin/sh", "-c", _MPIRUN], timeout=120)
+        version = run_in_image(sif, ["/bin/sh", "-c", _MPIRUN], timeout=120)
     except ToolkitError:
         return ()
-    return pmi_types(said.stdout)
+    return pmi_types(version.stdout)

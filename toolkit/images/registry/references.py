@@ -1,4 +1,4 @@
-"""Names of images in registries: read, written, and sent to a mirror. Pure."""
+"""References of images in registries: parse, write, and redirect them to a mirror. Pure."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ class Reference(Model, frozen=True, kw_only=True):
 
     @property
     def pinned(self) -> str:
-        """What engines take for exactly one image: by its digest where that is known, else by its tag."""
+        """The reference that names exactly one image if its digest is known."""
         return (
             f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag}"
         )
 
     def __str__(self) -> str:
+        """Return the complete reference."""
         return (
             self.repository
             + (f":{self.tag}" if self.tag else "")
@@ -55,10 +56,12 @@ class Reference(Model, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """Read a reference by the rules of Docker: no registry is ``docker.io``, neither tag nor digest is ``latest``.
+    """Parse a reference by the rules of Docker.
+
+    Without a registry it is of ``docker.io``; without tag and digest its tag is ``latest``.
 
     Raises:
-        ValueError: it is none; says what is wrong with it.
+        ValueError: it is not a reference; the message says why.
     """
     rest, _, digest = text.removeprefix("docker://").partition("@")
     first, slash, others = rest.partition("/")
@@ -72,28 +75,28 @@ def parse(text: str) -> Reference:
         (path, _PATH, "name of a repository"),
     ):
         if not pattern.match(part):
-            raise ValueError(f"{text!r} is no reference of an image: {part!r} is no {what}")
+            raise ValueError(f"{text!r} is not an image reference: {part!r} is not a {what}")
     if tag and not _TAG.match(tag):
-        raise ValueError(f"{text!r} is no reference of an image: {tag!r} is no tag")
+        raise ValueError(f"{text!r} is not an image reference: {tag!r} is not a tag")
     if ("@" in rest or "@" in text) and not _DIGEST.match(digest):
-        raise ValueError(f"{text!r} is no reference of an image: {digest!r} is no digest")
+        raise ValueError(f"{text!r} is not an image reference: {digest!r} is not a digest")
     return Reference(
         registry=registry, path=path, tag=tag or ("" if digest else "latest"), digest=digest
     )
 
 
 def is_loopback(registry: str) -> bool:
-    """Whether it is on this machine, where engines speak plain HTTP with it, as they do with no other."""
+    """Return whether a registry is on this machine; only there engines use plain HTTP."""
     return bool(_LOOPBACK.match(registry))
 
 
 def rewritten(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
-    """Where a reference is really fetched from.
+    """Redirect a reference to the mirror that it is fetched from.
 
     Args:
         reference: as recipes name it.
-        mirrors: a registry, or the beginning of a repository, and what stands for it: ``{"nvcr.io": "mirror.site/ngc"}``. The longest
-            that fits is taken, once.
+        mirrors: replacements of a registry, or of the beginning of a repository:
+            ``{"nvcr.io": "mirror.site/ngc"}``. The longest that fits is used, once.
     """
     for prefix in sorted(mirrors, key=len, reverse=True):
         if reference.repository == prefix or reference.repository.startswith(f"{prefix}/"):
@@ -107,31 +110,32 @@ def rewritten(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
 
 
 def mirrors(text: str) -> dict[str, str]:
-    """What ``TOOLKIT_REGISTRIES`` says: ``nvcr.io=mirror.site/ngc docker.io=mirror.site/hub``.
+    """Parse ``TOOLKIT_REGISTRIES``: ``nvcr.io=mirror.site/ngc docker.io=mirror.site/hub``.
 
     Raises:
-        ValueError: a part of it is not of that form.
+        ValueError: a word is not of that form.
     """
-    found: dict[str, str] = {}
+    parsed: dict[str, str] = {}
     for pair in text.replace(",", " ").split():
         name, equals, target = pair.partition("=")
         if not equals:
             raise ValueError(f"{pair!r} is not of the form REGISTRY=MIRROR")
         require_mirror(name, target)
-        found[name.rstrip("/")] = target.rstrip("/")
-    return found
+        parsed[name.rstrip("/")] = target.rstrip("/")
+    return parsed
 
 
 def require_mirror(name: str, target: str) -> None:
-    """Refuse what is no registry, with or without the beginning of a path.
+    """Raise ValueError unless both are a registry, with or without the beginning of a path.
 
     Raises:
-        ValueError: which of the two it is.
+        ValueError: names the wrong one.
     """
     for place in (name, target):
         registry, slash, path = place.rstrip("/").partition("/")
         is_host = "." in registry or ":" in registry or registry == "localhost"
         if not is_host or not _REGISTRY.match(registry) or (slash and not _PATH.match(path)):
             raise ValueError(
-                f"{place!r} is no registry: write mirror.site or mirror.site:5000, and a path behind it if there is one"
+                f"{place!r} is not a registry: write mirror.site or mirror.site:5000, with a path"
+                " behind it if there is one"
             )

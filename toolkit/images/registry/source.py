@@ -1,4 +1,4 @@
-"""Where the base of an image is fetched from: its registry or a mirror, exactly which one, and with which login."""
+"""The source of an image's base: registry or mirror, digest, and login."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Source:
     """A base in a registry.
 
     Attributes:
-        wanted: as the recipe names it, with the digest that it has now.
-        place: where it is fetched from; its digest says which image that is, whatever the tag becomes.
+        wanted: the reference in the recipe, with the digest that it has now.
+        place: the reference that is fetched; its digest names the image, even if the tag moves.
         login: for the registry of ``place``.
     """
 
@@ -35,7 +35,7 @@ class Source:
     login: Credentials | None = None
 
     def environment(self) -> dict[str, str]:
-        """What Apptainer needs to be told, in its environment, to fetch it."""
+        """Return the environment by which Apptainer gets the login."""
         if self.login is None or not self.login.secret:
             return {}
         names = ("APPTAINER_DOCKER", "SINGULARITY_DOCKER")
@@ -53,11 +53,11 @@ def source(
     known: Mapping[str, str] | None = None,
     written: str = "the recipe's [base]",
 ) -> Source:
-    """Find out which image a base is now.
+    """Resolve the reference of a base to its digest.
 
     Args:
         reference: as a recipe or the catalogue names it.
-        digest: that it has to have.
+        digest: the digest that it must have.
         known: mirrors, instead of those that the user configured.
         written: where the reference is written, for messages.
 
@@ -72,27 +72,28 @@ def source(
         raise UsageError(str(error), place=written) from None
     place = rewritten(wanted, configured_mirrors() if known is None else known)
     login = credentials(place.registry)
-    found = registry.digest_of(
+    current = registry.digest_of(
         place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""),
         login,
     )
     pinned = digest or wanted.digest
-    if pinned and found != pinned:
+    if pinned and current != pinned:
         raise BuildError(
             f"{place.repository}:{place.tag} is not the image that the recipe pins",
             place=str(wanted),
-            details=(f"recipe    {pinned}", f"registry  {found}"),
-            next_step="somebody moved the tag, or the mirror differs: find out which; to take the new one, change `digest` in the recipe",
+            details=(f"recipe    {pinned}", f"registry  {current}"),
+            next_step="the tag was moved, or the mirror differs: find out which; to take the new image, "
+            "change `digest` in the recipe",
         )
     return Source(
-        msgspec.structs.replace(wanted, digest=found),
-        msgspec.structs.replace(place, digest=found),
+        msgspec.structs.replace(wanted, digest=current),
+        msgspec.structs.replace(place, digest=current),
         login,
     )
 
 
 def configured_mirrors() -> dict[str, str]:
-    """What stands for which registry: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of each ``toolkit.toml`` that holds here.
+    """Return the mirrors: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of each ``toolkit.toml``.
 
     Raises:
         UsageError, ConfigError: one of them cannot be read.
@@ -105,13 +106,13 @@ def configured_mirrors() -> dict[str, str]:
             place=VARIABLE,
             next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...",
         ) from None
-    found: dict[str, str] = {}
+    mirrors_of_files: dict[str, str] = {}
     for file in settings_files(Path.cwd()):
-        found |= _of_file(file.path)
-    return {**found, **chosen}
+        mirrors_of_files |= _read_mirrors(file.path)
+    return {**mirrors_of_files, **chosen}
 
 
-def _of_file(path: Path) -> dict[str, str]:
+def _read_mirrors(path: Path) -> dict[str, str]:
     table = read_toml(path, Project).registries
     try:
         for name, target in table.items():

@@ -1,9 +1,9 @@
-"""Images from one place to another: to and from a registry (``oras://``), and into a site's directory of images.
+"""Transfer images: to and from a registry (``oras://``), and into a site's image directory.
 
-A SIF does not travel alone. What is known of it (manifest, bill of materials) goes along: to a
-registry as a small SIF of its own under the tag with ``-toolkit`` behind it, which holds nothing
-but that text; to a directory as files beside it. Nothing appears under an image's name before it is
-whole and is what it was.
+A SIF does not travel alone. Its manifest and its bill of materials go along: to a
+registry as a small SIF under the tag with the suffix ``-toolkit``, which has nothing but that
+text; to a directory as files beside it. No file gets the name of an image before it is complete and
+equal to what was sent.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from toolkit.progress import Progress
 from toolkit.quoting import shell as quoted
 from toolkit.units import human_size
 
-_BESIDE = "-toolkit"  # ends the tag under which the text about an image is kept
-_GENERIC = "6"  # a SIF's data object of no kind that Apptainer knows
+_BESIDE = "-toolkit"  # suffix of the tag for the text about an image
+_GENERIC = "6"  # the type of a SIF's data object that is no type of Apptainer's own
 _PATIENCE = 6 * 3600.0
 
 
 def push(image: FoundImage, target: str, progress: Progress) -> Reference:
-    """Put an image and what is known of it into a registry.
+    """Push an image, its manifest and its bill of materials to a registry.
 
     Raises:
-        UsageError: the target is no ``oras://registry/path:tag``.
+        UsageError: the target is not of the form ``oras://registry/path:tag``.
         CommandFailedError: the registry refused it.
     """
     place = _place(target)
@@ -73,7 +73,7 @@ def push(image: FoundImage, target: str, progress: Progress) -> Reference:
         progress.end()
         bundle = _bundle(image)
         if bundle:
-            progress.begin("push", "what is known of it")
+            progress.begin("push", "manifest and bill of materials")
             small = directory / "about.sif"
             text = directory / "about.json"
             text.write_text(json.dumps(bundle), encoding="utf-8")
@@ -93,11 +93,13 @@ def push(image: FoundImage, target: str, progress: Progress) -> Reference:
 
 
 def pull(origin: str, name: str | None, progress: Progress, *, force: bool = False) -> Path:
-    """Bring an image from a registry into the user's own directory; the path of the SIF.
+    """Pull an image from a registry into the user's own directory. Return the path of the SIF.
 
     Args:
-        origin: ``oras://...``, as ``push`` wrote it, or ``docker://...``: a foreign image, converted once, before any job runs it.
-        name: that it gets; None: that of its manifest, else of the repository.
+        origin: ``oras://...``, as ``push`` wrote it, or ``docker://...``: a foreign image,
+            converted once, before any job runs it.
+        progress: shows the steps.
+        name: of the image here; None: that of its manifest, else of the repository.
         force: replace an image of that name.
 
     Raises:
@@ -111,7 +113,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
     scheme, separator, reference = origin.partition("://")
     if not separator or scheme not in ("oras", "docker"):
         raise UsageError(
-            f"{origin!r} is no place to pull from",
+            f"{origin!r} cannot be pulled from",
             place="FROM",
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
@@ -140,14 +142,16 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         header = store.whole_header(sif)
         if manifest and (manifest.sif_id, manifest.size) != (header.sif_id, sif.stat().st_size):
             raise BuildError(
-                f"{place} is not what its manifest describes: somebody pushed another image under this tag",
+                f"{place} is not what its manifest describes: "
+                "another image was pushed under this tag",
                 place=str(place),
-                next_step="push it again from where it was built, or pull it by docker:// as a foreign image",
+                next_step="push it again from where it was built, "
+                "or pull it by docker:// as a foreign image",
             )
         chosen = name or (manifest.name if manifest else wanted.path.rsplit("/", 1)[-1])
         image_name(chosen, str(place))
         if manifest is None:
-            progress.begin("look", "what is in it")
+            progress.begin("inspect", "contents of the image")
             manifest = foreign.describe(sif, origin, place.digest)
             progress.end()
         manifest = msgspec.structs.replace(manifest, origin=origin)
@@ -155,9 +159,8 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
 
 
 def _now(wanted: Reference) -> Reference:
-    """Return where an image is fetched from, with the digest that its tag has now."""
-    found = source(str(wanted), written="FROM")
-    return found.place
+    """Return the reference that is fetched, with the digest that its tag has now."""
+    return source(str(wanted), written="FROM").place
 
 
 def _appear(
@@ -172,7 +175,7 @@ def _appear(
     target = directory / f"{name}.sif"
     if target.exists() and not force:
         raise UsageError(
-            f"there is an image {name} already",
+            f"an image {name} exists already",
             place="--name",
             next_step="--force replaces it; --name gives the new one another name",
         )
@@ -189,7 +192,7 @@ def _appear(
 def _place(target: str) -> Reference:
     if not target.startswith("oras://"):
         raise UsageError(
-            f"{target!r} is no place to push to", place="TO", next_step="oras://registry/path:tag"
+            f"{target!r} cannot be pushed to", place="TO", next_step="oras://registry/path:tag"
         )
     return _reference(target.removeprefix("oras://"))
 
@@ -206,21 +209,21 @@ def _plain(place: Reference) -> list[str]:
 
 
 def _bundle(image: FoundImage) -> dict[str, str]:
-    """Ending -> text of the files that go along."""
+    """Return the texts of the files that go along, by the endings of their names."""
     path = Path(image.path)
     if image.manifest is None:
         return {}
     stem = path.name.removesuffix(".sif")
     texts = (
-        one for one in files_of(path) if one.suffix == ".json" and not one.name.startswith(".")
+        file for file in files_of(path) if file.suffix == ".json" and not file.name.startswith(".")
     )
-    return {one.name.removeprefix(stem): one.read_text(encoding="utf-8") for one in texts}
+    return {file.name.removeprefix(stem): file.read_text(encoding="utf-8") for file in texts}
 
 
 def _about(
     place: Reference, scratch: Path, environment: dict[str, str]
 ) -> tuple[Manifest | None, dict[str, str]]:
-    """Return what was pushed beside an image; nothing where another program pushed it."""
+    """Return the manifest and files that were pushed beside an image; none by other programs."""
     small = scratch / "about.sif"
     got = shell.run(
         [
@@ -241,7 +244,7 @@ def _about(
         bundle = msgspec.json.decode(read_text_object(small, sif.find_labels), type=dict[str, str])
         return from_json(bundle.pop(".json", ""), Manifest), bundle
     except (ValueError, RecursionError) as error:
-        reason = f"what is kept beside {place} cannot be read: {error}"
+        reason = f"the manifest beside {place} cannot be read: {error}"
         raise MalformedInputError(reason, place=f"{place}{_BESIDE}") from None
 
 
@@ -257,17 +260,20 @@ def _apptainer(
     )
     if done.ok:
         return
-    said = "\n".join(done.tail())
-    if "no space left" in said.lower():
+    output = "\n".join(done.tail())
+    if "no space left" in output.lower():
         raise NoSpaceError(
             f"a disk was full while {words[0]} worked",
             place=str(directory or place),
             details=done.tail(),
         )
-    if "unauthorized" in said.lower() or "denied" in said.lower() or "401" in said:
-        step = f"apptainer registry login --username NAME oras://{place.registry}, or docker login {place.registry}"
+    if "unauthorized" in output.lower() or "denied" in output.lower() or "401" in output:
+        step = (
+            f"apptainer registry login --username NAME oras://{place.registry}, "
+            f"or docker login {place.registry}"
+        )
         raise CommandFailedError(
-            f"the registry {place.registry} wants a login",
+            f"the registry {place.registry} requires a login",
             place=str(place),
             details=done.tail(),
             next_step=step,
@@ -278,7 +284,7 @@ def _apptainer(
 
 
 def _environment(place: Reference, directory: Path) -> dict[str, str]:
-    """For Apptainer: its caches in a directory that goes, the login in the environment, as Docker's or Apptainer's configuration has it."""
+    """Return Apptainer's environment: caches in a temporary directory, and the user's login."""
     login = credentials(place.registry)
     known = {
         name: os.environ[name]
@@ -297,7 +303,7 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
 
 @contextmanager
 def _private(parent: Path | None = None) -> Iterator[Path]:
-    """A directory of our own that is gone at the end; Apptainer leaves directories in it that nobody may write."""
+    """Yield a temporary directory, and remove it with the read-only ones that Apptainer makes."""
     from toolkit.images.build.remove import remove
 
     directory = Path(tempfile.mkdtemp(prefix=".toolkit-transfer-", dir=parent))
@@ -308,29 +314,29 @@ def _private(parent: Path | None = None) -> Iterator[Path]:
 
 
 def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
-    """Copy an image and what is known of it into a directory, here or on another machine by ssh.
+    """Copy an image and its files into a directory of this machine, or of another by ssh.
 
-    All files arrive under names that begin with a dot, are compared with what they were, and only
-    then get their own names. Where that fails, or is interrupted, nothing of them is left.
+    All files arrive under names that begin with a dot, are compared with the originals, and only
+    then get their own names. If that fails or is interrupted, none of them is left.
 
     Args:
-        image: what is copied.
+        image: the image to copy.
         target: a directory, or ``host:directory``.
-        progress: is told the steps.
+        progress: shows the steps.
         mode: the permissions of the files there.
 
     Raises:
-        CommandFailedError: the machine does not answer, or what arrived is not what was sent.
-        ImageMissingError: the directory is not there.
+        CommandFailedError: the machine does not answer, or what arrived differs from what was sent.
+        ImageMissingError: the directory does not exist.
     """
     host, colon, directory = target.partition(":")
     remote = bool(colon) and "/" not in host
     place: _Destination = _Remote(host, directory or ".") if remote else _Here(Path(target))
     sif_path = Path(image.path)
     files = [
-        one
-        for one in files_of(sif_path)
-        if not one.name.startswith(".") and not one.name.endswith((".log", FAILED_LOG))
+        file
+        for file in files_of(sif_path)
+        if not file.name.startswith(".") and not file.name.endswith((".log", FAILED_LOG))
     ]
     names = {path: _temporary(path, image) for path in files}
     try:
@@ -338,11 +344,11 @@ def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o64
             progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
             place.send(path, name, mode)
             progress.end()
-        # The SIF first: until the manifest has its own name, it is found by the SIF's id.
+        # The SIF first: until the manifest has its own name, readers find it by the SIF's id.
         place.name(
             {
                 name: path.name
-                for path, name in sorted(names.items(), key=lambda one: one[0] != sif_path)
+                for path, name in sorted(names.items(), key=lambda item: item[0] != sif_path)
             }
         )
     except BaseException:
@@ -363,13 +369,13 @@ class _Destination(Protocol):
     """A directory that files are copied to."""
 
     def send(self, path: Path, name: str, mode: int) -> None:
-        """Put a file there, and compare what arrived."""
+        """Copy a file into it, and compare what arrived."""
 
     def name(self, names: Mapping[str, str]) -> None:
         """Give files their own names, in this order."""
 
     def discard(self, names: Sequence[str]) -> None:
-        """Remove what has arrived of them, as far as that can be done."""
+        """Remove those that have arrived, as far as possible."""
 
 
 @dataclass(frozen=True)
@@ -381,7 +387,7 @@ class _Here:
     def send(self, path: Path, name: str, mode: int) -> None:
         """Copy a file; errors as of ``copy``."""
         if not self.directory.is_dir():
-            reason = f"the directory {self.directory} is not there"
+            reason = f"the directory {self.directory} does not exist"
             raise ImageMissingError(
                 reason, place=str(self.directory), next_step=f"mkdir -p {self.directory}"
             )
@@ -391,7 +397,7 @@ class _Here:
         except OSError as error:
             raise _not_copied(path, temporary, error) from None
         if hash_file(temporary) != hash_file(path):
-            raise CommandFailedError(f"what arrived as {temporary} is not what was sent")
+            raise CommandFailedError(f"what arrived as {temporary} differs from what was sent")
         temporary.chmod(mode)
 
     def name(self, names: Mapping[str, str]) -> None:
@@ -423,7 +429,7 @@ class _Remote:
 
     def __post_init__(self) -> None:
         if self.host.startswith("-"):
-            raise UsageError(f"{self.host!r} is no name of a machine", place="TO")
+            raise UsageError(f"{self.host!r} is not a host name", place="TO")
 
     def _path(self, name: str) -> str:
         return f"{self.directory.rstrip('/')}/{name}"
@@ -437,8 +443,8 @@ class _Remote:
         """Send a file; errors as of ``copy``."""
         there = f"{self.host}:{self._path(name)}"
         if shell.which("rsync"):
-            # --protect-args: the other side's shell does not read the name. --inplace: it makes no
-            # further file of another name, which an interruption would leave.
+            # --protect-args: the remote shell does not interpret the name. --inplace: there is no
+            # second file of another name, which an interruption would leave.
             ssh = "ssh -o BatchMode=yes"
             words = ["rsync", "--inplace", "--protect-args", "-e", ssh, "--", str(path), there]
         else:
@@ -450,7 +456,7 @@ class _Remote:
         compared = f"test \"$(sha256sum < {temporary} | cut -d' ' -f1)\" = {hash_file(path)}"
         arrived = self._shell(f"{compared} && chmod {mode:o} {temporary}")
         if not arrived.ok:
-            raise self._failed(f"what arrived on {self.host} is not what was sent", arrived)
+            raise self._failed(f"what arrived on {self.host} differs from what was sent", arrived)
 
     def name(self, names: Mapping[str, str]) -> None:
         """Rename the files, all of them in one command."""

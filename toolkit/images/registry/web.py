@@ -1,4 +1,4 @@
-"""Ask servers over HTTP: a login stays with its server, and every answer has an end."""
+"""HTTP requests whose login stays with its server and whose answers are bounded."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from urllib.parse import urljoin, urlsplit
 
 from toolkit.errors import MalformedInputError
 
-# What may go wrong between us and a server: of the network, of HTTP, and of a URL that is none.
+# The failures of a request: of the network, of HTTP, and of a malformed URL.
 FAILURES = (OSError, http.client.HTTPException, ValueError)
 _PORTS = {"http": 80, "https": 443}
 _SECRET = ("Authorization", "Cookie", "Proxy-authorization")
 _CHUNK = 1 << 16
-_MOST_BESIDE = 1 << 20  # bytes that come with a redirect, which nobody reads
+_MOST_BESIDE = 1 << 20  # bytes that come with a redirect and are not used
 _PATIENCE = 300.0  # seconds for the whole of an answer that is read into memory
 
 Origin = tuple[str, str, int | None]  # scheme, host, port
 
 
 def origin(url: str) -> Origin:
-    """Return the scheme, host and port of a URL: whom one speaks with.
+    """Return the scheme, host and port of a URL.
 
     Raises:
-        ValueError: it is no URL.
+        ValueError: it is not a URL.
     """
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
@@ -38,13 +38,13 @@ def origin(url: str) -> Origin:
 def opener(
     context: ssl.SSLContext | None = None, *, proxies: bool = True
 ) -> urllib.request.OpenerDirector:
-    """Return what opens URLs of HTTP, and of nothing else.
+    """Return an opener of HTTP URLs, and of no others.
 
     Args:
-        context: which certificates are believed; None: those of the machine.
-        proxies: ask through the proxies of the environment.
+        context: the trusted certificates; None: those of the machine.
+        proxies: use the proxies of the environment.
     """
-    found = urllib.request.OpenerDirector()
+    director = urllib.request.OpenerDirector()
     handlers = (
         urllib.request.ProxyHandler(None if proxies else {}),
         urllib.request.HTTPHandler(),
@@ -55,15 +55,15 @@ def opener(
         _Redirects(),
     )
     for handler in handlers:
-        found.add_handler(handler)
-    return found
+        director.add_handler(handler)
+    return director
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows to another place without the login, and never from HTTPS to HTTP."""
+    """Redirects without the login to another host, and never from HTTPS to HTTP."""
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        """Read what comes with the redirect, of which urllib would take any amount, and follow."""
+        """Follow a redirect after its bounded body, which urllib would read without a limit."""
         body(fp, _MOST_BESIDE)
         return super().http_error_302(req, fp, code, msg, headers)
 
@@ -78,12 +78,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: Any,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Return the request for where an answer leads."""
+        """Return the request that follows a redirect."""
         before, after = origin(req.full_url), origin(urljoin(req.full_url, newurl))
         if after[0] not in _PORTS or (before[0] == "https" and after[0] == "http"):
-            reason = f"it leads from {before[0]} to {after[0]}, where others can read along"
+            reason = f"it redirects from {before[0]} to {after[0]}, which others can read"
             raise urllib.error.URLError(reason)
-        code = 307 if code == 308 else code  # Python 3.10 knows no 308, which means the same
+        code = 307 if code == 308 else code  # Python 3.10 does not know 308, which means the same
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is None:
             return None
@@ -97,7 +97,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _is_same(before: Origin, after: Origin) -> bool:
-    """Return whether a login for one place may go to another: the same, or its encrypted door."""
+    """Return whether a login may go to another origin: the same, or its HTTPS port."""
     encrypted = before[0::2] == ("http", 80) and after[0::2] == ("https", 443)
     return before == after or (encrypted and before[1] == after[1])
 
@@ -109,28 +109,28 @@ def body(stream: Any, most: int) -> bytes:
         MalformedInputError: it is larger, or has not ended after minutes.
         OSError, http.client.HTTPException: the connection broke.
     """
-    found = io.BytesIO()
-    copied(stream, found.write, most, patience=_PATIENCE)
-    return found.getvalue()
+    buffer = io.BytesIO()
+    copied(stream, buffer.write, most, patience=_PATIENCE)
+    return buffer.getvalue()
 
 
 def copied(
     stream: Any, write: Callable[[bytes], object], most: int, *, patience: float | None = None
 ) -> int:
-    """Hand an answer on, piece by piece; return its length.
+    """Copy an answer to ``write`` in chunks. Return its length.
 
     Args:
-        stream: of the answer.
-        write: takes a piece.
-        most: bytes that it may have.
-        patience: seconds that it may take.
+        stream: the answer.
+        write: takes a chunk.
+        most: the largest number of bytes.
+        patience: the longest time in seconds.
 
     Raises:
         MalformedInputError: it is larger, or takes longer.
         OSError, http.client.HTTPException: the connection broke.
     """
     began, size = time.monotonic(), 0
-    read = getattr(stream, "read1", stream.read)  # which returns what has come
+    read = getattr(stream, "read1", stream.read)  # returns the bytes that have arrived
     while part := read(_CHUNK):
         size += len(part)
         if size > most:
@@ -138,7 +138,9 @@ def copied(
         if patience is not None and time.monotonic() - began > patience:
             raise MalformedInputError(f"the answer has not ended after {patience:.0f} s")
         write(part)
-    left = getattr(stream, "length", None)  # of what was announced; http.client does not look
+    left = getattr(
+        stream, "length", None
+    )  # missing of the announced length; http.client does not check it
     if left:
         raise http.client.IncompleteRead(b"", left)
     return size

@@ -37,7 +37,7 @@ class Header(NamedTuple):
     """The facts of a global header that callers need.
 
     Attributes:
-        sif_id: the id of the file, 32 hexadecimal digits; each build makes a new one.
+        sif_id: the id of the file, 32 hexadecimal digits; each build makes a new descriptor.
         end: the size that the file has at least if it is complete.
     """
 
@@ -85,7 +85,7 @@ class Descriptor(NamedTuple):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this is the squashfs that a container starts from."""
+        """Is this the squashfs that a container starts from?"""
         facts = _PARTITION_FACTS.unpack_from(self.extra)
         return self.data_type == PARTITION and facts[:2] == (_SQUASHFS, _PRIMARY)
 
@@ -131,11 +131,13 @@ def parse_descriptors(head: bytes, file_size: int | None = None) -> tuple[Descri
     positions = range(start, end, _DESCRIPTOR.size)
     every = (Descriptor(at, *_DESCRIPTOR.unpack_from(head, at)) for at in positions)
     used = tuple(descriptor for descriptor in every if descriptor.is_used)
-    for one in used:
-        end = one.offset + one.size
-        if min(one.extent) < 0 or (file_size is not None and end > file_size):
-            reason = f"the {one.size} bytes at {one.offset} of object {one.number}"
-            raise _broken(f"{reason} are not in the file", one.position)
+    for descriptor in used:
+        end = descriptor.offset + descriptor.size
+        if min(descriptor.extent) < 0 or (file_size is not None and end > file_size):
+            reason = (
+                f"the {descriptor.size} bytes at {descriptor.offset} of object {descriptor.number}"
+            )
+            raise _broken(f"{reason} are not in the file", descriptor.position)
     return used
 
 
@@ -149,7 +151,7 @@ def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
     Arguments and errors are those of ``parse_descriptors``.
     """
     descriptors = parse_descriptors(head, file_size)
-    return next((one.extent for one in descriptors if one.is_primary), None)
+    return next((descriptor.extent for descriptor in descriptors if descriptor.is_primary), None)
 
 
 def find_labels(head: bytes, file_size: int | None = None) -> Extent | None:
@@ -164,7 +166,9 @@ def find_definition(head: bytes, file_size: int | None = None) -> Extent | None:
 
 def _find(data_type: int, head: bytes, file_size: int | None) -> Extent | None:
     descriptors = parse_descriptors(head, file_size)
-    return next((one.extent for one in descriptors if one.data_type == data_type), None)
+    return next(
+        (descriptor.extent for descriptor in descriptors if descriptor.data_type == data_type), None
+    )
 
 
 def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str) -> bytes:
@@ -215,5 +219,8 @@ def plan_normalization(
     signature fixes the header.
     """
     times = struct.pack("<qq", time, time)
-    places = (_TIMES_AT, *(one.position + _DESCRIPTOR_TIMES_AT for one in descriptors))
+    places = (
+        _TIMES_AT,
+        *(descriptor.position + _DESCRIPTOR_TIMES_AT for descriptor in descriptors),
+    )
     return ((_ID_AT, sif_id), *((place, times) for place in places))

@@ -1,4 +1,4 @@
-"""The tables of a squashfs: read from one file system, changed by grafts, written behind new data."""
+"""The tables of a squashfs: read, changed by grafts, and written behind new data."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def write_tables(tables: Tables) -> tuple[bytes, bytes]:
 
 
 def append_fragments(base: Tables, layer: Tables, shift: int) -> int:
-    """Append the layer's fragments, whose data moved by ``shift``. Return the first one's number."""
+    """Append the layer's fragments with data moved by ``shift``. Return the number of the first."""
     first = len(base.fragments) // _FRAGMENT.size
     for position, size, _ in _FRAGMENT.iter_unpack(bytes(layer.fragments)):
         base.fragments += _FRAGMENT.pack(position + shift, size, 0)
