@@ -1,4 +1,4 @@
-"""Files of Python packages: which one a package came from, and what an index offers. Pure."""
+"""Files of Python packages: parse pages of indexes, and find the file of a package. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCES = (".tar.gz", ".zip", ".tar.bz2")
 
 
 class File(Model, frozen=True, kw_only=True):
-    """A file of a package, and where it is. ``sha256`` is empty where the place does not say it."""
+    """A file of a package and its URL. ``sha256`` is empty if the index does not give it."""
 
     name: str
     url: str
@@ -24,60 +24,53 @@ class File(Model, frozen=True, kw_only=True):
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """Return the normalized name of a package, by which indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _same_version(one: str, other: str) -> bool:
-    parts = (re.sub(r"[-_.]+", ".", text.lower().removeprefix("v")) for text in (one, other))
-    return len(set(parts)) == 1
-
-
 def is_source(file: str) -> bool:
-    """Whether a file is the source of a package."""
+    """Return whether a file is the source of a package."""
     return file.endswith(_SOURCES)
 
 
 def matches(file: str, name: str, version: str) -> bool:
-    """Whether a file is a wheel or the source of this version of this package."""
-    if file.endswith(".whl"):
-        parts = file.removesuffix(".whl").split("-")
-        return (
-            len(parts) in (5, 6)
-            and normal(parts[0]) == normal(name)
-            and _same_version(parts[1], version)
-        )
-    ending = next((one for one in _SOURCES if file.endswith(one)), None)
-    if ending is None:
+    """Return whether a file is a wheel or the source of this version of this package."""
+    from packaging.utils import parse_sdist_filename, parse_wheel_filename
+    from packaging.version import Version
+
+    try:
+        if file.endswith(".whl"):
+            file_name, file_version = parse_wheel_filename(file)[:2]
+        else:  # packaging refuses .tar.bz2, which old releases on PyPI are
+            file_name, file_version = parse_sdist_filename(re.sub(r"\.tar\.bz2\Z", ".zip", file))
+        return file_name == normal(name) and file_version == Version(version)
+    except ValueError:  # not the name of a file of a package, or not a version of PEP 440
         return False
-    found, _, has = file.removesuffix(ending).rpartition("-")
-    return normal(found) == normal(name) and _same_version(has, version)
 
 
 def tags(wheel: str) -> frozenset[str]:
-    """All tags that a wheel's name stands for: ``py2.py3-none-any`` are two."""
-    pythons, abis, platforms = (
-        part.split(".") for part in wheel.removesuffix(".whl").split("-")[-3:]
-    )
-    return frozenset(
-        f"{python}-{abi}-{platform}" for python in pythons for abi in abis for platform in platforms
-    )
+    """Return the tags that the name of a wheel stands for: ``py2.py3-none-any`` are two."""
+    from packaging.tags import parse_tag
+
+    return frozenset(map(str, parse_tag("-".join(wheel.removesuffix(".whl").split("-")[-3:]))))
 
 
 def origin(
     name: str, version: str, installed: Iterable[str], offered: Iterable[File]
 ) -> File | None:
-    """The file that an installed package came from.
+    """Return the file that an installed package came from.
 
     Args:
-        installed: the tags that the package has of its wheel.
-        offered: what there is, what pip prefers first.
+        name, version: of the package.
+        installed: the tags in the metadata of the installed wheel.
+        offered: the files of indexes; those that pip prefers come first.
 
     Returns:
-        The wheel with just these tags; else the source, from which such a wheel was made; None: neither is there.
+        The wheel with exactly these tags, else the source, from which such a wheel was built.
+        None if there is neither.
     """
     fitting = [file for file in offered if matches(file.name, name, version)]
-    wanted = frozenset(installed)
+    wanted = frozenset(map(str.lower, installed))
     wheel = next(
         (file for file in fitting if file.name.endswith(".whl") and tags(file.name) == wanted), None
     )
@@ -96,10 +89,10 @@ def for_python(
 
     Args:
         name, version: of the package.
-        python: its version: ``3.11.2``.
-        machine: the architecture as ``uname -m`` says it.
-        offered: what there is, what pip prefers first.
-        glibc: the version of the C library; None: unknown, so any is taken to do.
+        python: the version of Python: ``3.11.2``.
+        machine: the architecture as ``uname -m`` writes it.
+        offered: the files of indexes; those that pip prefers come first.
+        glibc: the version of the C library; None: unknown, so every wheel is taken to fit.
     """
     fitting = [file for file in offered if matches(file.name, name, version)]
     wheels = [file for file in fitting if file.name.endswith(".whl")]
@@ -117,13 +110,13 @@ _NEWEST_GLIBC = (2, 99)
 
 
 def _ranks(python: str, machine: str, glibc: tuple[int, int]) -> dict[str, int]:
-    """Return every tag that a Python takes, the best first, as ``packaging`` has them for pip."""
-    found = re.match(r"(\d{1,2})\.(\d{1,3})", python)
-    if not found:
+    """Return the rank of every tag that a Python accepts, in pip's order; 0 is the best."""
+    numbers = re.match(r"(\d{1,2})\.(\d{1,3})", python)
+    if not numbers:
         return {}
     from packaging.tags import compatible_tags, cpython_tags  # most commands choose no wheels
 
-    own, interpreter = (int(found[1]), int(found[2])), f"cp{found[1]}{found[2]}"
+    own, interpreter = (int(numbers[1]), int(numbers[2])), f"cp{numbers[1]}{numbers[2]}"
     platforms = list(_platforms(machine, glibc))
     native = cpython_tags(own, abis=[interpreter], platforms=platforms)
     every = (*native, *compatible_tags(own, interpreter, platforms))
@@ -131,7 +124,7 @@ def _ranks(python: str, machine: str, glibc: tuple[int, int]) -> dict[str, int]:
 
 
 def _platforms(machine: str, glibc: tuple[int, int]) -> Iterator[str]:
-    """Yield what wheels call this machine with this C library, or an older one (PEP 600)."""
+    """Yield the platform tags of this machine with this C library or an older one (PEP 600)."""
     aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     for minor in range(glibc[1], 4, -1):
         yield f"manylinux_{glibc[0]}_{minor}_{machine}"
@@ -161,30 +154,30 @@ class _Page(msgspec.Struct):
 def offered(page: str, url: str, *, is_json: bool) -> tuple[File, ...]:
     """Return the files that a page of an index links to (PEP 503, or 691 where it is JSON).
 
-    What cannot be the name of a package's file is left out, and so are files of this machine on a
-    page of another.
+    Links that are not the name of a package's file are left out, and so are files of this machine
+    on a page of another.
 
     Raises:
-        ValueError: it is no such page.
+        ValueError: the text is not such a page.
     """
-    found = _of_json(page, url) if is_json else _of_html(page, url)
+    files = _parse_json(page, url) if is_json else _parse_html(page, url)
     local = urlsplit(url).scheme in ("", "file")
     return tuple(
         file
-        for file in found
+        for file in files
         if is_file_name(file.name) and (local or urlsplit(file.url).scheme in ("http", "https"))
     )
 
 
-def _of_json(page: str, url: str) -> Iterator[File]:
+def _parse_json(page: str, url: str) -> Iterator[File]:
     try:
         entries = msgspec.json.decode(page, type=_Page).files
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    for one in entries:
-        target = _joined(url, one.url)
+    for entry in entries:
+        target = _joined(url, entry.url)
         if target:
-            yield File(name=one.filename, url=target, sha256=one.hashes.get("sha256", ""))
+            yield File(name=entry.filename, url=target, sha256=entry.hashes.get("sha256", ""))
 
 
 # A tag up to the next one, and its link. Python's own parser takes minutes for some kilobytes of
@@ -197,7 +190,7 @@ _LINK = re.compile(
 _LONGEST_TAG = 8192
 
 
-def _of_html(page: str, url: str) -> Iterator[File]:
+def _parse_html(page: str, url: str) -> Iterator[File]:
     for tag in _TAG.finditer(page):
         link = _LINK.search(tag["rest"][:_LONGEST_TAG])
         target = (
@@ -212,7 +205,7 @@ def _of_html(page: str, url: str) -> Iterator[File]:
 
 
 def _joined(url: str, target: str) -> str:
-    """Return where a link leads; empty where it is no URL."""
+    """Return the URL that a link leads to; empty if it is not a URL."""
     try:
         joined = urljoin(url, target) if target else ""
         urlsplit(joined)

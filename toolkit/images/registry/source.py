@@ -82,8 +82,8 @@ def source(
             f"{place.repository}:{place.tag} is not the image that the recipe pins",
             place=str(wanted),
             details=(f"recipe    {pinned}", f"registry  {current}"),
-            next_step="the tag was moved, or the mirror differs: find out which; to take the new image, "
-            "change `digest` in the recipe",
+            next_step="the tag was moved, or the mirror differs: find out which; to take the new "
+            "image, change `digest` in the recipe",
         )
     return Source(
         msgspec.structs.replace(wanted, digest=current),
