@@ -34,10 +34,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/lockfile/",
     #
-    "toolkit/images/sif/",
-    #
-    "toolkit/images/registry/",
-    #
     "toolkit/planning/",
     #
     "toolkit/slurm/",
