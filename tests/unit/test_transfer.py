@@ -195,7 +195,7 @@ def test_an_image_at_the_target_is_whole_at_every_moment(
 
 
 def test_where_it_cannot_go_is_said(image: FoundImage, target: Path, machine: Path) -> None:
-    with pytest.raises(ImageMissingError, match="is not there"):
+    with pytest.raises(ImageMissingError, match="does not exist"):
         transfer.copy(image, str(target / "missing"), Quiet())
     with pytest.raises(UsageError):
         transfer.copy(image, "-oProxyCommand=id:x", Quiet())
