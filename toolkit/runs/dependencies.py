@@ -72,7 +72,8 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
 def _check(how: str, paths: Paths, *, well: bool) -> None:
     """Raise UsageError if a run that has ended came out so that Slurm would never start the job."""
     if how != "afterany" and well != (how == "afterok"):
+        outcome = "succeeded" if well else "failed"
         raise UsageError(
-            f"{paths.name} {'succeeded' if well else 'failed'}: a job {how} it would never start",
+            f"{paths.name} {outcome}: a job with {how} on it would never start",
             next_step=f"--after afterany:{paths.name}, or leave it out",
         )
