@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.model.project import PROJECT_FILE
+from toolkit.model.job import PROJECT_FILE
 
 VARIABLE = "TOOLKIT_ETC"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from toolkit.errors import UntrustedError
-from toolkit.model.project import PROJECT_FILE
+from toolkit.model.job import PROJECT_FILE
 from toolkit.quoting import shell
 from toolkit.trust import Distrust, Entry, Reader, find_distrust
 

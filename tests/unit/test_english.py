@@ -38,8 +38,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/slurm/",
     #
-    "toolkit/model/",
-    #
     "toolkit/sites/",
     #
     "toolkit/*.py",

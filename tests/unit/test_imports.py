@@ -21,9 +21,9 @@ from toolkit.imports.distributions import distribution, standard_note, written
 from toolkit.imports.gather import gather, work_trees
 from toolkit.imports.walk import Surroundings, imports
 from toolkit.model.image import Manifest, Python
-from toolkit.model.imports import Import, Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Site
+from toolkit.model.source import Import, Imports, Shown
 from toolkit.planning import gather as gathering
 from toolkit.planning import target as targets
 from toolkit.planning.plan import plan

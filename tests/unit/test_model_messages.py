@@ -23,12 +23,15 @@ def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('nodes = "x"', """expected a whole number from 1 on, or a range such as "1:4", got 'x'"""),
+        (
+            'nodes = "x"',
+            """expected a whole number of at least 1, or a range, such as "1:4", got 'x'""",
+        ),
         ("nodes = 0", "expected a whole number of at least 1, got 0"),
         ("nodes = 1.5", "expected a whole number or text in quotes, got a number"),
         (
             'gpus = "a"',
-            """expected a whole number, one for each node such as "8,4", or a type and a number such as "a100:4", got 'a'""",
+            """expected a whole number, a list with one number for each node, such as "8,4", or a type and a number, such as "a100:4", got 'a'""",
         ),
         ("gpus = -1", "expected a whole number of at least 0, got -1"),
         ("time = true", "expected text in quotes or a whole number, got true or false"),
@@ -59,8 +62,8 @@ def test_a_key_that_is_missing() -> None:
         ("a = 1\nnodes = two\n", 2, "text needs quotes"),
         ("a b = 3\n", 1, "a key is one word"),
         ('name = "a\nb = 1\n', 1, "a quote is not closed"),
-        ("nodes = 1\nnodes = 2\n", 2, "a key is there twice"),
-        ('[env]\nA = "b"\n[env]\n', 3, "a table is there twice"),
+        ("nodes = 1\nnodes = 2\n", 2, "the file has a key twice"),
+        ('[env]\nA = "b"\n[env]\n', 3, "the file has a table twice"),
         ("[x\n", 1, "a bracket is not closed"),
         ('x = "\\q"\n', 1, "single quotes"),
         ("x = 01\n", 1, "one key on each line"),

@@ -14,9 +14,8 @@ from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import UsageError
 from toolkit.model.base import from_toml
-from toolkit.model.overview import Live, Queue
+from toolkit.model.overview import Live, Met, Queue, Survey
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
-from toolkit.model.survey import Met, Survey
 from toolkit.planning import layers
 from toolkit.sites import compare, schema
 from toolkit.sites.choice import chosen

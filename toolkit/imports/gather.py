@@ -11,9 +11,9 @@ from toolkit.imports import entry
 from toolkit.imports.places import Bound, normal, work_tree
 from toolkit.imports.walk import Surroundings, imports
 from toolkit.model.image import Manifest, Python
-from toolkit.model.imports import Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Site
+from toolkit.model.source import Imports, Shown
 from toolkit.versions import numbers
 
 

@@ -14,7 +14,7 @@ from toolkit.imports.evaluate import Context
 from toolkit.imports.places import Bound, is_below, is_broad, is_system, nearby, normal, on_host
 from toolkit.imports.scan import ImportStatement, Scan, Strength, scan
 from toolkit.imports.search import Place
-from toolkit.model.imports import Import, Imports, Shown
+from toolkit.model.source import Import, Imports, Shown
 
 _MOST_FILES = 200
 _MOST_BYTES = 2 << 20  # a second of parsing

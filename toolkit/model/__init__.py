@@ -1,0 +1,1 @@
+"""Data that passes between rooms: jobs, sites, plans, images and runs."""

@@ -1,4 +1,4 @@
-"""What all data that people write has in common: frozen, strict, and an error that says where and names the nearest key."""
+"""Base of all models: frozen, strict, and with errors that name the key and its nearest match."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class BadDataError(ValueError):
-    """Data does not fit its model. The callers, who know the file, turn it into a ``ConfigError``.
+    """Data does not fit its model.
+
+    The callers know the file, so they turn it into a ``ConfigError``.
 
     Attributes:
         key: the path of the key, such as ``steps[2].packages``.
         choices: the valid keys, where an unknown one was given.
         value: the unknown key.
-        line: where it is; 0: it has to be looked for.
+        line: its line number; 0: unknown, so the caller searches for the key.
     """
 
     def __init__(
@@ -53,12 +55,12 @@ _AT = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
-    """The keys that a model knows, as people write them."""
+    """Return the keys of a model, as they are written in files."""
     return tuple(field.encode_name for field in msgspec.structs.fields(model))
 
 
 def convert(data: object, model: type[AnyModel]) -> AnyModel:
-    """Validate plain data (what TOML or JSON gave) into a model.
+    """Validate plain data, as parsed from TOML or JSON, into a model.
 
     Raises:
         BadDataError: with the path of the key and what was expected there.
@@ -84,7 +86,7 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
 
 
 def _value_at(data: object, path: str) -> object:
-    """Return the value at a path such as ``steps[2].packages``; None if it cannot be told."""
+    """Return the value at a path such as ``steps[2].packages``; None if there is no such value."""
     for part in re.findall(r"[\w-]+", path):
         if isinstance(data, dict):
             data = data.get(part)
@@ -96,7 +98,7 @@ def _value_at(data: object, path: str) -> object:
 
 
 def _words_at(model: type[Model], path: str) -> tuple[str, ...]:
-    """Return the words that a key takes, if it takes only some."""
+    """Return the words that a key accepts; empty if it accepts any value."""
     above, _, name = path.rpartition(".")
     hints = {
         field.encode_name: field.type for field in msgspec.structs.fields(_model_at(model, above))
@@ -107,15 +109,18 @@ def _words_at(model: type[Model], path: str) -> tuple[str, ...]:
 
 
 def _model_at(model: type[Model], path: str) -> type[Model]:
-    """The model that the value at ``path`` belongs to, as far as it can be told; else ``model`` itself."""
-    found: type[Model] = model
+    """Return the model that the value at ``path`` belongs to.
+
+    If the path leads out of the models, return the last model on the way.
+    """
+    current: type[Model] = model
     for part in re.findall(r"[A-Za-z_]\w*", path):
-        hints = {field.encode_name: field.type for field in msgspec.structs.fields(found)}
+        hints = {field.encode_name: field.type for field in msgspec.structs.fields(current)}
         inner = _inner_model(hints.get(part))
         if inner is None:
-            return found
-        found = inner
-    return found
+            return current
+        current = inner
+    return current
 
 
 def _inner_model(hint: object) -> type[Model] | None:
@@ -129,23 +134,24 @@ def _inner_model(hint: object) -> type[Model] | None:
 
 
 def from_toml(text: str, model: type[AnyModel]) -> AnyModel:
-    """Read TOML into a model.
+    """Parse TOML into a model.
 
     Raises:
-        BadDataError: it is no TOML (line and column are in the message), or it does not fit.
+        BadDataError: the text is not TOML (the message has line and column), or does not fit the
+            model.
     """
     return convert(toml(text), model)
 
 
 def toml(text: str) -> dict[str, object]:
-    """TOML as plain data.
+    """Parse TOML into plain data.
 
     Raises:
-        BadDataError: it is no TOML; line and column are in the message.
+        BadDataError: the text is not TOML; the message has line and column.
     """
     try:
         data: dict[str, object] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also for a number with thousands of digits
         from toolkit.model.messages import format_toml_error
 
         message, line = format_toml_error(str(error))
@@ -154,12 +160,12 @@ def toml(text: str) -> dict[str, object]:
 
 
 def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
-    """Any model as JSON, fields in the order of the model, ended by a newline.
+    """Encode a model as JSON with its fields in the order of the model and a newline at the end.
 
     Args:
         data: a model.
         indent: spaces for each level.
-        sort: put the keys of dicts in order, so that equal data gives equal bytes.
+        sort: sort the keys of dicts, so that equal data gives equal bytes.
     """
     return (
         msgspec.json.format(
@@ -170,10 +176,10 @@ def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
 
 
 def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:
-    """Read JSON that we wrote.
+    """Parse JSON that the toolkit wrote.
 
     Raises:
-        BadDataError: it is not JSON, or another version of the tool wrote it.
+        BadDataError: the text is not JSON, or another version of the toolkit wrote it.
     """
     try:
         data = msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""Which code a run is of."""
+"""The code that a run executes: script, git commit and snapshot."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class ScriptFile(Model, frozen=True, kw_only=True):
 
 
 class Tree(Model, frozen=True, kw_only=True):
-    """The tree that a snapshot is taken of.
+    """The work tree that a snapshot is taken of.
 
     Attributes:
         root: its top directory, absolute.
-        cwd: where `toolkit run` was called; containers see it, too, since data may lie there.
-        is_copy: it is the snapshot of an earlier run.
+        cwd: the directory `toolkit run` was called in; containers mount it, too, since data may be
+            there.
+        is_copy: the tree is the snapshot of an earlier run.
     """
 
     root: str
@@ -35,11 +36,13 @@ class Snapshot(Model, frozen=True, kw_only=True):
     """``snapshot.json`` of a run directory.
 
     Attributes:
-        root: the work tree that it was taken of.
-        directory: where the ranks run, relative to the tree; absolute if it is not in it.
+        root: the work tree that was copied.
+        directory: the directory in which the ranks run, relative to the tree; absolute if it is
+            outside of it.
         folder: the directory of the script, relative to the tree.
-        files: name -> SHA-256 of the content; of a symbolic link, of what it leads to.
-        left_out: names of what git does not ignore, and what was not copied: secrets, other trees.
+        files: name -> SHA-256 of the content; for a symbolic link, of its target's content.
+        left_out: names of files that git does not ignore and that were not copied: secrets, other
+            trees.
         size: of all files, in bytes.
     """
 
@@ -55,14 +58,14 @@ class Code(Model, frozen=True, kw_only=True):
     """``code.json`` of a run directory.
 
     Attributes:
-        script: that was run; None: a program of the image.
+        script: the training script; None: the run executes a program of the image.
         tree: git's work tree; empty if the script is in none.
-        commit: that was checked out.
-        branch: its name.
-        is_changed: tracked files differed from the commit; ``code.diff`` tells how.
-        is_cut: ``code.diff`` is not whole.
+        commit: the commit that was checked out.
+        branch: the branch that was checked out.
+        is_changed: tracked files differed from the commit; ``code.diff`` has the differences.
+        is_cut: ``code.diff`` is incomplete.
         untracked: names of files and directories that git neither tracked nor ignored.
-        note: what is not known, and why.
+        note: which of these facts are unknown, and why.
     """
 
     script: ScriptFile | None = None

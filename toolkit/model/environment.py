@@ -1,4 +1,4 @@
-"""What was found where the ranks run in no SIF: a Python with its packages, or an engine with an image."""
+"""Runtimes that use no SIF: a Python environment of the host, or a container engine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from toolkit.model.base import Model
 
 
 class Environment(Model, frozen=True, kw_only=True):
-    """A Python on the host and what it can import.
+    """A Python on the host and its packages.
 
     Attributes:
-        name: for people.
-        kind: what makes it: conda, a virtual environment, or the host itself (with its modules).
-        prefix: its directory; of the host's own Python that directory needs no entering.
+        name: as shown to users.
+        kind: conda, a virtual environment, or the host itself (with its modules).
+        prefix: its directory; the host's own Python needs no activation.
         python: path of the interpreter.
         version: of Python.
-        torchrun: whether that program is there.
-        mpirun: how the mpirun that it finds introduces itself; None: there is none.
-        variables: what the user gave the environment by `conda env config vars set`.
+        torchrun: the environment has the program torchrun.
+        mpirun: the first line of ``mpirun --version`` there; None: there is no mpirun.
+        variables: variables that the user set with `conda env config vars set`.
     """
 
     name: str
@@ -32,13 +32,14 @@ class Environment(Model, frozen=True, kw_only=True):
 
 
 class Engine(Model, frozen=True, kw_only=True):
-    """A Docker engine, or podman.
+    """A Docker or podman engine.
 
     Attributes:
         program: its client: ``docker`` or ``podman``.
-        address: of the engine where the user's settings name one, for its client; empty: that finds it by itself.
-        rootless: it runs as the user, who is root in its containers.
-        nvidia: it can give containers the node's GPUs.
+        address: the engine's address for its client, if the user's settings name one; empty: the
+            client finds the engine by itself.
+        rootless: the engine runs as the user, who is root in its containers.
+        nvidia: the engine can give containers the node's GPUs.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""What is known of a built image: the manifest that lies beside its SIF."""
+"""The manifest of a built image, in the file beside its SIF."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from toolkit.model.base import Model
 
 
 class Verdict(Model, frozen=True, kw_only=True):
-    """One thing that was verified of an image, and how it came out.
+    """The result of one check of an image.
 
     Attributes:
         name: of the check.
-        outcome: ``unchecked``: it could not be found out; ``detail`` says why.
-        detail: what was found, for people.
+        outcome: ``unchecked``: the check could not be made; ``detail`` has the reason.
+        detail: the result as text for users.
         when: in UTC, ISO 8601.
-        site: the cluster that it holds for; empty: it holds everywhere.
+        site: the cluster that the result is valid for; empty: it is valid everywhere.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Verdict(Model, frozen=True, kw_only=True):
 
 
 class Check(Model, frozen=True, kw_only=True):
-    """What one check that an image carries said when it was built."""
+    """The result, at build time, of one check that an image carries."""
 
     name: str
     passed: bool
@@ -34,12 +34,13 @@ class Check(Model, frozen=True, kw_only=True):
 
 
 class BaseImage(Model, frozen=True, kw_only=True):
-    """What an image began as.
+    """The base that an image was built from.
 
     Attributes:
-        reference: as people name it: ``debian bookworm``, ``nvcr.io/nvidia/pytorch:22.03-py3``, a path.
-        digest: that says which one it was: of the image in its registry, or of the file; empty where nothing does, as with a mirror of
-            Debian, whose packages are named one by one.
+        reference: as users write it: ``debian bookworm``, ``nvcr.io/nvidia/pytorch:22.03-py3``, a
+            path.
+        digest: of the image in its registry, or of the file. Empty where there is none, as for a
+            Debian mirror, whose packages are listed one by one.
     """
 
     reference: str
@@ -47,26 +48,27 @@ class BaseImage(Model, frozen=True, kw_only=True):
 
 
 class Layer(Model, frozen=True, kw_only=True):
-    """What a step changed, as it was packed: its name, and the SHA-256 of its file."""
+    """The packed changes of one build step: its name and the SHA-256 of its file."""
 
     name: str
     sha256: str
 
 
 class Packages(Model, frozen=True, kw_only=True):
-    """Every package in an image, by name, with its version."""
+    """All packages of an image, by name, with their versions."""
 
     apt: dict[str, str] = {}
     pip: dict[str, str] = {}
 
 
 class Python(Model, frozen=True, kw_only=True):
-    """A Python of an image, and what it can import.
+    """A Python of an image and its modules.
 
     Attributes:
         path: of the interpreter.
         version: of Python: ``3.11.2``.
-        modules: every top-level module that it can import, the standard ones too, sorted.
+        modules: all top-level modules that it can import, those of the standard library too,
+            sorted.
     """
 
     path: str
@@ -75,12 +77,12 @@ class Python(Model, frozen=True, kw_only=True):
 
 
 class Signature(Model, frozen=True, kw_only=True):
-    """Who signed an image.
+    """A signature of an image.
 
     Attributes:
         kind: of key.
         fingerprint: of the key: SHA-256 of the public key in DER, or PGP's own.
-        signer: as the key names its owner; PEM keys name nobody.
+        signer: the owner that the key names; empty for PEM keys, which name no owner.
         when: in UTC, ISO 8601.
     """
 
@@ -91,35 +93,46 @@ class Signature(Model, frozen=True, kw_only=True):
 
 
 class Manifest(Model, frozen=True, kw_only=True):
-    """Written beside ``<name>.sif`` as ``<name>.json`` when a build has passed its checks.
+    """The manifest of a built image: ``<name>.json`` beside ``<name>.sif``.
+
+    It is written when a build has passed its checks.
 
     Attributes:
         name: of the recipe.
-        sif_id: the id in the SIF's header (32 hexadecimal digits): ties this manifest to that one file.
+        sif_id: the id in the SIF's header (32 hexadecimal digits), which ties this manifest to that
+            one file.
         size: of the SIF, in bytes.
-        recipe_hash: of the recipe as it is built: recipe, definition, and what else changes the contents.
-        built: when, in UTC, ISO 8601.
-        seconds: how long each step took, for the next build's progress.
-        frameworks: what a script can import, and its version: ``{"torch": "2.13.0+cpu", "horovod": "0.28.1"}``.
-        mpi: what the image's MPI can be started by, best first: ``("pmix",)``; empty where there is no MPI.
-        runscript: the image's own runscript is ``exec "$@"``, so that `run` may be used; else `exec`.
+        recipe_hash: hash of all inputs of the build: recipe, definition, and whatever else changes
+            the contents.
+        built: time of the build, in UTC, ISO 8601.
+        seconds: duration of each step, for the next build's progress.
+        frameworks: the frameworks that a script can import, and their versions: ``{"torch":
+            "2.13.0+cpu", "horovod": "0.28.1"}``.
+        mpi: the ``srun --mpi`` types that the image's MPI supports, best first: ``("pmix",)``;
+            empty if there is no MPI.
+        runscript: the image's own runscript is ``exec "$@"``, so that `run` may be used; else
+            `exec`.
         builder: the program and version that built it.
-        checks: what the image's own checks said; of images built before there was ``verified``, in which they are since.
-        verified: what was verified, by the build and since: the latest of each check and site.
-        base: what it began as.
-        packages: what is in it, as its own package managers say.
-        pythons: its Pythons, that on PATH first; empty in manifests written before they were recorded.
-        system: its operating system, as it calls itself.
-        horovod: what Horovod's build noted of itself; empty where there is no Horovod.
+        checks: the results of the image's own checks, in manifests from before ``verified``, which
+            has had them since.
+        verified: the latest result of each check and site, from the build and later.
+        base: the base that it was built from.
+        packages: its packages, as its own package managers list them.
+        pythons: its Pythons, the one on PATH first; empty in manifests written before they were
+            recorded.
+        system: its operating system, by its own name for it.
+        horovod: the features that Horovod's build recorded; empty if there is no Horovod.
         definition_hash: SHA-256 of the definition that was built.
-        tools: what it was built with, by name, and its version.
-        command: that builds it again.
-        locked: SHA-256 of the lock that it was built from; empty: it was built from what there was.
-        partition: SHA-256 of its file system; equal ones hold the same in every byte. Empty where nobody has asked for it yet.
-        signatures: who signed it.
-        layers: what it was put together from, the base first; empty where it was packed at once.
-        products: SHA-256 of what was compiled for it; empty where nothing was.
-        origin: the place in a registry that it was fetched from; empty: it was built here.
+        tools: the programs that it was built with, and their versions.
+        command: the command that builds it again.
+        locked: SHA-256 of the lock that it was built from; empty: it was built without a lock.
+        partition: SHA-256 of its file system; file systems with equal hashes are identical byte for
+            byte. Empty until it is first computed.
+        signatures: its signatures.
+        layers: the layers that it was assembled from, the base first; empty if it was packed in one
+            go.
+        products: SHA-256 of the compiled products; empty if nothing was compiled.
+        origin: the registry reference that it was pulled from; empty: it was built on this machine.
     """
 
     name: str
@@ -151,7 +164,10 @@ class Manifest(Model, frozen=True, kw_only=True):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What was verified, also of an image that knows its own checks only."""
+        """Return the results of all checks.
+
+        Manifests written before ``verified`` have only the results of the image's own checks.
+        """
         old = (
             Verdict(
                 name=check.name,

@@ -1,4 +1,7 @@
-"""What an image is built from, down to the file: ``recipes/<name>.lock``, written by `toolkit image lock`."""
+"""The lock of an image: every file that it is built from.
+
+It is ``recipes/<name>.lock``, written by `toolkit image lock`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ FORMAT = 2
 
 
 class Pinned(Model, frozen=True, kw_only=True):
-    """A package of Python.
+    """A Python package.
 
     Attributes:
-        file: that it is installed from; empty where it came with the base, or with a package of Debian.
+        file: the file that it is installed from; empty if it came with the base, or with a Debian
+            package.
         sha256: of that file.
-        source: the file is its source: what is installed was compiled from it.
+        source: the file is a source distribution, and the installed package was compiled from it.
     """
 
     name: str
@@ -28,22 +32,24 @@ class Pinned(Model, frozen=True, kw_only=True):
 
 
 class Lock(Model, frozen=True, kw_only=True):
-    """Everything that a build takes from elsewhere.
+    """The inputs of a build that come from outside.
 
     Attributes:
         format: of the file.
         name: of the recipe.
         recipe_hash: of the recipe that was locked.
-        epoch: when, in seconds since 1970: the time of everything that a locked build makes (SOURCE_DATE_EPOCH).
-        base: what the image begins as.
-        parts: hashes of the base and each step of the recipe, for saying what has changed.
-        tools: what the locked image was built with; another version may give other bytes.
-        apt: packages of Debian in the image, and their versions.
-        apt_build: those that are there while it is built only.
-        pip: packages of Python in the image.
-        pip_build: files of those that are there while it is built only.
-        layers: of the locked image, the base first; empty where it was not built in layers.
-        products: SHA-256 of what was compiled for it.
+        epoch: time of the lock, in seconds since 1970; files that a locked build creates have this
+            time (SOURCE_DATE_EPOCH).
+        base: the base of the image.
+        parts: hashes of the base and of each step of the recipe, to report which of them changed.
+        tools: the programs that the locked image was built with; other versions may give other
+            bytes.
+        apt: Debian packages in the image, and their versions.
+        apt_build: Debian packages that are installed only during the build.
+        pip: Python packages in the image.
+        pip_build: files of the Python packages that are installed only during the build.
+        layers: of the locked image, the base first; empty if it was not built in layers.
+        products: SHA-256 of the compiled products.
     """
 
     format: int = FORMAT
@@ -62,36 +68,44 @@ class Lock(Model, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Pinned, ...]:
-        """Every file of Python's packages that a build needs."""
-        return tuple(one for one in (*self.pip, *self.pip_build) if one.sha256)
+        """Return all files of Python packages that a build needs."""
+        return tuple(package for package in (*self.pip, *self.pip_build) if package.sha256)
 
 
 def to_toml(lock: Lock) -> str:
-    """The file of a lock: equal locks give equal bytes, and one package is one line."""
+    """Format a lock as TOML: equal locks give equal bytes, and each package is one line."""
     return "\n".join(_lines(lock)) + "\n"
 
 
 def _lines(lock: Lock) -> Iterator[str]:
-    yield f"# What {_plain(lock.name)} is built from. Written by: toolkit image lock {_plain(lock.name)}"
-    yield f"# Build exactly this: toolkit image build {_plain(lock.name)} --locked"
+    # The comments are part of the digest that manifests record (``locked``): do not change them.
+    name = _plain(lock.name)
+    yield f"# What {name} is built from. Written by: toolkit image lock {name}"
+    yield f"# Build exactly this: toolkit image build {name} --locked"
     for key in ("format", "name", "recipe_hash", "epoch"):
         yield f"{key} = {_value(getattr(lock, key))}"
     if lock.products:
         yield f"products = {_value(lock.products)}"
     if lock.layers:
         yield ""
-        yield "# What each step gave: a locked build uses what is kept of these, and makes them again, to the last byte, where nothing is."
+        yield (
+            "# What each step gave: a locked build uses what is kept of these, and makes them "
+            "again, to the last byte, where nothing is."
+        )
         yield "layers = ["
         yield from (
-            f"    {{ name = {_value(one.name)}, sha256 = {_value(one.sha256)} }},"
-            for one in lock.layers
+            f"    {{ name = {_value(layer.name)}, sha256 = {_value(layer.sha256)} }},"
+            for layer in lock.layers
         )
         yield "]"
     yield ""
-    yield "# `source`: compiled from that file. Without a file: it came with the base, or with a package of Debian."
+    yield (
+        "# `source`: compiled from that file. Without a file: it came with the base, "
+        "or with a package of Debian."
+    )
     for key, packages in (("pip", lock.pip), ("pip_build", lock.pip_build)):
         yield f"{key} = ["
-        yield from (f"    {{ {', '.join(_pinned(one))} }}," for one in packages)
+        yield from (f"    {{ {', '.join(_pinned(package))} }}," for package in packages)
         yield "]"
     yield from _table(
         "base",
@@ -106,15 +120,18 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield from _table(key, getattr(lock, key))
 
 
-def _pinned(one: Pinned) -> Iterator[str]:
+def _pinned(package: Pinned) -> Iterator[str]:
     for key in ("name", "version", "file", "sha256", "source"):
-        value = getattr(one, key)
+        value = getattr(package, key)
         if value:
             yield f"{key} = {_value(value)}"
 
 
 def _value(value: object) -> str:
-    """A string, number or truth value as TOML writes it: as JSON does, but for one character."""
+    """Format a string, number or boolean as TOML.
+
+    TOML writes it as JSON does, except for the character DEL.
+    """
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,8 @@
-"""A cluster as it is now: what is free in each partition, what a user may have and has, and where a job would start."""
+"""The state of a cluster, and the facts that are collected for its site file.
+
+The state: free resources of each partition, the user's limits and usage, and where a job would
+start.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ class Live(Model, frozen=True, kw_only=True):
     """A node as ``scontrol`` shows it.
 
     Attributes:
-        state: ``idle``, ``mixed``, ``full``, or ``down`` for every way in which no job can start there.
-        gpus, gpus_used: how many it has, and how many of them jobs have.
+        state: ``idle``, ``mixed``, ``full``, or ``down`` for every state in which no job can start
+            there.
+        gpus, gpus_used: all GPUs, and those of them that are allocated to jobs.
         memory: in MB.
     """
 
@@ -27,12 +32,12 @@ class Live(Model, frozen=True, kw_only=True):
 
 
 class Queue(Model, frozen=True, kw_only=True):
-    """A partition's own settings.
+    """The settings of a partition.
 
     Attributes:
         nodes: as Slurm writes them.
         max_minutes, default_minutes, max_nodes: None: no limit, or no default.
-        qos: the quality of service whose limits hold for everybody there; empty: none.
+        qos: the quality of service whose limits apply to all users of the partition; empty: none.
     """
 
     name: str
@@ -46,12 +51,12 @@ class Queue(Model, frozen=True, kw_only=True):
 
 
 class Start(Model, frozen=True, kw_only=True):
-    """When a job would start in a partition, as Slurm guesses, or why it would not.
+    """Slurm's estimate of a job's start in a partition, or its refusal.
 
     Attributes:
         at: in the cluster's time, ISO 8601; empty: never.
-        nodes: where.
-        refused: Slurm's words.
+        nodes: the nodes that it would get.
+        refused: Slurm's message.
     """
 
     at: str = ""
@@ -63,12 +68,12 @@ class Standing(Model, frozen=True, kw_only=True):
     """A partition now.
 
     Attributes:
-        gpu: what its GPUs are called; of a mixed partition all kinds.
+        gpu: the model of its GPUs; all models if there are several.
         gpus_per_node: of the node with the most.
-        idle, mixed, full, down: nodes in each state.
+        idle, mixed, full, down: number of nodes in each state.
         gpus, gpus_free: on nodes that are not down.
-        limits, use: what the user may have, and has.
-        start: where a shape was asked for.
+        limits, use: the user's limits and usage.
+        start: the estimate for a job's shape; None if no shape was given.
     """
 
     queue: Queue
@@ -84,3 +89,55 @@ class Standing(Model, frozen=True, kw_only=True):
     limits: Limits = Limits()
     use: Use = Use()
     start: Start | None = None
+
+
+class Met(Model, frozen=True, kw_only=True):
+    """The facts that a short job collected on a node of a partition.
+
+    Attributes:
+        host: the node.
+        gpus: nvidia-smi's name of each GPU.
+        driver: version of the NVIDIA driver; empty: there is none.
+        interfaces: network interfaces, without the loopback.
+        problem: why there are no facts; empty: there are.
+    """
+
+    host: str = ""
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    interfaces: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Survey(Model, frozen=True, kw_only=True):
+    """The facts of a live cluster.
+
+    Attributes:
+        slurm: its version.
+        cluster: its name, in Slurm's configuration.
+        local: it is the cluster of `toolkit cluster up`.
+        plugins: of job_submit, whose rules no command prints.
+        containers: container commands on PATH.
+        modules: names that ``module avail`` lists; None: there is no such command.
+        scratch: directory for large files, by an environment variable or by convention; empty:
+            there is none.
+        limits: by partition, the limits of one user.
+        met: by partition, the facts that a job collected; empty if the user allowed no jobs.
+    """
+
+    slurm: str = ""
+    cluster: str = ""
+    local: bool = False
+    plugins: str = ""
+    queues: tuple[Queue, ...] = ()
+    nodes: tuple[Live, ...] = ()
+    mpi: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    modules: tuple[str, ...] | None = None
+    scratch: str = ""
+    limits: dict[str, Limits] = {}
+    met: dict[str, Met] = {}
+
+    def members(self, queue: Queue) -> tuple[Live, ...]:
+        """Return the nodes of a partition."""
+        return tuple(node for node in self.nodes if queue.name in node.partitions)

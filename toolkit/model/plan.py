@@ -1,4 +1,8 @@
-"""A job resolved against a site and an image: every value decided. Immutable, serialisable, and all that the script is rendered from."""
+"""A plan: a job resolved against a site and an image.
+
+Every value is decided. A plan is immutable and serializable, and the script is rendered from it
+alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from toolkit.model.ways import Point, Requeue
 
 
 class Bind(Model, frozen=True, kw_only=True):
-    """A directory or file of the host that the container sees."""
+    """A directory or file of the host that is mounted into the container."""
 
     source: str
     target: str
@@ -22,12 +26,15 @@ class Bind(Model, frozen=True, kw_only=True):
 
     @property
     def full(self) -> str:
-        """``/data/imagenet:/data:ro``, with a target in any case, as Pyxis wants it."""
+        """Return ``/data/imagenet:/data:ro``, always with a target, as Pyxis requires."""
         return ":".join((self.source, self.target, *(("ro",) if self.read_only else ())))
 
     @property
     def mount(self) -> str:
-        """``type=bind,source=/a,target=/b,readonly``: a line of CSV, which is how ``docker run --mount`` reads it."""
+        """Return the value of ``docker run --mount``: ``type=bind,source=/a,target=/b,readonly``.
+
+        Docker parses it as a line of CSV, so fields with a comma or a quote are quoted.
+        """
         fields = (
             "type=bind",
             f"source={self.source}",
@@ -41,25 +48,31 @@ class Bind(Model, frozen=True, kw_only=True):
 
 
 class Container(Model, frozen=True, kw_only=True):
-    """What a rank runs inside, which may be no container at all.
+    """The runtime of a rank, which may be no container at all.
 
     Attributes:
         runtime: name of the runtime, and of its template.
-        command: ``apptainer``, ``singularity``, ``docker`` or ``podman``; empty where Slurm does it, or nothing is started.
-        action: ``run`` for our own images, whose runscript is ``exec "$@"``; ``exec`` for all others.
-        image: absolute path of the SIF, reference of the image, or directory of the environment; empty where there is none.
-        name: of the image, for people and for its home directory.
-        where: for people: ``in pytorch_cpu``.
+        command: ``apptainer``, ``singularity``, ``docker`` or ``podman``; empty if Slurm starts the
+            container, or there is none.
+        action: ``run`` for our own images, whose runscript is ``exec "$@"``; ``exec`` for all
+            others.
+        image: absolute path of the SIF, reference of the image, or directory of the environment;
+            empty if there is none.
+        name: of the image, as shown to users and for its home directory.
+        where: for messages: ``in pytorch_cpu``.
         label: for a line of the plan: file name of the image; empty: ``where`` without "in".
-        prefix: what a variable's name gets in front so that it reaches the rank, and nobody before it.
-        inherits: the rank has all of the job's environment; else only what is named.
-        binds: what of the host is seen inside.
+        prefix: prefix of a variable's name that makes it reach the rank and no process before it.
+        inherits: the rank gets all of the job's environment; else only the named variables.
+        binds: directories and files of the host that are mounted.
         gpus: give the container the node's NVIDIA driver.
-        home: directory on the host that is the container's home; None: below the user's cache directory.
-        home_name: the image's name without characters that ``--home`` gives a meaning to.
-        home_inside: what that directory is inside; no user's home is there, so it covers no directory that is bound.
-        options: further words for the command, or for srun.
-        settings: what the job's shell sets for all that follows, as the environment's own ``activate`` would.
+        home: directory on the host that is the container's home; None: below the user's cache
+            directory.
+        home_name: the image's name without characters that have a meaning in ``--home``.
+        home_inside: path of the home directory in the container. No user's home has this path, so
+            it covers no mounted directory.
+        options: further arguments of the command, or of srun.
+        settings: variables that the job's shell sets first, as the environment's own ``activate``
+            would.
     """
 
     runtime: str = "apptainer"
@@ -81,30 +94,34 @@ class Container(Model, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """What a line of the plan calls it: the file of an image, or another name."""
+        """Return the name for a line of the plan: the file of an image, or another name."""
         return self.label or self.where.removeprefix("in ")
 
 
 class Launch(Model, frozen=True, kw_only=True):
-    """How the ranks are started, decided by a launcher module and written out by the template of the same name.
+    """The start of the ranks.
+
+    A launcher module decides it, and the template of the same name renders it.
 
     Attributes:
         launcher: name of the launcher.
-        reason: why this one.
+        reason: why this launcher was chosen.
         ntasks_per_node: tasks that Slurm starts on each node.
-        cpus_per_task: CPUs for each of these tasks; None: nodes differ, and Slurm counts CPUs by GPU.
+        cpus_per_task: CPUs for each of these tasks; None: nodes differ, and Slurm counts CPUs by
+            GPU.
         mpi: value of ``srun --mpi``; None: no such option.
         exports: variables of the batch script, which srun and its plugins read.
         environment: variables set for every rank.
-        program: the command that is started in the container, the script's arguments included.
+        program: the command that is started in the container, with the script's arguments.
         task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them.
         labels_lines: agents begin each line of a rank with its number: ``3| epoch 1``.
-        options: words for the program that starts the ranks, such as torchrun's.
-        template: the template that writes it out, where it is not the launcher's own name.
-        directives: what the launcher needs of sbatch, after what the user asked for; "" for an option without a value.
-        init: how the ranks find each other, where the launcher has a choice.
-        exclude: ``,nid007``: nodes that a job which joins later must not take either; empty: none.
-        warnings: what the launcher fears will go wrong.
+        options: arguments of the program that starts the ranks, such as torchrun's.
+        template: the template that renders it, if its name is not the launcher's.
+        directives: options of sbatch that the launcher needs, after the user's; "" for an option
+            without a value.
+        init: how the ranks find each other, if the launcher has a choice.
+        exclude: ``,nid007``: nodes that a job which joins later must not use either; empty: none.
+        warnings: problems that the launcher expects.
     """
 
     launcher: str
@@ -126,11 +143,11 @@ class Launch(Model, frozen=True, kw_only=True):
 
 
 class Forced(Model, frozen=True, kw_only=True):
-    """That rules would have stopped a job, and why it was submitted all the same.
+    """The findings that would have stopped a job, and why the user submitted it all the same.
 
     Attributes:
         reason: in the user's words.
-        findings: what the rules said.
+        findings: messages of the rules.
     """
 
     reason: str
@@ -138,37 +155,42 @@ class Forced(Model, frozen=True, kw_only=True):
 
 
 class Plan(Model, frozen=True, kw_only=True):
-    """Everything about one run, before it is submitted.
+    """A run before it is submitted.
 
     Attributes:
         toolkit: version that made the plan.
         name: of the job.
         site: name of the site.
-        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as the user sees it; of the largest node where nodes differ.
-        directives: Slurm's long options and their values, in the order of the script; "" for an option without a value.
+        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the shape, as shown to the user; of the
+            largest node if nodes differ.
+        directives: Slurm's long options and their values, in the order of the script; "" for an
+            option without a value.
         modules: environment modules to load.
-        directory: where the ranks run, absolute.
-        run_directory: where script, plan, logs and outcome are, absolute.
-        container: what a rank runs inside.
+        directory: working directory of the ranks, absolute.
+        run_directory: directory of script, plan, logs and outcome, absolute.
+        container: the runtime of a rank.
         launch: how ranks are started.
         environment: variables for every rank: the site's, the launcher's, the user's.
-        secrets: names of further ones of the user's, whose values are in a file of the run's directory only.
+        secrets: names of the user's secret variables, whose values are only in a file of the run
+            directory.
         origins: for each value the place that decided it.
-        least_nodes: with how many nodes it can do, where ``nodes`` is the most; None: just so many.
-        gpus_by_node: GPUs of each node where they differ.
-        array: it is a job array.
-        requeue: how it goes back into the queue before it is stopped; None: it does not.
-        interactive: the script is run in an allocation of salloc, by somebody who waits for it.
+        least_nodes: the least number of nodes of an elastic run, where ``nodes`` is the most; None:
+            the number is fixed.
+        gpus_by_node: GPUs of each node if they differ.
+        array: the job is a job array.
+        requeue: how the job returns to the queue before its time limit; None: it does not.
+        interactive: the script runs in an allocation of salloc while the user waits.
         pty: each rank has a terminal; with ``interactive`` the first has the user's.
-        points: of a sweep, all of them, also where only some are run.
-        notes: how an option that can be read in two ways was read.
-        warnings: what will probably go wrong, and is run all the same.
-        forced: rules would have stopped it, and the user had a reason to run it.
-        ports: the first and the last at which ranks may meet.
-        reports: ranks that are programs of Python write down why they fail.
-        script_file: the script as it is now; the job tells in its log if it has changed when it starts.
+        points: all points of a sweep, even if only some of them run.
+        notes: how an ambiguous option was interpreted.
+        warnings: probable problems that do not stop the run.
+        forced: the findings that the user overruled.
+        ports: the first and the last port at which ranks may meet.
+        reports: ranks that run Python write reports of their failures.
+        script_file: the script at submission; the job logs a warning if it has changed when the job
+            starts.
         gpu_type: the type of its GPUs, as Slurm names it; empty: any.
-        slurm: further options of sbatch, which the user named; None for an option without a value.
+        slurm: further options of sbatch from the user; None for an option without a value.
     """
 
     toolkit: str
@@ -205,22 +227,29 @@ class Plan(Model, frozen=True, kw_only=True):
 
     @property
     def sbatch_options(self) -> tuple[tuple[str, str | None], ...]:
-        """All options of sbatch in the order of the script; None for an option without a value."""
+        """Return all options of sbatch in the script's order; None: no value."""
         return (*((name, value or None) for name, value in self.directives), *self.slurm.items())
 
     @property
     def port_count(self) -> int:
-        """How many ports there are to meet at."""
+        """Return the number of ports at which ranks may meet."""
         return self.ports[1] - self.ports[0] + 1
 
     @property
     def job_pattern(self) -> str:
-        """How Slurm writes the job's number into the names of its logs: ``7``, or ``7_2`` for the element 2 of a job array."""
+        """Return Slurm's file name pattern for the number of the job.
+
+        In the names of logs it becomes ``7``, or ``7_2`` for element 2 of a job array.
+        """
         return "%A_%a" if self.array else "%j"
 
     @property
     def shape(self) -> str:
-        """``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and 4 GPUs``."""
+        """Return the shape for users.
+
+        ``2 nodes x 4 GPUs``, ``2 nodes x 2 ranks``, ``1-4 nodes x 2 ranks`` or ``2 nodes with 8 and
+        4 GPUs``.
+        """
         least = "" if self.least_nodes is None else f"{self.least_nodes}-"
         nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
         kind = f"{self.gpu_type} " if self.gpu_type else ""

@@ -1,4 +1,7 @@
-"""What people write of an image: ``recipes/<name>.toml``. What a base and a step may hold is known to their blocks, not here."""
+"""Recipes of images, as users write them: ``recipes/<name>.toml``.
+
+The keys of a base and of a step are defined by their blocks, not in this module.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,27 @@ from toolkit.model.base import Model
 
 
 class Space(Model, frozen=True, kw_only=True):
-    """What a build needs on disk, in MB (powers of 1000): looked at before it begins."""
+    """The disk space that a build needs, in MB (powers of 1000); it is checked before the build."""
 
     image: int = 1000
     build: int = 4000
 
 
 class Recipe(Model, frozen=True, kw_only=True):
-    """An image as it is written down.
+    """The recipe of an image.
 
     Attributes:
-        summary: one line for people.
-        extends: another recipe, by name or path: its base, space and times hold where this one says nothing, its steps come first.
-        features: things that can be added to any recipe, by name; their steps come last.
-        base: what the image begins as: ``kind`` names it (``images/bases.py``), the other keys are its own.
-        steps: what is put on it, in order: ``block`` names each (``images/recipe/blocks``), the other keys are its own.
-        space: what a build needs on disk.
-        seconds: about how long each step takes, by its name; shown in a first build, afterwards the last build's times are.
+        summary: one line for users.
+        extends: another recipe, by name or path: its base, space and times are the defaults of this
+            one, and its steps come first.
+        features: names of additions that suit any recipe; their steps come last.
+        base: the base of the image: ``kind`` names it (``images/bases.py``), the other keys are its
+            own.
+        steps: the steps in order: ``block`` names each (``images/recipe/blocks``), the other keys
+            are its own.
+        space: the disk space that a build needs.
+        seconds: approximate duration of each step, by its name; a first build shows it, later
+            builds show the last build's times.
     """
 
     summary: str
@@ -37,13 +44,13 @@ class Recipe(Model, frozen=True, kw_only=True):
 
 
 class Feature(Model, frozen=True, kw_only=True):
-    """Something that can be added to any recipe: ``recipes/features/<name>.toml``.
+    """An addition that suits any recipe: ``recipes/features/<name>.toml``.
 
     Attributes:
-        summary: one line for people.
+        summary: one line for users.
         steps: as a recipe's.
-        image, build: what it needs more on disk, in MB.
-        seconds: about how long its steps take.
+        image, build: additional disk space, in MB.
+        seconds: approximate duration of its steps.
     """
 
     summary: str

@@ -1,4 +1,7 @@
-"""Records of failing processes, as ``scripts/report/sitecustomize.py`` writes them inside the ranks."""
+"""Reports of failing processes.
+
+``scripts/report/sitecustomize.py`` writes them inside the ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ class ErrorRecord(Model, frozen=True, kw_only=True):
 
     Attributes:
         type: name of the exception's class.
-        module: in which the class is defined.
+        module: the module that defines the class.
         message: text of the exception, at most 4,000 characters of it.
         file: of the user's last frame; empty if no frame is the user's.
         line: number in that file.
         function: in that frame.
         source: that line of the file.
-        inner: file of the innermost frame, whoever it belongs to.
+        inner: file of the innermost frame, the user's or a library's.
         signal: name of the signal whose handler raised the error; empty if none did.
-        explicit: the next error is this one's stated cause (``raise ... from``); else this one was raised while the next was handled.
+        explicit: the next error is the explicit cause of this one (``raise ... from``); else this
+            one was raised while the next was handled.
     """
 
     type: str
@@ -37,18 +41,18 @@ class Report(Model, frozen=True, kw_only=True):
     """A failure of one process.
 
     Attributes:
-        kind: ``exception`` or ``exit``: of the main thread; ``child``: of a process of multiprocessing; ``thread`` and ``destructor``
-            do not end the process.
+        kind: ``exception`` or ``exit``: of the main thread; ``child``: of a process of
+            multiprocessing; ``thread`` and ``destructor`` do not end the process.
         time_ns: nanoseconds since the epoch, by the clock of the node.
         host: node name.
-        pid: process id, which a container may count by itself.
+        pid: process id, in a container perhaps that of its own PID namespace.
         errors: the last error first, then those that led to it.
-        env: variables that tell which rank of which job the process is.
+        env: variables that identify the job and the rank of the process.
         program: file of the main program.
-        group_rank: rank that torch.distributed knows; None before ranks have met.
+        group_rank: rank in torch.distributed; None before ranks have met.
         process: name of a process of multiprocessing; empty for the main one.
         index: number of a process that torch.multiprocessing.spawn started on its node.
-        code: exit code, if the process ends itself with one.
+        code: exit code, if the process exits with an explicit one.
         argparse: the message is that of an argument parser.
         thread: name of the thread or of the destructor.
     """

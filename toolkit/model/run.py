@@ -1,4 +1,4 @@
-"""A submitted script: what is remembered of it, and how it came out."""
+"""A submitted run: its job, its attempts and its outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from toolkit.model.base import Model
 from toolkit.model.ways import PointOutcome, Stint
 
-# Slurm's base states that a job does not leave again.
+# Slurm's final base states: a job does not leave them.
 FINAL_STATES = frozenset(
     (
         "BOOT_FAIL",
@@ -27,18 +27,21 @@ FINAL_STATES = frozenset(
 
 
 class JobState(Model, frozen=True, kw_only=True):
-    """A job as Slurm tells it, whichever command told. Times are seconds since the epoch; 0: not known.
+    """A job as Slurm reports it, by any of its commands.
+
+    Times are seconds since the epoch; 0: unknown.
 
     Attributes:
         job_id: Slurm's number.
         name: of the job, as the user chose it.
         state: base state in capitals: ``PENDING``, ``RUNNING``, ``COMPLETING``, ``COMPLETED``, ...
-        reason: why it waits or failed, in Slurm's word; empty where there is none.
+        reason: why it waits or failed, in Slurm's word; empty if there is none.
         nodes: host list as Slurm writes it: ``nid[001-002]``.
         exit_code: of the batch script.
         signal: that ended the batch script; 0: none.
-        log: file that the batch shell writes to, with ``%j`` and the like; empty if Slurm does not tell.
-        mark: word by which the job's run is recognized; empty if a script was submitted by hand.
+        log: file that the batch shell writes to, with ``%j`` and the like; empty if Slurm does not
+            report it.
+        mark: word that identifies the job's run; empty if a script was submitted by hand.
     """
 
     job_id: int
@@ -56,19 +59,22 @@ class JobState(Model, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
+        """Return whether the state is final."""
         return self.state in FINAL_STATES
 
 
 class Submission(Model, frozen=True, kw_only=True):
-    """``run.json`` of a run directory: which job it is.
+    """``submission.json`` of a run directory: its job.
 
     Attributes:
         job_id: Slurm's number.
         site: name of the site.
         submitted: UTC, ISO 8601.
         cluster: name of the local cluster, if the site is one.
-        mark: word that Slurm shows with the run's job, and that no other job has; empty for a job that salloc got.
-        is_doubtful: an answer of sbatch was lost, so that a second job with the same mark may surface.
+        mark: word that Slurm shows with the run's job and with no other job; empty for a job of
+            salloc.
+        is_doubtful: an answer of sbatch was lost, so that a second job with the same mark may
+            appear.
     """
 
     job_id: int
@@ -80,13 +86,15 @@ class Submission(Model, frozen=True, kw_only=True):
 
 
 class Attempt(Model, frozen=True, kw_only=True):
-    """``attempt.json`` of a run directory: that it is being submitted. It stays only if it is not known whether Slurm has the job.
+    """``attempt.json`` of a run directory: a submission in progress.
+
+    It remains only if it is unknown whether Slurm has the job.
 
     Attributes:
         mark, site, cluster, submitted: as of a ``Submission``.
-        host: name of the host on which the process runs that submits.
+        host: name of the host of the submitting process.
         pid: id of that process.
-        process_start: when it started, in clock ticks since its host did.
+        process_start: its start, in clock ticks since its host booted.
     """
 
     mark: str
@@ -99,20 +107,23 @@ class Attempt(Model, frozen=True, kw_only=True):
 
 
 class Failure(Model, frozen=True, kw_only=True):
-    """The first rank that failed, as far as the logs tell.
+    """The first rank that failed, according to the logs.
 
     Attributes:
-        exit_code: of the rank; 128 + signal where a signal ended it.
-        rank: global rank; None where it is not known.
+        exit_code: of the rank; 128 + signal if a signal ended it.
+        rank: global rank; None if it is unknown.
         host: node it ran on.
-        text: the line that says so.
-        kind: ``exception``, ``exit``, ``argparse``, ``child``, ``thread`` or ``destructor``; empty if only its exit code is known.
-        words: what the program itself says: ``KeyError: 'label'``; empty if only its exit code is known.
+        text: the line of the log that reports it.
+        kind: ``exception``, ``exit``, ``argparse``, ``child``, ``thread`` or ``destructor``; empty
+            if only its exit code is known.
+        words: the program's own message: ``KeyError: 'label'``; empty if only its exit code is
+            known.
         place: the user's own last frame: ``train.py, line 12, in step``.
         source: that line of the file.
         details: the errors as Python prints them, for the rules.
-        certainty: that this is the first failure: ``certain``, ``likely`` or ``possible``; empty if the logs alone tell.
-        alike: other ranks that failed with the same words.
+        certainty: that this is the first failure: ``certain``, ``likely`` or ``possible``; empty if
+            only the logs are known.
+        alike: other ranks that failed with the same message.
     """
 
     exit_code: int
@@ -129,20 +140,20 @@ class Failure(Model, frozen=True, kw_only=True):
 
 
 class Outcome(Model, frozen=True, kw_only=True):
-    """``outcome.json``: how a run came out.
+    """``outcome.json``: the outcome of a run.
 
     Attributes:
         state: Slurm's final state.
-        exit_code: what `toolkit run` ends with.
+        exit_code: exit code of `toolkit run`.
         seconds: from start to end by Slurm's clock.
-        ranks: host -> ranks on it, as seen in the logs.
+        ranks: host -> ranks on it, from the logs.
         results: the JSON object that the script printed last, if it did.
         failure: the first rank that failed.
-        message: what happened, where it needs words.
-        unhealthy: nodes of the job that are down or do not answer, and Slurm's states of them; its
-            key in the file is ``unwell``.
-        points: the elements of a job array, each by itself.
-        stints: the attempts of a job that may go back into the queue; all else is of the last one.
+        message: an explanation of the outcome, if it needs one.
+        unhealthy: node -> Slurm's state, of the job's nodes that are down or do not answer; its key
+            in the file is an older name.
+        points: the outcome of each element of a job array.
+        stints: the attempts of a requeueable job; the other fields are about the last one.
     """
 
     state: str

@@ -1,4 +1,4 @@
-"""A site: what is written of a cluster (``sites/<name>.toml``) and what the cluster itself answers (``Facts``)."""
+"""A site: its file (``sites/<name>.toml``) and the cluster's own answers (``Facts``)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Literal
 from toolkit.model.base import Model
 from toolkit.model.slurm_options import Takes
 
-PORTS = (
-    61000,
-    65535,
-)  # above those that Linux gives to whoever asks for any (ip_local_port_range), so that nobody has them by chance
+# Above the ephemeral ports of Linux (ip_local_port_range), so that no process has one by chance.
+PORTS = (61000, 65535)
 
 
 class Note(Model, frozen=True, kw_only=True):
-    """Something that is known of a site and fits nowhere else.
+    """A fact about a site that no other key can express.
 
     Attributes:
-        text: what people should know.
-        source: where it is written.
-        date: when it was true, as ``2026-08``.
+        text: the fact.
+        source: the document that states it.
+        date: the month in which it was true, as ``2026-08``.
     """
 
     text: str
@@ -28,19 +26,21 @@ class Note(Model, frozen=True, kw_only=True):
 
 
 class SitePartition(Model, frozen=True, kw_only=True):
-    """A partition as a site's documents describe it; None: they do not say. The cluster's own answers (``Facts``) go before.
+    """A partition as the site's documents describe it.
+
+    None: they do not. The cluster's own answers (``Facts``) take precedence.
 
     Attributes:
-        nodes: the nodes' names as Slurm writes them, or only how many there are.
+        nodes: the nodes' names as Slurm writes them, or only their number.
         cpus: cores of a node.
         memory: of a node, in MB.
         gpus: of a node.
-        gpu: what they are called: ``V100``.
+        gpu: model of the GPUs: ``V100``.
         arch: of the nodes: ``x86_64`` or ``aarch64``.
-        jobs_submitted, jobs_running: at most so many of one user.
-        gpus_per_user: at most so many in one user's running jobs.
+        jobs_submitted, jobs_running: limits for one user.
+        gpus_per_user: limit for the running jobs of one user.
         max_minutes: time limit of a job.
-        batch: whether batch jobs may go there.
+        batch: the partition accepts batch jobs.
     """
 
     nodes: str | int | None = None
@@ -57,14 +57,14 @@ class SitePartition(Model, frozen=True, kw_only=True):
 
 
 class CommentRule(Model, frozen=True, kw_only=True):
-    """What a site wants in ``--comment``.
+    """The site's rule for ``--comment``.
 
     Attributes:
-        required: jobs without one are refused.
-        words: where a comment is one word: the words that are allowed.
-        fields: where it is ``key=value;key=value``: each key and the values that it may have.
-        example: one that is right.
-        source, date: where and when this was written.
+        required: jobs without a comment are refused.
+        words: the allowed words, if a comment is one word.
+        fields: each key and its allowed values, if a comment is ``key=value;key=value``.
+        example: a valid comment.
+        source, date: the document with the rule, and its date.
     """
 
     required: bool = True
@@ -76,12 +76,12 @@ class CommentRule(Model, frozen=True, kw_only=True):
 
 
 class OptionRule(Model, frozen=True, kw_only=True):
-    """Why an option of sbatch is required or forbidden at a site.
+    """The reason that an option of sbatch is required or forbidden at a site.
 
     Attributes:
         why: in one sentence.
-        instead: what to write in its place, or an example.
-        source: where it is written.
+        instead: the option to use in its place, or an example.
+        source: the document with the rule.
     """
 
     why: str
@@ -90,39 +90,48 @@ class OptionRule(Model, frozen=True, kw_only=True):
 
 
 class Site(Model, frozen=True, kw_only=True):
-    """What people write of a cluster.
+    """The site file of a cluster.
 
     Attributes:
         name: of the site, equal to the file's.
-        summary: one line for people.
-        extends: another site whose values hold where this one says nothing.
-        date: when its facts were looked up, as ``2026-08``.
-        access: where Slurm is: ``path`` (on PATH here) or ``local-cluster`` (the one of `toolkit cluster up`).
-        containers: commands that may start a container there, in order of preference.
+        summary: one line for users.
+        extends: another site whose values are the defaults of this one.
+        date: the month in which its facts were collected, as ``2026-08``.
+        access: where Slurm's commands are: ``path`` (on PATH) or ``local-cluster`` (the one of
+            `toolkit cluster up`).
+        containers: commands that may start a container, in order of preference.
         modules: environment modules that every job loads.
-        available_modules: modules that are known to be there; empty: nobody wrote them down.
-        interface: the network interface between nodes, for Gloo and the like; None leaves it to the libraries.
-        mpi: types of ``srun --mpi`` that are known to be there; the cluster's own answer goes before.
-        driver: NVIDIA driver of the nodes, such as ``570.86``; None: not known.
+        available_modules: modules that the site is known to have; empty: unknown.
+        interface: the network interface between nodes, for Gloo and the like; None leaves it to the
+            libraries.
+        mpi: types of ``srun --mpi`` that the site is known to have; the cluster's own answer takes
+            precedence.
+        driver: NVIDIA driver of the nodes, such as ``570.86``; None: unknown.
         images: directories that are searched for images, after the user's own.
-        datasets: name -> directory of data that the site keeps: ``imagenet``.
-        scratch: where caches go; ``$NAME`` is replaced from the job's environment; None: below the user's cache directory.
+        datasets: name -> directory of a dataset at the site: ``imagenet``.
+        scratch: directory of caches; ``$NAME`` is replaced from the job's environment; None: below
+            the user's cache directory.
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
-        purge_days: files of ``submit_directory`` that nobody read for so long are deleted.
-        private_directories: directories that each node has for itself, where no job can be run from.
-        ports: the first and the last port at which ranks may meet. The data go over ports that the nodes' kernel gives.
-        cpus_per_task: CPUs of one rank where nobody says.
-        max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun --pty``.
+        purge_days: files of ``submit_directory`` that were not read for so long are deleted.
+        private_directories: node-local directories, from which no job can be run.
+        ports: the first and the last port at which ranks may meet. The data use ephemeral ports of
+            the nodes' kernel.
+        cpus_per_task: CPUs of one rank, as a default.
+        max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun
+            --pty``.
         partitions: by name, as the site's documents describe them.
-        comment: what ``--comment`` must be.
+        comment: the rule for ``--comment``.
         required: option -> why it must be given: ``account``.
-        forbidden: option -> why it must not: ``mem``.
+        forbidden: option -> why it must not be given: ``mem``.
         environment: variables that every rank gets.
-        allreduce: GB/s per rank that an all-reduce between two nodes should reach, by ``gloo``, ``mpi``, ``nccl``.
+        allreduce: GB/s per rank that an all-reduce between two nodes should reach, by ``gloo``,
+            ``mpi``, ``nccl``.
         defaults: options of `toolkit run`, by their names, which the site sets.
-        slurm: further options of sbatch, by their long names, which the site sets; true for one without a value.
-        gpu_types: type of GPU -> what Slurm calls it in ``--gres=gpu:TYPE:N``; empty: Slurm has no types here, the partition decides.
-        notes: what else people should know, each with its source.
+        slurm: further options of sbatch, by their long names, which the site sets; true for one
+            without a value.
+        gpu_types: type of GPU -> Slurm's name for it in ``--gres=gpu:TYPE:N``; empty: Slurm has no
+            types there, the partition decides.
+        notes: further facts for users, each with its source.
     """
 
     name: str
@@ -159,14 +168,20 @@ class Site(Model, frozen=True, kw_only=True):
 
 
 class Access(Model, frozen=True, kw_only=True):
-    """How Slurm's commands are reached: ``prefix`` is put before each of them."""
+    """The way to Slurm's commands.
+
+    Attributes:
+        prefix: words that are put before each command.
+        private_directories: node-local directories, if they are known better than by the site, such
+            as the parts of /tmp that are shared.
+        shared_directories: directories below a private one that are shared all the same.
+        like: the site that a local cluster imitates.
+    """
 
     prefix: tuple[str, ...] = ()
-    private_directories: tuple[str, ...] | None = (
-        None  # known better than by the site, e.g. which parts of /tmp are shared
-    )
-    shared_directories: tuple[str, ...] = ()  # below a private directory, and shared all the same
-    like: str = ""  # the site that a local cluster imitates
+    private_directories: tuple[str, ...] | None = None
+    shared_directories: tuple[str, ...] = ()
+    like: str = ""
 
 
 class Partition(Model, frozen=True, kw_only=True):
@@ -190,7 +205,13 @@ class Partition(Model, frozen=True, kw_only=True):
 
 
 class Use(Model, frozen=True, kw_only=True):
-    """What a user has in a partition now: jobs queued or running, those of them that run, and their GPUs."""
+    """The user's current usage of a partition.
+
+    Attributes:
+        submitted: jobs that wait or run.
+        running: jobs that run.
+        gpus: of the running jobs.
+    """
 
     submitted: int = 0
     running: int = 0
@@ -198,7 +219,11 @@ class Use(Model, frozen=True, kw_only=True):
 
 
 class Limits(Model, frozen=True, kw_only=True):
-    """What one user may have in a partition at a time; None: no limit that is known. ``source``: who says so."""
+    """The limits of one user in a partition; None: no known limit.
+
+    Attributes:
+        source: the origin of the limits.
+    """
 
     jobs_submitted: int | None = None
     jobs_running: int | None = None
@@ -207,16 +232,19 @@ class Limits(Model, frozen=True, kw_only=True):
 
 
 class Facts(Model, frozen=True, kw_only=True):
-    """What a cluster answered: the half of a site that nobody writes down.
+    """The answers of a cluster: the facts of a site that are not in its file.
 
     Attributes:
         slurm: its version.
-        sbatch_options: option -> what it takes, of ``sbatch --help``; empty where nobody asked.
-        mpi: types that ``srun --mpi`` knows; None: nobody asked.
+        sbatch_options: option -> whether it takes a value, from ``sbatch --help``; empty if not
+            queried.
+        mpi: types of ``srun --mpi=list``; None if not queried.
         container: the command that starts a container.
-        mpirun: how the mpirun on PATH introduces itself: ``mpirun (Open MPI) 4.1.4``; None: there is none, or nobody asked.
-        mine: partition -> what the user has there; empty where nobody asked.
-        limits: partition -> what Slurm lets the user have there; empty where there is no accounting, or nobody asked.
+        mpirun: the first line of ``mpirun --version`` on PATH: ``mpirun (Open MPI) 4.1.4``; None if
+            there is no mpirun or it was not queried.
+        mine: partition -> the user's usage; empty if not queried.
+        limits: partition -> Slurm's limits of the user; empty if there is no accounting, or it was
+            not queried.
     """
 
     slurm: str = ""
@@ -230,4 +258,5 @@ class Facts(Model, frozen=True, kw_only=True):
 
     @property
     def default_partition(self) -> Partition | None:
+        """Return the cluster's default partition."""
         return next((partition for partition in self.partitions if partition.default), None)

@@ -1,9 +1,12 @@
-"""sbatch's long options: which take a value, which are options of ours, and which a plan decides.
+"""The long options of sbatch.
 
-This table is the only list of them. The options of `toolkit run`, the directives of a script, the
-check of ``--slurm NAME=VALUE``, its refusals, and lint's reading of scripts are derived from it; a
-test holds the fields of ``Job`` equal to it. The names are those of ``slurm_opt.c`` of Slurm 22.05
-to 26.05.
+The table has whether an option takes a value, is an option of `toolkit run`, or is decided by a
+plan.
+
+It is the only list of them. The options of `toolkit run`, the directives of a script, the check of
+``--slurm NAME=VALUE``, its refusals, and lint's parsing of scripts are derived from it; a test
+compares it with the fields of ``Job``. The names are those of ``slurm_opt.c`` of Slurm 22.05 to
+26.05.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ class SlurmOption(NamedTuple):
 
     Attributes:
         name: the long name, without dashes.
-        takes: a value, perhaps one, or none.
+        takes: ``value``, ``maybe`` (an optional value) or ``flag`` (none).
         short: the letter of the short option.
-        kind: what the value of our own option is: ``text``, ``number``, ``nodes``, ``gpus`` or ``switch``. Such an option is a
-            flag of `toolkit run` and a field of ``Job``. Empty: the option has no flag of its own.
-        metavar: what stands for the value in the help.
-        help: what the flag's help says.
-        refusal: why ``--slurm`` does not take it: the plan decides it. Empty: it does.
-        instead: what to give in its place.
-        in_help: ``sbatch --help`` lists it. It leaves out some options, and some where no task plugin is set up.
+        kind: type of the value of our own option: ``text``, ``number``, ``nodes``, ``gpus`` or
+            ``switch``. Such an option is a flag of `toolkit run` and a field of ``Job``. Empty: the
+            option has no flag of its own.
+        metavar: placeholder of the value in the help.
+        help: help text of the flag.
+        refusal: why ``--slurm`` refuses it: the plan decides it. Empty: ``--slurm`` accepts it.
+        instead: the option to use in its place.
+        in_help: ``sbatch --help`` lists it. It leaves out some options, and some only if no task
+            plugin is set up.
     """
 
     name: str
@@ -41,7 +46,7 @@ class SlurmOption(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The name of the field of ``Job`` if the option has a flag of its own."""
+        """Return the field of ``Job`` if the option has a flag of its own; else an empty string."""
         return self.name.replace("-", "_") if self.kind else ""
 
 
@@ -50,6 +55,7 @@ _GPUS = "the plan counts GPUs by node"
 _LOGS = "the output of each rank is kept with the run"
 _FOLLOWED = "toolkit run submits the script and follows the job itself"
 _RUNTIME = "the runtime of the plan starts the container"
+_UNSUBMITTED = "sbatch would not submit the job"
 
 # In the order of the directives in a script.
 _OWN = (
@@ -74,7 +80,7 @@ _OWN = (
         short="N",
         kind="nodes",
         metavar="N|MIN:MAX",
-        help="Nodes (default 1); 1:4 takes what there is, and goes on when one is lost.",
+        help="Nodes (default 1); 1:4 takes as many as are available, and survives the loss of one.",
         refusal="ranks and rendezvous are planned for a number of nodes",
         instead="--nodes N",
     ),
@@ -108,7 +114,7 @@ _OWN = (
         short="G",
         kind="gpus",
         metavar="[TYPE:]N|N,N",
-        help="The same as --gpus-per-node; where a node has fewer, the GPUs of the job, as in Slurm.",
+        help="The same as --gpus-per-node; if a node has fewer, the GPUs of the job, as in Slurm.",
         refusal=_GPUS,
         instead="--gpus [TYPE:]N",
     ),
@@ -179,79 +185,109 @@ _OWN = (
         "requeue",
         "maybe",
         kind="switch",
-        help="Go back into the queue before the time is over, and go on from what was saved. Ranks get USR1 120 s before "
-        "the limit, or what --signal says, perhaps twice. After it, exit code 0 means finished; any other (75 is usual), "
-        "or none, means go on.",
-        refusal="a job that is queued again must go on from what it saved",
+        help="Requeue the job before its time limit, and continue from the checkpoint. Ranks get "
+        "USR1 120 s before the limit, or the signal of --signal, perhaps twice. After it, exit "
+        "code 0 means finished; any other (75 is usual), or none, means continue.",
+        refusal="a requeued job must continue from its checkpoint",
         instead="--requeue",
     ),
 )
-_DECIDED = (
-    SlurmOption("no-requeue", "flag", refusal="a plan says whether it is queued again", instead="leave --requeue out"),
-    SlurmOption("no-kill", "maybe", "k", refusal="elastic launchers set it", instead="--nodes MIN:MAX"),
-    SlurmOption("ntasks", short="n", refusal=_LAUNCH, instead="--ntasks-per-node N"),
-    SlurmOption("tasks-per-node", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
-    SlurmOption("ntasks-per-gpu", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
-    SlurmOption("ntasks-per-tres", refusal=_LAUNCH, instead="--ntasks-per-node N", in_help=False),
-    SlurmOption("gpus-per-task", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
-    SlurmOption("gpus-per-socket", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
-    SlurmOption("tres-per-task", refusal=_GPUS, instead="--gpus-per-node [TYPE:]N"),
-    SlurmOption("output", short="o", refusal=_LOGS, instead="toolkit logs"),
-    SlurmOption("error", short="e", refusal=_LOGS, instead="toolkit logs"),
-    SlurmOption("open-mode", refusal=_LOGS, instead="toolkit logs", in_help=False),
-    SlurmOption("chdir", short="D", refusal="ranks run in the current directory", instead="change to it first"),
-    SlurmOption("export", refusal="ranks get the variables of the plan", instead="--env NAME=VALUE"),
-    SlurmOption("export-file", refusal="ranks get the variables of the plan", instead="--env NAME=VALUE"),
-    SlurmOption("wrap", refusal="a plan has a script already", instead="a program of the image is run by: toolkit run --launcher none -- hostname"),
-    SlurmOption("parsable", "flag", refusal=_FOLLOWED, instead="--detach --json prints the job's number"),
-    SlurmOption("wait", "flag", "W", refusal=_FOLLOWED, instead="toolkit run waits, unless --detach is given"),
-    SlurmOption("test-only", "flag", refusal=_FOLLOWED, instead="--dry-run", in_help=False),
-    SlurmOption("clusters", short="M", refusal=_FOLLOWED, instead="--site NAME"),
-    SlurmOption("cluster", refusal=_FOLLOWED, instead="--site NAME", in_help=False),
-    SlurmOption("container", refusal=_RUNTIME, instead="--image NAME"),
-    SlurmOption("container-id", refusal=_RUNTIME, instead="--image NAME"),
-    SlurmOption("help", "flag", "h", refusal="the job would not be submitted", instead="sbatch --help"),
-    SlurmOption("usage", "flag", refusal="the job would not be submitted", instead="sbatch --usage"),
-    SlurmOption("version", "flag", "V", refusal="the job would not be submitted", instead="sbatch --version"),
-    SlurmOption("autocomplete", refusal="the job would not be submitted", in_help=False),
-)  # fmt: skip
 # All others go to sbatch as they are given.
 _VALUE = """
-bb bbf begin cluster-constraint container-type core-spec cores-per-socket cpu-freq deadline delay-boot distribution extra-node-info gid
-gpu-bind gpu-freq gres-flags input licenses mail-type mail-user mcs-label mem-per-cpu mem-per-gpu mincpus nodefile ntasks-per-core ntasks-per-socket
-power priority profile sockets-per-node switches thread-spec threads-per-core time-min tmp tres-bind uid
-wckey
+bb bbf begin cluster-constraint container-type core-spec cores-per-socket cpu-freq deadline
+delay-boot distribution extra-node-info gid gpu-bind gpu-freq gres-flags input licenses mail-type
+mail-user mcs-label mem-per-cpu mem-per-gpu mincpus nodefile ntasks-per-core ntasks-per-socket
+power priority profile sockets-per-node switches thread-spec threads-per-core time-min tmp
+tres-bind uid wckey
 """
 _MAYBE = "get-user-env nice oom-kill-step propagate resv-ports"
 _FLAG = """
-contiguous external hold ignore-pbs overcommit oversubscribe quiet reboot spread-job spread-segments use-min-nodes verbose
+contiguous external hold ignore-pbs overcommit oversubscribe quiet reboot spread-job
+spread-segments use-min-nodes verbose
 """
 _UNLISTED_VALUE = """
-acctg-freq batch context extra hint mem-bind mem-update network prefer resources segment wait-all-nodes
+acctg-freq batch context extra hint mem-bind mem-update network prefer resources segment
+wait-all-nodes
 """
 _UNLISTED_FLAG = "consolidate-segments stepmgr"
 _SHORT = {
     "begin": "b",
+    "chdir": "D",
+    "clusters": "M",
     "core-spec": "S",
     "distribution": "m",
+    "error": "e",
     "extra-node-info": "B",
+    "help": "h",
     "hold": "H",
     "input": "i",
     "licenses": "L",
+    "no-kill": "k",
     "nodefile": "F",
+    "ntasks": "n",
+    "output": "o",
     "overcommit": "O",
     "oversubscribe": "s",
     "quiet": "Q",
     "verbose": "v",
+    "version": "V",
+    "wait": "W",
 }
 
 
-def _passed(names: str, takes: Takes, *, in_help: bool = True) -> tuple[SlurmOption, ...]:
+def _passed(
+    names: str,
+    takes: Takes = "value",
+    refusal: str = "",
+    instead: str = "",
+    *,
+    in_help: bool = True,
+) -> tuple[SlurmOption, ...]:
+    """Return options that have no flag of `toolkit run`."""
     return tuple(
-        SlurmOption(name, takes, _SHORT.get(name, ""), in_help=in_help) for name in names.split()
+        SlurmOption(
+            name,
+            takes,
+            _SHORT.get(name, ""),
+            refusal=refusal,
+            instead=instead,
+            in_help=in_help,
+        )
+        for name in names.split()
     )
 
 
+_NTASKS = "--ntasks-per-node N"
+_GPUS_PER_NODE = "--gpus-per-node [TYPE:]N"
+_ENV = "--env NAME=VALUE"
+_COMMAND = "to run a program of the image: toolkit run --launcher none -- hostname"
+# ``--slurm`` refuses them.
+_DECIDED = (
+    *_passed(
+        "no-requeue", "flag", "the plan decides whether a job is requeued", "leave --requeue out"
+    ),
+    *_passed("no-kill", "maybe", "elastic launchers set it", "--nodes MIN:MAX"),
+    *_passed("ntasks", "value", _LAUNCH, _NTASKS),
+    *_passed(
+        "tasks-per-node ntasks-per-gpu ntasks-per-tres", "value", _LAUNCH, _NTASKS, in_help=False
+    ),
+    *_passed("gpus-per-task gpus-per-socket tres-per-task", "value", _GPUS, _GPUS_PER_NODE),
+    *_passed("output error", "value", _LOGS, "toolkit logs"),
+    *_passed("open-mode", "value", _LOGS, "toolkit logs", in_help=False),
+    *_passed("chdir", "value", "ranks run in the current directory", "change to it first"),
+    *_passed("export export-file", "value", "ranks get the variables of the plan", _ENV),
+    *_passed("wrap", "value", "a plan has a script already", _COMMAND),
+    *_passed("parsable", "flag", _FOLLOWED, "--detach --json prints the job's number"),
+    *_passed("wait", "flag", _FOLLOWED, "toolkit run waits, unless --detach is given"),
+    *_passed("test-only", "flag", _FOLLOWED, "--dry-run", in_help=False),
+    *_passed("clusters", "value", _FOLLOWED, "--site NAME"),
+    *_passed("cluster", "value", _FOLLOWED, "--site NAME", in_help=False),
+    *_passed("container container-id", "value", _RUNTIME, "--image NAME"),
+    *_passed("help", "flag", _UNSUBMITTED, "sbatch --help"),
+    *_passed("usage", "flag", _UNSUBMITTED, "sbatch --usage"),
+    *_passed("version", "flag", _UNSUBMITTED, "sbatch --version"),
+    *_passed("autocomplete", "value", _UNSUBMITTED, in_help=False),
+)
 OPTIONS: dict[str, SlurmOption] = {
     option.name: option
     for option in (

@@ -1,4 +1,4 @@
-"""What can be seen in a training script without running it."""
+"""The features and imports of a training script that can be read without running it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Option(Model, frozen=True, kw_only=True):
 
     Attributes:
         flag: as it is typed: ``--dist-url``.
-        takes_value: it is followed by one; else it is a switch.
+        takes_value: a value follows it; else it is a switch.
     """
 
     flag: str
@@ -21,10 +21,12 @@ class Source(Model, frozen=True, kw_only=True):
     """A script and the modules beside it that it imports.
 
     Attributes:
-        python: it could be read as Python.
-        imports: modules, and what was imported from them: ``torch.distributed``, ``torch.nn.parallel.DistributedDataParallel``.
-        calls: every function or class that is called: ``torch.multiprocessing.spawn``, also where the script says ``mp.spawn``.
-        options: what its argparse defines.
+        python: the script could be parsed as Python.
+        imports: imported modules and their members: ``torch.distributed``,
+            ``torch.nn.parallel.DistributedDataParallel``.
+        calls: every function or class that is called, by its full name:
+            ``torch.multiprocessing.spawn``, also if the script writes ``mp.spawn``.
+        options: the options that its argparse defines.
     """
 
     python: bool = False
@@ -33,7 +35,7 @@ class Source(Model, frozen=True, kw_only=True):
     options: tuple[Option, ...] = ()
 
     def imports_any(self, *modules: str) -> bool:
-        """Whether one of the modules, or a part of one, is imported."""
+        """Return whether one of the modules, or a submodule of one, is imported."""
         return any(
             name == module or name.startswith(module + ".")
             for name in self.imports
@@ -41,14 +43,66 @@ class Source(Model, frozen=True, kw_only=True):
         )
 
     def calls_any(self, *names: str) -> bool:
-        """Whether something of one of these names is called: ``DataParallel``, or more exactly ``multiprocessing.spawn``."""
+        """Return whether a function or class of one of these names is called.
+
+        A name may be qualified: ``DataParallel``, or more exactly ``multiprocessing.spawn``.
+        """
         return any(
             call == name or call.endswith("." + name) for call in self.calls for name in names
         )
 
     def option(self, *names: str) -> Option | None:
-        """The option of one of these names, which may be written with ``-`` or ``_``."""
+        """Return the option of one of these names, in which ``-`` and ``_`` are equal."""
         return next(
-            (found for found in self.options if found.flag.lstrip("-").replace("_", "-") in names),
+            (
+                option
+                for option in self.options
+                if option.flag.lstrip("-").replace("_", "-") in names
+            ),
             None,
         )
+
+
+class Import(Model, frozen=True, kw_only=True):
+    """An imported top-level module that none of the script's own directories has.
+
+    Attributes:
+        name: of the module: ``cv2``.
+        file: the file with the import, as messages show it.
+        line: of the import.
+        is_certain: the import is executed in every run; else it may never be.
+        elsewhere: a directory that has such a module and that the ranks do not search; empty: there
+            is none.
+        within: the import in full, since several packages share ``google``: ``google.protobuf``.
+    """
+
+    name: str
+    file: str
+    line: int
+    is_certain: bool = True
+    elsewhere: str = ""
+    within: str = ""
+
+
+class Shown(Model, frozen=True, kw_only=True):
+    """A directory that the ranks must be able to read, and the reason."""
+
+    path: str
+    reason: str
+
+
+class Imports(Model, frozen=True, kw_only=True):
+    """The imports of a script and of the local modules that it imports.
+
+    Attributes:
+        names: modules that the Python of the ranks must have.
+        directories: directories of local modules outside of the working directory and the script's
+            directory.
+        doubt: why a module that is missing may be available all the same; empty: no reason.
+        python: path of the interpreter that the command names; empty: the first on PATH.
+    """
+
+    names: tuple[Import, ...] = ()
+    directories: tuple[Shown, ...] = ()
+    doubt: str = ""
+    python: str = ""

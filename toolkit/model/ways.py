@@ -1,4 +1,4 @@
-"""Ways to run a job other than once from beginning to end: again and again, as many points, at a terminal."""
+"""Jobs other than a single run: requeued jobs, job arrays and sweeps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from toolkit.model.base import Model
 
 
 class Requeue(Model, frozen=True, kw_only=True):
-    """How a job goes back into the queue before it is stopped.
+    """The return of a job to the queue before its time limit.
 
     Attributes:
-        signal: that Slurm sends the batch shell: ``USR1``.
-        seconds: how long before the time limit, at the least.
-        wait: seconds that the ranks have at most to write down what they need.
-        times: how often it goes back at most.
+        signal: the signal that Slurm sends the batch shell: ``USR1``.
+        seconds: the least time between the signal and the time limit.
+        wait: the longest time, in seconds, that the ranks have to write a checkpoint.
+        times: the most times that the job is requeued.
     """
 
     signal: str
@@ -22,12 +22,14 @@ class Requeue(Model, frozen=True, kw_only=True):
 
 
 class Stint(Model, frozen=True, kw_only=True):
-    """One attempt of a job that goes back into the queue. Times are seconds since the epoch; 0: not known.
+    """One attempt of a requeueable job.
+
+    Times are seconds since the epoch; 0: unknown.
 
     Attributes:
         number: from 1.
         nodes: as Slurm writes them.
-        how: how it ended, in words; empty while it goes on, or where Slurm ended it.
+        how: how it ended, as text; empty while it runs, or if Slurm ended it.
         element: its number in a job array.
     """
 
@@ -44,8 +46,8 @@ class Point(Model, frozen=True, kw_only=True):
 
     Attributes:
         number: its number in the job array, from 0.
-        values: names and values, as they were written.
-        arguments: what they add to the script's.
+        values: names and values, as the user wrote them.
+        arguments: the arguments that they add to the script's.
     """
 
     number: int
@@ -54,7 +56,7 @@ class Point(Model, frozen=True, kw_only=True):
 
 
 class PointOutcome(Model, frozen=True, kw_only=True):
-    """How an element of a job array came out, or how it is now.
+    """The outcome or the present state of an element of a job array.
 
     Attributes:
         number: of the element.
@@ -62,7 +64,7 @@ class PointOutcome(Model, frozen=True, kw_only=True):
         exit_code: None: it has not ended.
         seconds: from start to end by Slurm's clock.
         results: the JSON object that it printed last, if it did.
-        message: what went wrong.
+        message: the error, if it failed.
     """
 
     number: int

@@ -18,11 +18,10 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Script
 from toolkit.model.code import ScriptFile, Tree
-from toolkit.model.imports import Imports, Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Facts
 from toolkit.model.slurm_options import Takes
-from toolkit.model.source import Source
+from toolkit.model.source import Imports, Shown, Source
 from toolkit.planning import offline, script_source
 from toolkit.planning.cluster import Cluster, find_cluster, node_local_paths
 from toolkit.planning.image_file import ImageFinder, runtime_facts

@@ -9,10 +9,9 @@ from toolkit.errors import ToolkitError
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
-from toolkit.model.imports import Shown
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
-from toolkit.model.source import Source
+from toolkit.model.source import Shown, Source
 from toolkit.preflight.model import HostFacts
 
 

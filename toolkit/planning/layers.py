@@ -12,8 +12,7 @@ from toolkit.configuration import settings_files
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.model.base import BadDataError
-from toolkit.model.job import Job
-from toolkit.model.project import Project
+from toolkit.model.job import Job, Project
 from toolkit.planning.settings import DEFAULTS, Layer, Settings, from_environment, layer, merge
 from toolkit.runtimes import DEFAULT, RUNTIMES
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from toolkit.model.image import Manifest
-from toolkit.model.imports import Imports
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
+from toolkit.model.source import Imports
 
 
 class MissingPath(NamedTuple):

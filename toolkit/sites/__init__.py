@@ -11,7 +11,7 @@ from msgspec.structs import FieldInfo, fields, replace
 from toolkit import configuration
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
-from toolkit.model.project import PROJECT_FILE, Project
+from toolkit.model.job import PROJECT_FILE, Project
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from toolkit.model.base import Model, field_names
 from toolkit.model.job import Job
+from toolkit.model.overview import Survey
 from toolkit.model.site import Site, SitePartition
-from toolkit.model.survey import Survey
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
 from toolkit.units import counted

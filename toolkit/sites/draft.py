@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from toolkit.model.overview import Live, Queue
-from toolkit.model.survey import Survey
+from toolkit.model.overview import Live, Queue, Survey
 
 _ASK = "# ?"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ToolkitError
+from toolkit.model.overview import Met, Survey
 from toolkit.model.site import Site
-from toolkit.model.survey import Met, Survey
 from toolkit.progress import Progress
 from toolkit.slurm import inventory, overview
 from toolkit.slurm.client import Client, no_slurm

@@ -15,7 +15,7 @@ from toolkit.files import read_toml
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials, credentials
 from toolkit.images.registry.references import Reference, mirrors, parse, require_mirror, rewritten
-from toolkit.model.project import Project
+from toolkit.model.job import Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"
 

@@ -11,7 +11,7 @@ from toolkit.checks.result import Result, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python
-from toolkit.model.imports import Import
+from toolkit.model.source import Import
 from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import shell_words
 
