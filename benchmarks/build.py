@@ -214,7 +214,7 @@ def _flat(setting: Setting, last: str) -> float:
     """Build the definition of our recipe with Apptainer itself, which packs as we do."""
     chosen = build_command()
     definition = setting.place / "flat.def"
-    definition.write_text(library.rendered(library.load(str(_recipe(setting, last)))))
+    definition.write_text(library.render(library.load(str(_recipe(setting, last)))))
     argv = [
         chosen.program,
         "build",

@@ -19,7 +19,7 @@ from toolkit.images.build.follow import BuildContext
 from toolkit.images.build.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
-from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.progress import Silent
 
@@ -259,7 +259,7 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
     with workspace(store.images) as place:
         log = store.images / "tiny.log"
         context = BuildContext("tiny", place, log, Silent(), {})
-        outcome = layered.build(context, chain(made), definition, fresh=fresh)
+        outcome = layered.build(context, build_chain(made), definition, fresh=fresh)
         place.sif.replace(store.images / "tiny.sif")
     return {step: "kept" if step in outcome.cached else "done" for step in outcome.seconds}
 

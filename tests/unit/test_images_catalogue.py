@@ -89,7 +89,7 @@ def test_what_is_not_there_has_a_near_name(framework: str, release: str, near: s
     ],
 )
 def test_a_release_is_known_by_its_references(text: str, name: str | None) -> None:
-    found: Release | None = catalogue.named(text)
+    found: Release | None = catalogue.find_by_name(text)
     assert (found.name if found else None) == name
 
 

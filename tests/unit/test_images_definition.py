@@ -26,7 +26,7 @@ BRACES = ("{{ mirror }}", "{{{{", "}}}", "a{{b}}c", "{{{x}}}", "'{{'")
 
 @pytest.mark.parametrize("form", definitions.FORMATS)
 def test_a_definition_is_the_golden_file(form: str) -> None:
-    rendered = library.rendered(library.load(str(GOLDEN / "small.toml")), form)
+    rendered = library.render(library.load(str(GOLDEN / "small.toml")), form)
     rendered = re.sub(rf'(toolkit.version[ =]"?){re.escape(__version__)}', r"\1VERSION", rendered)
     golden = GOLDEN / f"small{definitions.FORMATS[form].suffix}"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -37,18 +37,18 @@ def test_a_definition_is_the_golden_file(form: str) -> None:
 @pytest.mark.parametrize("form", definitions.FORMATS)
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_committed_definitions_are_what_their_recipes_render_to(name: str, form: str) -> None:
-    assert library.definition_path(name, form).read_text() == library.rendered(
+    assert library.definition_path(name, form).read_text() == library.render(
         library.load(name), form
     )
 
 
 def test_a_definition_names_no_machine() -> None:
-    text = library.rendered(library.load("pytorch_cpu"))
+    text = library.render(library.load("pytorch_cpu"))
     assert set(re.findall(r"https?://[^\s/]+", text)) == {"https://download.pytorch.org"}
 
 
 def test_no_check_holds_what_a_definition_cannot() -> None:
-    for name, text in library.scripts().items():
+    for name, text in library.read_check_scripts().items():
         assert "{{" not in text, name
         assert "}}" not in text, name
         assert not re.search(r"^(%|END-OF-FILE$)", text, re.MULTILINE), name
@@ -63,7 +63,7 @@ def recipe(*packages: str, summary: str = "x") -> Resolved:
 
 
 def test_the_hash_follows_the_contents_and_not_the_version() -> None:
-    scripts = library.scripts()
+    scripts = library.read_check_scripts()
     one, other = recipe("a"), recipe("b")
     assert definitions.recipe_hash(one, scripts) == definitions.recipe_hash(one, scripts)
     assert definitions.recipe_hash(one, scripts) != definitions.recipe_hash(other, scripts)
@@ -91,7 +91,7 @@ def arrives(line: str, tmp_path: Path) -> list[str]:
     [*(text for text in HOSTILE if text not in REFUSED and not text.startswith("-")), *BRACES],
 )
 def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> None:
-    rendered = substituted(definitions.render(recipe(text), library.scripts(), "1.0"))
+    rendered = substituted(definitions.render(recipe(text), library.read_check_scripts(), "1.0"))
     line = next(line for line in rendered.splitlines() if line.startswith("    pip install"))
     assert arrives(line, tmp_path) == ["install", "--no-compile", text]
     assert not (tmp_path / "pwned").exists()
@@ -107,10 +107,10 @@ def test_or_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*(text for text in HOSTILE if text not in REFUSED), *BRACES])
 def test_a_summary_stays_a_comment(text: str) -> None:
-    rendered = definitions.render(recipe("a", summary=text), library.scripts(), "1.0")
+    rendered = definitions.render(recipe("a", summary=text), library.read_check_scripts(), "1.0")
     assert rendered.startswith("# x: ")
     assert substituted(rendered) == rendered.replace("{{ mirror }}", "REPLACED")
-    calm = definitions.render(recipe("a"), library.scripts(), "1.0")
+    calm = definitions.render(recipe("a"), library.read_check_scripts(), "1.0")
     hashes = re.compile("recipe-hash .*")
     assert hashes.sub("", rendered).splitlines()[1:] == hashes.sub("", calm).splitlines()[1:]
 
@@ -123,7 +123,7 @@ def test_words_have_no_braces_in_a_row(text: str) -> None:
 
 
 def test_an_index_is_asked_second() -> None:
-    line = Pip(packages=("torch==2.13.0+cpu",), index="https://example.org/whl").piece().lines[0]
+    line = Pip(packages=("torch==2.13.0+cpu",), index="https://example.org/whl").output().lines[0]
     first, second = line.split(" || ")
     assert "example.org" not in first
     assert "--extra-index-url https://example.org/whl" in second

@@ -21,7 +21,7 @@ from toolkit.images.build.host_mounts import HostConfig, pip_settings
 from toolkit.images.lockfile import pip_files
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS
-from toolkit.images.recipe.chain import Chain, chain
+from toolkit.images.recipe.chain import Chain, build_chain
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.images.sif import header as sif
 
@@ -60,18 +60,23 @@ def changed(before: Chain, after: Chain) -> set[str]:
 
 
 def test_a_key_changes_with_the_step_and_all_before_it() -> None:
-    before = chain(stages())
-    assert changed(before, chain(stages())) == set()
-    assert changed(before, chain(stages(final=("take", "other")))) == {"other"}
-    assert changed(before, chain(stages(common=("a", "x")))) == {"x", "compile", "take", "last"}
-    assert changed(before, chain(stages(), state="another base")) == {
+    before = build_chain(stages())
+    assert changed(before, build_chain(stages())) == set()
+    assert changed(before, build_chain(stages(final=("take", "other")))) == {"other"}
+    assert changed(before, build_chain(stages(common=("a", "x")))) == {
+        "x",
+        "compile",
+        "take",
+        "last",
+    }
+    assert changed(before, build_chain(stages(), state="another base")) == {
         "a",
         "b",
         "compile",
         "take",
         "last",
     }
-    assert changed(before, chain(stages(prelude="umask 077"))) == {
+    assert changed(before, build_chain(stages(prelude="umask 077"))) == {
         "a",
         "b",
         "compile",
@@ -81,14 +86,14 @@ def test_a_key_changes_with_the_step_and_all_before_it() -> None:
 
 
 def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
-    assert changed(chain(stages()), chain(stages(build=("compile-more",)))) == {
+    assert changed(build_chain(stages()), build_chain(stages(build=("compile-more",)))) == {
         "compile-more",
         "take",
         "last",
     }
     assert changed(
-        chain(stages(final=("first", "take"))),
-        chain(stages(final=("first", "take"), build=("compile-more",))),
+        build_chain(stages(final=("first", "take"))),
+        build_chain(stages(final=("first", "take"), build=("compile-more",))),
     ) == {"compile-more", "take"}
 
 
@@ -104,9 +109,9 @@ def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
     ],
 )
 def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str]) -> None:
-    todo = plan_tasks(chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
+    todo = plan_tasks(build_chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
     assert [task.name for task in todo.tasks] == names
-    assert needs_products(chain(stages()), kept) == (kept < 3)
+    assert needs_products(build_chain(stages()), kept) == (kept < 3)
     assert todo.compiles == ("compile" in names)
     assert [link.name for link in todo.layers.values()] == [
         name for name in names if name != "compile"
@@ -117,7 +122,7 @@ def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
     done = {
         task.name: task
         for task in plan_tasks(
-            chain(stages()), 1, directory="/d", products="/p", compiled=False
+            build_chain(stages()), 1, directory="/d", products="/p", compiled=False
         ).tasks
     }
     assert done["b"].lowers == ("l1", "l0")
@@ -131,7 +136,7 @@ def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
 
 
 def test_the_build_stage_is_on_the_common_steps_also_where_further_ones_are_kept() -> None:
-    made = chain(stages(final=("first", "take")))
+    made = build_chain(stages(final=("first", "take")))
     done = {
         task.name: task
         for task in plan_tasks(made, 3, directory="/d", products="/p", compiled=False).tasks

@@ -15,7 +15,7 @@ from toolkit.images.build.host_mounts import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
-from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.block import BlockOutput
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, Pinned, to_toml
@@ -70,26 +70,26 @@ def test_no_text_breaks_the_file_of_a_lock(text: str) -> None:
     assert from_toml(to_toml(odd), Lock) == odd
 
 
-def resolved(*pieces: Piece) -> object:
+def resolved(*outputs: BlockOutput) -> object:
     """What ``parts`` and ``changes`` look at of a resolved recipe."""
 
     class Stand:
         base = Debootstrap(release="bookworm")
 
     stand = Stand()
-    stand.pieces = pieces  # type: ignore[attr-defined]
+    stand.outputs = outputs  # type: ignore[attr-defined]
     return stand
 
 
 def test_what_has_changed_of_a_recipe_is_named() -> None:
-    pip = Piece(name="pip", detail="numpy 2.4.6", lines=("pip install numpy==2.4.6",))
-    apt = Piece(name="apt", packages=("git",))
+    pip = BlockOutput(name="pip", detail="numpy 2.4.6", lines=("pip install numpy==2.4.6",))
+    apt = BlockOutput(name="apt", packages=("git",))
     was = resolved(apt, pip)
     lock = msgspec.structs.replace(LOCK, parts=locks.parts(was))  # type: ignore[arg-type]
     newer = msgspec.structs.replace(pip, detail="numpy 2.5.0", lines=("pip install numpy==2.5.0",))
     assert locks.changes(lock, was, LOCK.recipe_hash) == ()  # type: ignore[arg-type]
     assert locks.changes(lock, resolved(apt, newer), "other") == ("pip has changed: numpy 2.5.0",)  # type: ignore[arg-type]
-    extra = Piece(name="more", detail="1 command", lines=("true",))
+    extra = BlockOutput(name="more", detail="1 command", lines=("true",))
     changes = locks.changes(lock, resolved(pip, extra), "other")  # type: ignore[arg-type]
     assert changes == ("more is new: 1 command", "apt is gone")
     assert locks.changes(lock, was, "other") == ("checks, labels, or how definitions are written",)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
 
 
 def test_what_a_build_compiles_by_is_locked_too() -> None:
-    piece = Piece(
+    output = BlockOutput(
         name="horovod",
         build_lines=(
             "pip install --no-compile setuptools==84.2.1 wheel==0.48.0",
@@ -130,7 +130,7 @@ def test_what_a_build_compiles_by_is_locked_too() -> None:
             "pip download horovod==0.28.1",
         ),
     )
-    found = locks.build_requirements(resolved(piece))  # type: ignore[arg-type]
+    found = locks.build_requirements(resolved(output))  # type: ignore[arg-type]
     assert found == {"setuptools": "84.2.1", "wheel": "0.48.0", "horovod": "0.28.1"}
 
 
@@ -201,7 +201,7 @@ def test_labels_do_not_say_when_a_locked_image_was_built() -> None:
 
 
 def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
-    text = library.rendered(library.load("pytorch_cpu"))
+    text = library.render(library.load("pytorch_cpu"))
     locked = locks.locked_definition(text, LOCK)
     before, _, after = locked.partition("/mnt/byte-code.py")
     assert after.count("%post") == 0

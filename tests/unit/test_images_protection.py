@@ -14,9 +14,9 @@ import pytest
 from toolkit.images.build.buildlog import Reader, pin_fitting
 from toolkit.images.build.follow import Follower, advise_on_checks
 from toolkit.images.recipe import library
-from toolkit.images.recipe.block import Piece
-from toolkit.images.recipe.chain import chain
-from toolkit.images.recipe.protection import name_of, names_of, protected, with_replacements
+from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.protection import name_of, names_of, protect, with_replacements
 from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.image import Check
@@ -38,10 +38,10 @@ def pip(*packages: str, **more: Any) -> dict[str, Any]:
     return {"block": "pip", "name": "extra", "packages": list(packages), **more}
 
 
-def pieces(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, Piece]:
+def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, BlockOutput]:
     """Return the steps of a recipe by name."""
     recipe = Recipe(summary="x", base=base or BASE, steps=({"block": "python"}, *steps))
-    return {piece.name: piece for piece in resolve("x", recipe).pieces}
+    return {output.name: output for output in resolve("x", recipe).outputs}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_name_of_a_requirement_is_read(requirement: str, name: str) -> None:
 
 
 def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() -> None:
-    found = pieces(TORCH, pip("einops"), {"block": "run", "commands": ["pip install x"]})
+    found = outputs(TORCH, pip("einops"), {"block": "run", "commands": ["pip install x"]})
     assert "PIP_CONSTRAINT" not in "".join(found["torch"].lines)
     lines = found["extra"].lines
     assert "grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true" in lines[2]
@@ -76,7 +76,7 @@ def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() ->
 
 
 def test_horovod_and_what_steps_brought_are_kept_too() -> None:
-    found = pieces(
+    found = outputs(
         TORCH,
         {"block": "openmpi"},
         {"block": "horovod"},
@@ -96,17 +96,17 @@ def test_horovod_and_what_steps_brought_are_kept_too() -> None:
     ],
 )
 def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, Any]) -> None:
-    assert "(torch|torchvision|" in pieces(pip("einops"), base=base)["extra"].lines[2]
+    assert "(torch|torchvision|" in outputs(pip("einops"), base=base)["extra"].lines[2]
 
 
 @pytest.mark.parametrize("name", ["torchvision", "TorchVision==0.28.0", "timm"])
 def test_what_is_built_for_torch_is_asked_of_the_index_that_torch_is_from(name: str) -> None:
-    line = pieces(TORCH, pip(name))["extra"].lines[-1]
+    line = outputs(TORCH, pip(name))["extra"].lines[-1]
     assert line.startswith(
         f"pip install --retries 2 --extra-index-url https://x/cpu --no-compile {name} ||"
     )
-    assert "https://x/cpu" not in pieces(TORCH, pip("einops"))["extra"].lines[-1]
-    own = pieces(TORCH, pip(name, index="https://y"))["extra"].lines[-1]
+    assert "https://x/cpu" not in outputs(TORCH, pip("einops"))["extra"].lines[-1]
+    own = outputs(TORCH, pip(name, index="https://y"))["extra"].lines[-1]
     assert "https://x/cpu" not in own
 
 
@@ -127,7 +127,7 @@ def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
     environment = _environment(
         tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23"
     )
-    found = pieces(TORCH, pip("scikit-learn", name="more"), pip("torchvision==0.29.2"))["extra"]
+    found = outputs(TORCH, pip("scikit-learn", name="more"), pip("torchvision==0.29.2"))["extra"]
     script = "\n".join(found.lines).replace("/opt/toolkit", str(tmp_path / "opt"))
     done = subprocess.run(
         ["sh", "-e", "-c", script], env=environment, capture_output=True, text=True
@@ -225,16 +225,19 @@ def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None
             steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod, step),
         ),
     )
-    found = {piece.name: piece for piece in new.pieces}
+    found = {output.name: output for output in new.outputs}
     assert found["torch"].requirements == ("torch==2.14.0+cpu", "numpy==2.4.6")
     assert found["extra"].requirements == ("torchvision",)
     assert list(found).index("torch") < list(found).index("horovod") < list(found).index("extra")
     # What was compiled on it has another key, and so is compiled again.
-    assert chain(library.staged(old)).products_key != chain(library.staged(new)).products_key
+    assert (
+        build_chain(library.build_stages(old)).products_key
+        != build_chain(library.build_stages(new)).products_key
+    )
 
 
 def test_a_step_of_which_all_is_replaced_is_no_step_any_more() -> None:
-    found = pieces(TORCH, pip("numpy==2.3.5", replaces=["NumPy"]))
+    found = outputs(TORCH, pip("numpy==2.3.5", replaces=["NumPy"]))
     assert "extra" not in found
     assert found["torch"].requirements == ("torch==2.13.0+cpu", "numpy==2.3.5")
 
@@ -245,7 +248,7 @@ def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> No
         "image": "x/y:1",
         "has": ["python", "torch", "horovod", "compilers", "openmpi"],
     }
-    found = pieces({"block": "horovod"}, pip("torch==2.14", replaces=["torch"]), base=base)
+    found = outputs({"block": "horovod"}, pip("torch==2.14", replaces=["torch"]), base=base)
     assert list(found)[-2:] == ["extra", "horovod"]
     assert "torch|" not in found["extra"].lines[2].partition("^(")[2].partition("torchvision")[0]
     assert found["extra"].lines[3] == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt"'
@@ -255,7 +258,7 @@ def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> No
 @pytest.mark.parametrize("names", [["numpy"], ["torch", "numpy"]])
 def test_a_step_replaces_only_what_it_brings(names: list[str]) -> None:
     with pytest.raises(BadDataError) as caught:
-        pieces(TORCH, pip("torch==2.14", replaces=names))
+        outputs(TORCH, pip("torch==2.14", replaces=names))
     assert caught.value.key == "steps[2].replaces"
 
 
@@ -265,7 +268,7 @@ def test_recipes_that_replace_nothing_are_as_they_were() -> None:
 
 
 def test_a_second_step_that_replaces_the_same_wins() -> None:
-    found = pieces(
+    found = outputs(
         TORCH,
         pip("torch==2.14", replaces=["torch"]),
         {**pip("torch==2.15", replaces=["torch"]), "name": "more"},
@@ -291,10 +294,12 @@ def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() 
             pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'"),
         ),
     )
-    (check, *_) = library.staged(resolve("x", recipe)).checks
+    (check, *_) = library.build_stages(resolve("x", recipe)).checks
     assert check.command == "python3 imports.py torch --of einops pyyaml"
     none = Recipe(summary="x", base=BASE, steps=({"block": "python"}, pip("ruff", imports=[])))
-    assert not [one for one in library.staged(resolve("x", none)).checks if one.name == "imports"]
+    assert not [
+        one for one in library.build_stages(resolve("x", none)).checks if one.name == "imports"
+    ]
 
 
 def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:
@@ -368,5 +373,5 @@ def test_horovod_of_another_framework_does_not_pass(
 
 def test_names_of_requirements_are_listed_once() -> None:
     assert names_of(("a==1", "A", "./x", "b")) == ("a", "b")
-    assert protected((), has_python=True) == ()
+    assert protect((), has_python=True) == ()
     assert shutil.which("sh")

@@ -18,7 +18,7 @@ from tests.unit.test_images_squashfs import Image
 from toolkit.images.build.apptainer.cache import BASES, LAYERS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.build.reproducible import BYTE_CODE, is_dropped
-from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.chain import build_chain
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import Reader, position_of
 from toolkit.images.sif.squashfs.tables import read_tables, settle_times
@@ -160,7 +160,7 @@ def test_an_inode_outside_of_its_table_is_an_error() -> None:
 
 
 # What a build takes from the caches. The contents of a layer are a text here.
-CHAIN = chain(stages(common=("a", "b"), final=("take", "last")))
+CHAIN = build_chain(stages(common=("a", "b"), final=("take", "last")))
 NAMES = ("base", "a", "b", "take", "last")
 
 

@@ -17,7 +17,7 @@ from toolkit.images.recipe.stages import Stages
 
 def staged(path: Path, text: str, *features: str) -> Stages:
     path.write_text(text)
-    return library.staged(library.load(str(path), features))
+    return library.build_stages(library.load(str(path), features))
 
 
 def names(stages: Stages) -> tuple[list[str], list[str], list[str]]:
@@ -32,7 +32,7 @@ def lines(stages: Stages) -> str:
 
 
 def test_compilers_are_in_the_build_stage_only() -> None:
-    stages = library.staged(library.load("pytorch_cpu"))
+    stages = library.build_stages(library.load("pytorch_cpu"))
     assert names(stages) == (
         ["apt", "python", "torch"],
         ["compilers", "horovod-build"],
@@ -44,7 +44,7 @@ def test_compilers_are_in_the_build_stage_only() -> None:
 
 
 def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
-    stages = library.staged(library.load("pytorch_22.03"))
+    stages = library.build_stages(library.load("pytorch_22.03"))
     assert names(stages) == (["horovod"], [], ["clean"])
     assert "apt-get" not in lines(stages)
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in lines(stages)
@@ -56,7 +56,7 @@ def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     stages = staged(tmp_path / "x.toml", text)
     assert names(stages) == (["horovod", "pip"], [], ["clean"])
     assert stages.dropped == ("openmpi", "python", "pip")
-    assert "has these steps of the recipe already: openmpi, python, pip" in library.rendered(
+    assert "has these steps of the recipe already: openmpi, python, pip" in library.render(
         library.load(str(tmp_path / "x.toml"))
     )
     assert stages.path == ()
@@ -77,11 +77,11 @@ def test_what_extends_comes_after(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
 def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
     plain, more = library.load(recipe), library.load(recipe, [feature])
-    assert {step.name for step in library.staged(more).steps} > {
-        step.name for step in library.staged(plain).steps
+    assert {step.name for step in library.build_stages(more).steps} > {
+        step.name for step in library.build_stages(plain).steps
     }
-    before = library.staged(plain).steps[:-1]
-    assert library.staged(more).steps[: len(before)] == before, (
+    before = library.build_stages(plain).steps[:-1]
+    assert library.build_stages(more).steps[: len(before)] == before, (
         "what is there already is not built again"
     )
     assert more.space.image > plain.space.image
@@ -131,8 +131,8 @@ def test_hostile_values_stay_in_their_place(text: str, form: str, tmp_path: Path
         'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n[[steps]]\nblock = "env"\n'
         f"variables = {{ A = {json.dumps(text, ensure_ascii=False)} }}\n"
     )
-    calm = library.rendered(_with(path, "calm"), form).splitlines()
-    hostile = library.rendered(_with(path, None), form).splitlines()
+    calm = library.render(_with(path, "calm"), form).splitlines()
+    hostile = library.render(_with(path, None), form).splitlines()
     assert len(hostile) == len(calm)
     differ = [
         new
@@ -150,7 +150,7 @@ def _with(path: Path, value: str | None):  # type: ignore[no-untyped-def]  # noq
     calm.write_text(
         'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n[[steps]]\nblock = "env"\nvariables = { A = "calm" }\n'
     )
-    return library.renamed(library.load(str(calm)), "x")
+    return library.rename(library.load(str(calm)), "x")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_new_recipe_resolves(arguments: tuple[str, ...], tmp_path: Path) -> No
     )
     assert done.exit_code == 0
     for form in ("apptainer", "docker"):
-        assert library.rendered(library.load(str(tmp_path / "mine.toml")), form)
+        assert library.render(library.load(str(tmp_path / "mine.toml")), form)
     again = CliRunner().invoke(command, ("new", "mine", "--directory", str(tmp_path), *arguments))
     assert isinstance(again.exception, UsageError)
 

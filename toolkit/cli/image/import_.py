@@ -30,7 +30,7 @@ def command(file: Path, name: str | None, directory: Path) -> None:
     from toolkit.errors import UsageError
     from toolkit.files import write_atomically
     from toolkit.images.recipe import library
-    from toolkit.images.recipe.importing import imported
+    from toolkit.images.recipe.importing import import_file
     from toolkit.images.recipe.names import image_name
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
@@ -41,20 +41,23 @@ def command(file: Path, name: str | None, directory: Path) -> None:
             place="--name",
             next_step="another --name, or remove the file",
         )
-    draft = imported(file, chosen)
+    draft = import_file(file, chosen)
     write_atomically(path, draft.recipe)
     try:
         library.load(str(path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    for lost in draft.lost:
+    for unsupported in draft.unsupported:
         console.note(
             console.subject(
-                "not taken", f"{file}:{lost.line}: {lost.text}" if lost.line else lost.text
+                "not taken",
+                f"{file}:{unsupported.line}: {unsupported.text}"
+                if unsupported.line
+                else unsupported.text,
             )
         )
-        console.note(console.subject("", f"instead: {lost.instead}"))
+        console.note(console.subject("", f"instead: {unsupported.instead}"))
     console.note(console.subject("written", str(path)))
     console.note(console.subject("next", f"toolkit image build {path}"))
     console.document(str(path))

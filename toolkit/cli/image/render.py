@@ -84,7 +84,7 @@ def command(
     for recipe in named:
         resolved = library.load(recipe, features)
         for output_form in (form,) if form else FORMS if write else FORMS[:1]:
-            text = library.rendered(resolved, output_form)
+            text = library.render(resolved, output_form)
             if write:
                 _write(library.definition_path(recipe, output_form), text)
             else:
@@ -111,7 +111,7 @@ def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
     for recipe, form in ((recipe, form) for recipe in recipes for form in forms):
         path = library.definition_path(recipe, form)
         committed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        wanted = library.rendered(library.load(recipe), form)
+        wanted = library.render(library.load(recipe), form)
         if committed != wanted:
             wrong[recipe] = None
             details += unified_diff(

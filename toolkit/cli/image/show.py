@@ -28,7 +28,7 @@ def command(name: str, as_json: bool) -> None:
     from toolkit.cli import console
     from toolkit.images.recipe import catalogue
 
-    release = catalogue.named(name)
+    release = catalogue.find_by_name(name)
     if release is not None:
         if as_json:
             import msgspec
@@ -72,7 +72,7 @@ def _known(name: str) -> dict[str, Any]:
     known: dict[str, Any] = {}
     if name in recipe_names() or name.endswith(".toml"):
         resolved = library.load(name)
-        stages = library.staged(resolved)
+        stages = library.build_stages(resolved)
         known |= {
             "recipe": resolved.name,
             "summary": resolved.summary,

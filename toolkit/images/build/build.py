@@ -167,7 +167,7 @@ def _finish(
     manifest = _describe(task, outcome, place)
     form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
     current_base = base.image if base else describe_base(task.resolved.base)
-    definition = library.rendered(task.resolved, form)
+    definition = library.render(task.resolved, form)
     manifest = add_provenance(
         manifest, contents, definition, lock.base if lock else current_base, _command(task)
     )

@@ -30,7 +30,7 @@ from toolkit.images.lockfile import make as lockfile
 from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.model.base import Model
 from toolkit.model.lock import Lock
@@ -159,7 +159,7 @@ def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> B
     context, login = task.context(place), base.environment if base else {}
     if task.lock:
         return _build_flat_locked(task, task.lock, base, place)
-    definition = library.rendered(task.resolved)
+    definition = library.render(task.resolved)
     definition = base.definition(definition, task.resolved.base) if base else definition
     with _compiled_wheels(task, base) as wheels:
         return apptainer.build(context, task.resolved, definition, environment=login, wheels=wheels)
@@ -169,7 +169,7 @@ def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> B
 def _compiled_wheels(task: BuildTask, base: RemoteBase | None) -> Iterator[Path | None]:
     """Yield the cached wheels of the same steps; the image's checks reveal whether they fit."""
     state = base.image.digest if base else task.state
-    key = chain(library.staged(task.resolved), state).products_key
+    key = build_chain(library.build_stages(task.resolved), state).products_key
     cache = Cache(task.log.parent)
     with cache.used():
         entry = cache.use(WHEELS, key) if key and not task.options.force else None
@@ -177,7 +177,7 @@ def _compiled_wheels(task: BuildTask, base: RemoteBase | None) -> Iterator[Path 
 
 
 def _build_by_docker(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:
-    definition = library.rendered(task.resolved, "docker")
+    definition = library.render(task.resolved, "docker")
     with _compiled_wheels(task, base) as wheels:
         return docker.build(
             task.context(place),
@@ -210,7 +210,7 @@ def _build_flat_locked(
     """Build flat and without caches: the same bytes on every machine."""
     _require_locked_base(task, lock)
     resolved = msgspec.structs.replace(task.resolved, base=locked_base(task.resolved.base, lock))
-    definition = locked_definition(library.rendered(resolved), lock)
+    definition = locked_definition(library.render(resolved), lock)
     if base:
         definition = base.definition(definition, resolved.base)
     config = lockfile.bring(lock, resolved, task.log.parent, place.scratch / "locked")
@@ -231,8 +231,8 @@ def _build_flat_locked(
 
 def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:
     resolved, lock = task.resolved, task.lock
-    definition = library.rendered(resolved)
-    links = chain(library.staged(resolved), base.image.digest if base else task.state)
+    definition = library.render(resolved)
+    links = build_chain(library.build_stages(resolved), base.image.digest if base else task.state)
     if base:
         links = msgspec.structs.replace(links, base=base.base)
         definition = base.definition(definition, resolved.base)

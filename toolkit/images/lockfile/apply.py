@@ -38,7 +38,7 @@ _NOT_CONTENTS = (
     "requirements",
     "replaces",
     "index",
-)  # of a piece
+)  # of a output
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
@@ -81,13 +81,13 @@ def parts(resolved: Resolved) -> dict[str, str]:
     found = {
         "base": _hash((*resolved.base.header(), *resolved.base.setup(), *resolved.base.finish()))
     }
-    for piece in resolved.pieces:
-        name = piece.name
+    for output in resolved.outputs:
+        name = output.name
         while name in found:  # packages of several steps may come under one name
             name += "+"
         found[name] = _hash(
             repr(value)
-            for key, value in msgspec.structs.asdict(piece).items()
+            for key, value in msgspec.structs.asdict(output).items()
             if key not in _NOT_CONTENTS
         )
     return found
@@ -97,8 +97,8 @@ def build_requirements(resolved: Resolved) -> dict[str, str]:
     """Packages of Python that the build stage asks for by name and version."""
     lines = (
         line
-        for piece in resolved.pieces
-        for line in getattr(piece, "build_lines", ())
+        for output in resolved.outputs
+        for line in getattr(output, "build_lines", ())
         if line.lstrip().startswith("pip ")
     )
     return {found["name"]: found["version"] for line in lines for found in _NAMED.finditer(line)}
@@ -112,7 +112,7 @@ def changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]
     """What of a recipe is not as it was when it was locked, for people; nothing where all is."""
     if recipe_hash == lock.recipe_hash:
         return ()
-    now, details = parts(resolved), {piece.name: piece.detail for piece in resolved.pieces}
+    now, details = parts(resolved), {output.name: output.detail for output in resolved.outputs}
     added = (
         f"{name} is new: {details.get(name.rstrip('+'), '')}".rstrip(": ")
         for name in now

@@ -40,7 +40,7 @@ from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
-from toolkit.images.recipe.chain import chain
+from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.names import file_name, sha256
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
@@ -143,8 +143,8 @@ def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
 def _index(resolved: Resolved) -> Index:
     lines = (
         line
-        for piece in resolved.pieces
-        for line in (*piece.lines, *getattr(piece, "build_lines", ()))
+        for output in resolved.outputs
+        for line in (*output.lines, *getattr(output, "build_lines", ()))
     )
     further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
     return Index(host.read_pip_settings(), dict.fromkeys(further))
@@ -157,7 +157,7 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
         return {}
     path = base.path if isinstance(base, LocalImage) else ""
     if not path and manifest.base:
-        key = chain(library.staged(resolved), manifest.base.digest).base_key
+        key = build_chain(library.build_stages(resolved), manifest.base.digest).base_key
         kept = Cache(store.images_directory()).find(BASES, key)
         path = kept.path if kept else ""
     return (
@@ -232,7 +232,11 @@ def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[st
         BuildError: it has not, or apt cannot be asked.
     """
     wanted = sorted(
-        {package.partition("=")[0] for piece in resolved.pieces for package in piece.build_packages}
+        {
+            package.partition("=")[0]
+            for output in resolved.outputs
+            for package in output.build_packages
+        }
     )
     script = (
         f"mkdir -p {ROOT}/w/lists/partial {ROOT}/w/cache/archives/partial; apt-get -qq update >&2; "

@@ -11,7 +11,7 @@ VENV = (
     "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
 )
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
-LENT = "/mnt/wheels"  # where an earlier build's products are, if somebody lends them
+HOST_WHEELS = "/mnt/wheels"  # where an earlier build's products are, if somebody lends them
 
 
 class CheckCall(Model, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class CheckCall(Model, frozen=True, kw_only=True):
     scripts: tuple[str, ...] = ()
 
 
-class Piece(Model, frozen=True, kw_only=True):
+class BlockOutput(Model, frozen=True, kw_only=True):
     """A block, resolved: what the definition gets from it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Block(Model, frozen=True, kw_only=True):
         """Whether a base that holds this makes the step needless; ``kind`` is the block's name in recipes."""
         return kind in holds
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         """What the definition gets from this step.
 
         Args:
@@ -134,6 +134,6 @@ def require_directory(path: str) -> None:
         raise ValueError(f"{path!r} is no absolute path")
 
 
-def spoken(requirement: str) -> str:
+def format_requirement(requirement: str) -> str:
     """A requirement as people say it: ``torch==2.13.0+cpu`` becomes ``torch 2.13.0+cpu``."""
     return requirement.replace("==", " ")

@@ -114,7 +114,7 @@ def find(framework: str, release: str) -> Release:
     return known[release]
 
 
-def named(text: str) -> Release | None:
+def find_by_name(text: str) -> Release | None:
     """The release that a person means by ``pytorch:22.03``, ``pytorch:22.03-py3`` or ``nvcr.io/nvidia/pytorch:22.03-py3``; None: none."""
     name = text.removeprefix("docker://").rsplit("/", 1)[-1]
     wanted = {name, text.removeprefix("docker://")}

@@ -66,7 +66,7 @@ def base_key(base: Base, state: str = "") -> str:
     return _sha256((_FORMAT, *base.header(), *base.setup(), state))
 
 
-def chain(stages: Stages, state: str = "") -> Chain:
+def build_chain(stages: Stages, state: str = "") -> Chain:
     """The steps of an image, each with its key.
 
     Args:

@@ -14,7 +14,7 @@ def version(manifest: Manifest) -> str:
     """CUDA's version: of the NGC release that the image began as, of what torch was built for, or of CUDA's packages; empty: not known."""
     from toolkit.images.recipe import catalogue
 
-    release = catalogue.named(manifest.base.reference) if manifest.base else None
+    release = catalogue.find_by_name(manifest.base.reference) if manifest.base else None
     if release is not None and release.cuda:
         return release.cuda
     found = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)

@@ -37,7 +37,7 @@ def draft(
             value=wrong,
             next_step=f"one of {', '.join(choices)}",
         )
-    release = catalogue.named(origin)
+    release = catalogue.find_by_name(origin)
     features = [thing for thing in wanted if thing != "horovod"]
     lines = [
         f"# After a change: toolkit image build {name}.toml",

@@ -18,7 +18,7 @@ from toolkit.images.recipe.expansion import references
 from toolkit.model.base import Model
 
 
-class Lost(Model, frozen=True, kw_only=True):
+class UnsupportedLine(Model, frozen=True, kw_only=True):
     """A line that a recipe cannot carry, and what to do about it."""
 
     line: int
@@ -26,14 +26,14 @@ class Lost(Model, frozen=True, kw_only=True):
     instead: str
 
 
-class Imported(Model, frozen=True, kw_only=True):
+class ImportedRecipe(Model, frozen=True, kw_only=True):
     """A recipe's text, and what of the file is not in it."""
 
     recipe: str
-    lost: tuple[Lost, ...]
+    unsupported: tuple[UnsupportedLine, ...]
 
 
-def imported(path: Path, name: str) -> Imported:
+def import_file(path: Path, name: str) -> ImportedRecipe:
     """Read a Dockerfile or a definition.
 
     Args:
@@ -60,15 +60,16 @@ def imported(path: Path, name: str) -> Imported:
             "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
             place=str(path),
         )
-    base, steps, lost = recipe_of(text, path)
-    return Imported(
-        recipe=_written(name, path, base, steps), lost=tuple(sorted(lost, key=lambda one: one.line))
+    base, steps, unsupported = recipe_of(text, path)
+    return ImportedRecipe(
+        recipe=_written(name, path, base, steps),
+        unsupported=tuple(sorted(unsupported, key=lambda one: one.line)),
     )
 
 
 def base_of(reference: str) -> dict[str, Any]:
     """Return the ``[base]`` for an image of a registry."""
-    release = catalogue.named(reference)
+    release = catalogue.find_by_name(reference)
     if release is not None:
         return {"kind": "ngc", "framework": release.framework, "release": release.release}
     image, _, digest = reference.partition("@")

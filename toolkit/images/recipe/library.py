@@ -12,7 +12,7 @@ from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_toml
 from toolkit.images.recipe import definitions
 from toolkit.images.recipe.names import feature_names, recipe_names
-from toolkit.images.recipe.resolve import Resolved, resolve, upon, with_features
+from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe, resolve
 from toolkit.images.recipe.stages import Stages, stages
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.recipe import Feature, Recipe
@@ -53,7 +53,7 @@ def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
     try:
         whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
         wanted = dict.fromkeys((*whole.features, *features))
-        return resolve(path.stem, with_features(whole, map(feature, wanted)))
+        return resolve(path.stem, add_features(whole, map(feature, wanted)))
     except BadDataError as error:
         raise config_error(path, text, error) from None
 
@@ -77,7 +77,7 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
         base = _with_bases(other, from_toml(text, Recipe), (*within, other.resolve()))
     except BadDataError as error:
         raise config_error(other, text, error) from None
-    return upon(base, recipe)
+    return extend_recipe(base, recipe)
 
 
 def _named(recipe: str, path: Path) -> Path:
@@ -114,7 +114,7 @@ def _text(path: Path) -> str:
         raise ConfigError(f"the recipe cannot be read: {reason}", place=str(path)) from None
 
 
-def scripts() -> dict[str, str]:
+def read_check_scripts() -> dict[str, str]:
     """The text of every check, by file name."""
     return {
         path.name: path.read_text(encoding="utf-8")
@@ -123,23 +123,23 @@ def scripts() -> dict[str, str]:
     }
 
 
-def staged(resolved: Resolved) -> Stages:
+def build_stages(resolved: Resolved) -> Stages:
     """The steps of a recipe."""
-    return stages(resolved, scripts())
+    return stages(resolved, read_check_scripts())
 
 
-def rendered(resolved: Resolved, form: str = "apptainer") -> str:
+def render(resolved: Resolved, form: str = "apptainer") -> str:
     """The definition of a recipe, as it is committed and as it is built.
 
     Args:
         form: one of ``definitions.FORMATS``.
     """
-    return definitions.render(resolved, scripts(), __version__, form)
+    return definitions.render(resolved, read_check_scripts(), __version__, form)
 
 
 def recipe_hash(resolved: Resolved) -> str:
     """What changes when the image would."""
-    return definitions.recipe_hash(resolved, scripts())
+    return definitions.recipe_hash(resolved, read_check_scripts())
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:
@@ -150,6 +150,6 @@ def definition_path(recipe: str, form: str = "apptainer") -> Path:
     return shipped("containers") / f"{recipe}{suffix}"
 
 
-def renamed(resolved: Resolved, name: str) -> Resolved:
+def rename(resolved: Resolved, name: str) -> Resolved:
     """The same recipe for an image of another name."""
     return replace(resolved, name=name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.words import word, words
 from toolkit.model.base import BadDataError
 
@@ -91,39 +91,41 @@ def names_of(requirements: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in requirements if (name := name_of(one))))
 
 
-def protected(pieces: Sequence[Piece], *, has_python: bool) -> tuple[Piece, ...]:
+def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockOutput, ...]:
     """Return the steps of a recipe, of which those of pip keep what is there before them.
 
     Args:
-        pieces: in the order of the image.
+        outputs: in the order of the image.
         has_python: the base has a Python of its own, and so perhaps frameworks.
     """
     kept: dict[str, None] = dict.fromkeys(FRAMEWORKS if has_python else ())
     index, found = "", []
-    for piece in pieces:
-        found.append(_guarded(piece, [name for name in kept if name not in piece.replaces], index))
-        kept |= dict.fromkeys(piece.brings)
-        index = piece.index or index
+    for output in outputs:
+        found.append(
+            _guarded(output, [name for name in kept if name not in output.replaces], index)
+        )
+        kept |= dict.fromkeys(output.brings)
+        index = output.index or index
     return tuple(found)
 
 
-def _guarded(piece: Piece, kept: Sequence[str], index: str) -> Piece:
+def _guarded(output: BlockOutput, kept: Sequence[str], index: str) -> BlockOutput:
     """Return a step of pip with its constraints; another step, and the first, as it is."""
-    if not piece.requirements or not kept:
-        return piece
+    if not output.requirements or not kept:
+        return output
     pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in kept)
-    others = "" if piece.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
-    is_companion = not set(names_of(piece.requirements)).isdisjoint(COMPANIONS)
-    asked = index if is_companion and not piece.index else ""
+    others = "" if output.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
+    is_companion = not set(names_of(output.requirements)).isdisjoint(COMPANIONS)
+    asked = index if is_companion and not output.index else ""
     return replace(
-        piece,
+        output,
         lines=(
             "# What the image is verified for stays as it is.",
             f"mkdir -p {CONSTRAINTS.rpartition('/')[0]}",
             f"pip list --format=freeze | grep -iE {word(f'^({pattern})==')} > {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
             *(("# From where torch is from: elsewhere are builds for another.",) if asked else ()),
-            *(f"{_from(line, asked)} || {_explained(piece)}" for line in piece.lines),
+            *(f"{_from(line, asked)} || {_explained(output)}" for line in output.lines),
         ),
     )
 
@@ -134,10 +136,10 @@ def _from(line: str, index: str) -> str:
     return line.replace("pip install ", f"pip install {options}", 1)
 
 
-def _explained(piece: Piece) -> str:
+def _explained(output: BlockOutput) -> str:
     """Return what a step does when pip has failed: it says which versions would fit."""
-    wanted = word(f"{CONFLICT}{', '.join(piece.requirements)}")
-    free = words(name for one in piece.requirements if (name := name_of(one)))
+    wanted = word(f"{CONFLICT}{', '.join(output.requirements)}")
+    free = words(name for one in output.requirements if (name := name_of(one)))
     say = word(f"s/^Would install /{FITS}/p")
     fits = f"pip install --dry-run {free} | sed -n {say}; " if free else ""
     return f"{{ echo {wanted}; {fits}exit 1; }}"

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolkit.images.recipe.bases import BASES, Base, LocalImage
-from toolkit.images.recipe.block import Piece
+from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
-from toolkit.images.recipe.protection import protected, replaced, with_replacements
+from toolkit.images.recipe.protection import protect, replaced, with_replacements
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 from toolkit.model.recipe import Feature, Recipe, Space
 
@@ -30,14 +30,14 @@ class Resolved(Model, frozen=True, kw_only=True):
     name: str
     summary: str
     base: Base
-    pieces: tuple[Piece, ...]
+    outputs: tuple[BlockOutput, ...]
     space: Space
     seconds: dict[str, float]
     dropped: tuple[str, ...] = ()
     whole: Recipe
 
 
-def upon(base: Recipe, recipe: Recipe) -> Recipe:
+def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
     """``recipe``, with what it extends put in its place."""
     return replace(
         recipe,
@@ -50,7 +50,7 @@ def upon(base: Recipe, recipe: Recipe) -> Recipe:
     )
 
 
-def with_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
+def add_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
     """``recipe``, with the steps of its features."""
     for feature in features:
         space = recipe.space or Space()
@@ -65,7 +65,7 @@ def with_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
 
 
 def resolve(name: str, recipe: Recipe) -> Resolved:
-    """Turn every step into its piece.
+    """Turn every step into its output.
 
     Args:
         name: of the recipe: the file's name without ``.toml``.
@@ -96,14 +96,14 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     holds = base.holds - (
         {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
-    kept = tuple(block.piece(holds) for kind, block in wanted if not block.is_held(kind, holds))
-    pieces = protected(kept, has_python="python" in holds or isinstance(base, LocalImage))
-    _require_different_names(pieces)
+    kept = tuple(block.output(holds) for kind, block in wanted if not block.is_held(kind, holds))
+    outputs = protect(kept, has_python="python" in holds or isinstance(base, LocalImage))
+    _require_different_names(outputs)
     return Resolved(
         name=name,
         summary=recipe.summary,
         base=base,
-        pieces=pieces,
+        outputs=outputs,
         space=recipe.space or Space(),
         seconds=recipe.seconds,
         dropped=tuple(dict.fromkeys(kind for kind, block in wanted if block.is_held(kind, holds))),
@@ -157,12 +157,12 @@ def _require_printable(key: str, text: str) -> None:
         raise BadDataError(f"{text!r} holds {name}, which a definition cannot carry", key)
 
 
-def _require_different_names(pieces: tuple[Piece, ...]) -> None:
+def _require_different_names(outputs: tuple[BlockOutput, ...]) -> None:
     seen = set(RESERVED)
-    for number, piece in enumerate(pieces):
-        if piece.lines and piece.name in seen:
+    for number, output in enumerate(outputs):
+        if output.lines and output.name in seen:
             raise BadDataError(
-                f"the name {piece.name!r} is taken; give this step another `name`",
+                f"the name {output.name!r} is taken; give this step another `name`",
                 f"steps[{number}].name",
             )
-        seen.add(piece.name)
+        seen.add(output.name)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 
 from toolkit.images.recipe.bases import Base
-from toolkit.images.recipe.block import CHECKS, WHEELS, CheckCall, Piece
+from toolkit.images.recipe.block import CHECKS, WHEELS, BlockOutput, CheckCall
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.words import plain, word
 from toolkit.model.base import Model
@@ -97,27 +97,29 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     Args:
         scripts: the text of every file of ``images/checks``, by name.
     """
-    pieces, base = resolved.pieces, resolved.base
+    outputs, base = resolved.outputs, resolved.base
     in_place = "compilers" in base.holds
-    compiled = [number for number, piece in enumerate(pieces) if piece.build_lines and not in_place]
-    first = compiled[0] if compiled else len(pieces)
-    path = tuple(dict.fromkeys(directory for piece in pieces for directory in piece.path))
+    compiled = [
+        number for number, output in enumerate(outputs) if output.build_lines and not in_place
+    ]
+    first = compiled[0] if compiled else len(outputs)
+    path = tuple(dict.fromkeys(directory for output in outputs for directory in output.path))
     # Packages of the first steps come together, since starting apt is slow; a later step brings its
     # own, and disturbs none before it.
-    together = len(tuple(takewhile(lambda piece: piece.packages, pieces[:first])))
+    together = len(tuple(takewhile(lambda output: output.packages, outputs[:first])))
     common = (
-        *_apt(pieces[:together]),
+        *_apt(outputs[:together]),
         *(
             step
             for number in range(first)
-            for step in _steps(pieces[number], number >= together, in_place)
+            for step in _steps(outputs[number], number >= together, in_place)
         ),
     )
-    later = tuple(step for piece in pieces[first:] for step in _steps(piece, True, in_place))
-    uses_apt = any(piece.packages or piece.build_packages for piece in pieces)
-    calls = _checks(pieces)
-    keeps_temporary = any(piece.keeps_temporary for piece in pieces)
-    environment, expanding = _environment(pieces)
+    later = tuple(step for output in outputs[first:] for step in _steps(output, True, in_place))
+    uses_apt = any(output.packages or output.build_packages for output in outputs)
+    calls = _checks(outputs)
+    keeps_temporary = any(output.keeps_temporary for output in outputs)
+    environment, expanding = _environment(outputs)
     return Stages(
         base=base,
         prelude=(
@@ -125,7 +127,7 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
             *(("# /tmp is part of the image",) if keeps_temporary else ()),
         ),
         common=common,
-        build=_build([pieces[number] for number in compiled]),
+        build=_build([outputs[number] for number in compiled]),
         final=(
             *later,
             Step(
@@ -144,16 +146,16 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     )
 
 
-def _environment(pieces: Iterable[Piece]) -> tuple[dict[str, str], dict[str, str]]:
+def _environment(outputs: Iterable[BlockOutput]) -> tuple[dict[str, str], dict[str, str]]:
     """The image's variables; of two steps that set one, the later counts."""
     literals: dict[str, str] = {}
     expanding: dict[str, str] = {}
-    for piece in pieces:
-        for name in (*piece.environment, *piece.expanding):
+    for output in outputs:
+        for name in (*output.environment, *output.expanding):
             literals.pop(name, None)
             expanding.pop(name, None)
-        literals |= piece.environment
-        expanding |= piece.expanding
+        literals |= output.environment
+        expanding |= output.expanding
     return dict(sorted(literals.items())), expanding
 
 
@@ -170,9 +172,9 @@ def _prelude(base: Base, path: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _apt(pieces: Iterable[Piece]) -> Iterator[Step]:
+def _apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
     """What the first steps need from Debian."""
-    packages = sorted({package for piece in pieces for package in piece.packages})
+    packages = sorted({package for output in outputs for package in output.packages})
     if packages:
         yield Step(
             name="apt",
@@ -193,37 +195,37 @@ def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
     return ("apt-get -qq update", f"{_INSTALL} {' '.join(packages)}", *_CLEAN_APT)
 
 
-def _steps(piece: Piece, own_apt: bool, in_place: bool) -> Iterator[Step]:
-    """The step of a piece in the image itself."""
-    before = _apt_lines(sorted(piece.packages)) if own_apt and piece.packages else ()
-    lines = piece.lines
-    if piece.build_packages and not piece.build_lines:
+def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]:
+    """The step of a output in the image itself."""
+    before = _apt_lines(sorted(output.packages)) if own_apt and output.packages else ()
+    lines = output.lines
+    if output.build_packages and not output.build_lines:
         # They come for this step only. What comes with them is marked as automatic, and goes with
         # them.
-        packages = " ".join(sorted(piece.build_packages))
+        packages = " ".join(sorted(output.build_packages))
         only = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
         lines = (
-            *_apt_lines(sorted(piece.build_packages)),
+            *_apt_lines(sorted(output.build_packages)),
             *lines,
             f"apt-get -qq -y autoremove --purge {only} {packages}",
         )
-    if piece.build_lines and in_place:  # the base has compilers: there is no build stage
-        lines = (*piece.build_lines, *lines, f"rm -rf {WHEELS}")
+    if output.build_lines and in_place:  # the base has compilers: there is no build stage
+        lines = (*output.build_lines, *lines, f"rm -rf {WHEELS}")
     if before or lines:
         # What comes later from Debian alone has no name of its own, and "apt" is the first step's.
-        name = piece.name if lines else f"{piece.name}-more"
+        name = output.name if lines else f"{output.name}-more"
         yield Step(
             name=name,
-            detail=plain(piece.detail or ", ".join(piece.packages)),
+            detail=plain(output.detail or ", ".join(output.packages)),
             lines=(*before, *lines),
-            products=bool(piece.build_lines) and own_apt,
+            products=bool(output.build_lines) and own_apt,
         )
 
 
-def _build(pieces: Iterable[Piece]) -> tuple[Step, ...]:
+def _build(outputs: Iterable[BlockOutput]) -> tuple[Step, ...]:
     """What the build stage does beyond the common steps."""
-    known = tuple(pieces)
-    packages = sorted({package for piece in known for package in piece.build_packages})
+    known = tuple(outputs)
+    packages = sorted({package for output in known for package in output.build_packages})
     apt = (
         (Step(name="compilers", detail=plain(", ".join(packages)), lines=_apt_lines(packages)),)
         if packages
@@ -233,18 +235,18 @@ def _build(pieces: Iterable[Piece]) -> tuple[Step, ...]:
         *apt,
         *(
             Step(
-                name=f"{piece.name}-build",
-                detail=plain(piece.detail),
-                lines=(f"mkdir -p {WHEELS}", *piece.build_lines),
+                name=f"{output.name}-build",
+                detail=plain(output.detail),
+                lines=(f"mkdir -p {WHEELS}", *output.build_lines),
             )
-            for piece in known
+            for output in known
         ),
     )
 
 
 def _clean(resolved: Resolved, *, uses_apt: bool) -> Iterator[str]:
-    for piece in resolved.pieces:
-        yield from piece.finish
+    for output in resolved.outputs:
+        yield from output.finish
     if uses_apt:
         yield f"rm -f {_DPKG}"
         yield "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/debconf/*-old /var/lib/dpkg/*-old"
@@ -252,11 +254,11 @@ def _clean(resolved: Resolved, *, uses_apt: bool) -> Iterator[str]:
     yield from resolved.base.finish()
 
 
-def _checks(pieces: Iterable[Piece]) -> tuple[CheckCall, ...]:
+def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
     """What proves the image: one check for all imports, then those of the steps."""
-    known = tuple(pieces)
-    modules = tuple(dict.fromkeys(chain.from_iterable(piece.imports for piece in known)))
-    packages = tuple(dict.fromkeys(chain.from_iterable(piece.installed for piece in known)))
+    known = tuple(outputs)
+    modules = tuple(dict.fromkeys(chain.from_iterable(output.imports for output in known)))
+    packages = tuple(dict.fromkeys(chain.from_iterable(output.installed for output in known)))
     arguments = (*modules, *(("--of", *packages) if packages else ()))
     imports = CheckCall(
         name="imports",
@@ -265,7 +267,7 @@ def _checks(pieces: Iterable[Piece]) -> tuple[CheckCall, ...]:
     )
     return (
         *((imports,) if arguments else ()),
-        *chain.from_iterable(piece.checks for piece in known),
+        *chain.from_iterable(output.checks for output in known),
     )
 
 

@@ -107,7 +107,7 @@ def build(
     """
     command, place = build_command(), context.place
     config = host_config.collect_host_config()
-    names = dict(steps(library.staged(resolved)))
+    names = dict(steps(library.build_stages(resolved)))
     details = {"base": resolved.base.detail(), **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")

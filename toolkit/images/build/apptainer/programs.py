@@ -17,7 +17,7 @@ from toolkit.images.build.host_mounts import ROOT, HostConfig
 from toolkit.images.build.privilege import may_mount, namespace_ids
 from toolkit.images.build.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.build.workspace import Workspace
-from toolkit.images.recipe.block import CHECKS, LENT
+from toolkit.images.recipe.block import CHECKS, HOST_WHEELS
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.settings import VARIABLES
@@ -127,8 +127,8 @@ def write_host_config(
             continue  # pip would warn of it on the host as well, and continue
         binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
     if wheels:
-        (directory / LENT.removeprefix(f"{ROOT}/")).mkdir()
-        binds.append(Bind(source=str(wheels), target=LENT))
+        (directory / HOST_WHEELS.removeprefix(f"{ROOT}/")).mkdir()
+        binds.append(Bind(source=str(wheels), target=HOST_WHEELS))
     directory.chmod(0o755)
     return (Bind(source=str(directory), target=ROOT), *binds)
 

@@ -14,7 +14,7 @@ from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.expansion import exports
-from toolkit.images.recipe.library import staged
+from toolkit.images.recipe.library import build_stages
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.runtimes.discover.docker_engine import Engine
 
@@ -51,7 +51,7 @@ def convert(
     """
     layout = place.scratch / _LAYOUT
     _save(engine, image, layout)
-    text = definition(resolved.name, engine.name, staged(resolved).environment)
+    text = definition(resolved.name, engine.name, build_stages(resolved).environment)
     try:
         return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.recipe.block import Block, Piece, require_debian_packages
+from toolkit.images.recipe.block import Block, BlockOutput, require_debian_packages
 
 
 class Apt(Block, frozen=True, kw_only=True):
@@ -17,6 +17,6 @@ class Apt(Block, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_debian_packages(self.packages)
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
-        return Piece(name="apt", packages=self.packages)
+        return BlockOutput(name="apt", packages=self.packages)

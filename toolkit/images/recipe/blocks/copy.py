@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolkit.images.recipe.block import Block, Piece, require_directory, require_step_name
+from toolkit.images.recipe.block import Block, BlockOutput, require_directory, require_step_name
 from toolkit.images.recipe.words import word
 
 _MODE = re.compile(r"0?[0-7]{3}\Z")
@@ -31,7 +31,7 @@ class Copy(Block, frozen=True, kw_only=True):
         if not _MODE.match(self.mode):
             raise ValueError(f"{self.mode!r} are no permissions, such as 644 or 755")
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         directory = self.path.rpartition("/")[0] or "/"
         write = (
@@ -39,7 +39,7 @@ class Copy(Block, frozen=True, kw_only=True):
             if self.lines
             else f": > {word(self.path)}"
         )
-        return Piece(
+        return BlockOutput(
             name=self.name,
             detail=self.path,
             lines=(f"mkdir -p {word(directory)}", write, f"chmod {self.mode} {word(self.path)}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from toolkit.images.recipe.block import Block, Piece
+from toolkit.images.recipe.block import Block, BlockOutput
 from toolkit.images.recipe.expansion import require_expandable, separated
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -26,10 +26,10 @@ class Env(Block, frozen=True, kw_only=True):
         require_names(self.variables)
         require_expandable(self.variables, self.expand)
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         literals, expanding = separated(self.variables, self.expand)
-        return Piece(
+        return BlockOutput(
             name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from toolkit.images.recipe.block import LENT, WHEELS, Block, CheckCall, Piece
+from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
 from toolkit.images.recipe.words import word, words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
@@ -57,7 +57,7 @@ class Horovod(Block, frozen=True, kw_only=True):
                 "Horovod needs at least one framework, and one of mpi, gloo to meet by"
             )
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         own = "python" in holds
         needs = words(one.partition("==")[0] if own else one for one in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
@@ -66,10 +66,10 @@ class Horovod(Block, frozen=True, kw_only=True):
             *(f"horovod.{_MODULE.get(framework, framework)}" for framework in self.frameworks),
         )
         if self.from_base:
-            return Piece(
+            return BlockOutput(
                 name="horovod", detail="the base's own", imports=imports, checks=self._checks()
             )
-        return Piece(
+        return BlockOutput(
             name="horovod",
             detail=f"{self.version} with {', '.join(_SAID[operation] for operation in self.operations)}",
             build_packages=()
@@ -91,7 +91,7 @@ class Horovod(Block, frozen=True, kw_only=True):
         return (
             f"mkdir -p {WHEELS} {_WORK}",
             "# What was compiled before against the same things need not be compiled again.",
-            f"cp {LENT}/horovod-{word(self.version)}-*.whl {WHEELS}/ 2>/dev/null || true",
+            f"cp {HOST_WHEELS}/horovod-{word(self.version)}-*.whl {WHEELS}/ 2>/dev/null || true",
             f"pip install --no-compile {needs}",
             f"cd {_WORK}",
             # `pip download` alone would run setup.py, which fails without a compiler for every

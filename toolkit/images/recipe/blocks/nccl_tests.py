@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolkit.images.recipe.block import LENT, WHEELS, Block, CheckCall, Piece
+from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
 from toolkit.images.recipe.words import word
 
 _WORK = "/opt/nccl-tests-source"
@@ -35,20 +35,20 @@ class NcclTests(Block, frozen=True, kw_only=True):
         if not self.source.startswith("https://"):
             raise ValueError(f"{self.source!r} is no https address")
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         archive = f"nccl-tests-{self.version}.tar"
         clone = f"git clone --depth 1 --branch {word(self.version)} {word(self.source)}"
         checked = (
             (f'test "$(git -C {_WORK} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
         )
-        return Piece(
+        return BlockOutput(
             name="nccl-tests",
             detail=self.version,
             build_packages=("git", "make"),
             build_lines=(
                 f"mkdir -p {WHEELS} {_PLACE}",
-                f"cp {LENT}/{word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_WORK}",
+                f"cp {HOST_WHEELS}/{word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_WORK}",
                 f"if [ -d {_WORK} ]; then",
                 *(f"    {line}" for line in checked),
                 f'    make -C {_WORK} -j"$(nproc)" MPI=1 MPI_HOME={word(self.mpi_home)} CUDA_HOME=/usr/local/cuda',

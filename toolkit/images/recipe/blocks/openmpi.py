@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from toolkit.images.recipe.block import Block, CheckCall, Piece
+from toolkit.images.recipe.block import Block, BlockOutput, CheckCall
 
 
 class OpenMpi(Block, frozen=True, kw_only=True):
     """``block = "openmpi"``."""
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         check = CheckCall(name="openmpi", command="sh openmpi.sh", scripts=("openmpi.sh",))
-        return Piece(name="openmpi", packages=("openmpi-bin",), checks=(check,))
+        return BlockOutput(name="openmpi", packages=("openmpi-bin",), checks=(check,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from toolkit.images.recipe.block import (
     Block,
-    Piece,
+    BlockOutput,
+    format_requirement,
     require_requirements,
     require_step_name,
-    spoken,
 )
 from toolkit.images.recipe.protection import names_of, normal
 from toolkit.images.recipe.words import word, words
@@ -44,16 +44,16 @@ class Pip(Block, frozen=True, kw_only=True):
         del kind
         return self.brings is not None and self.brings in holds and not self.replaces
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         options = "--no-compile --no-deps" if self.no_deps else "--no-compile"
         install = f"pip install {options} {words(self.packages)}"
         if self.index is not None:
             install += f" || pip install {options} --extra-index-url {word(self.index)} {words(self.packages)}"
         names = names_of(self.packages)
-        return Piece(
+        return BlockOutput(
             name=self.name,
-            detail=", ".join(map(spoken, self.packages)),
+            detail=", ".join(map(format_requirement, self.packages)),
             lines=(install,),
             imports=self.imports or (),
             # One with a condition may not be installed at all.

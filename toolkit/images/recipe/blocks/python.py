@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from toolkit.images.recipe.block import VENV, Block, CheckCall, Piece
+from toolkit.images.recipe.block import VENV, Block, BlockOutput, CheckCall
 
 
 class Python(Block, frozen=True, kw_only=True):
     """``block = "python"``. Comes before every ``pip``."""
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
-        return Piece(
+        return BlockOutput(
             name="python",
             detail=f"a virtual environment in {VENV}",
             packages=("python3", "python3-venv"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
+from toolkit.images.recipe.block import Block, BlockOutput, CheckCall, require_step_name
 from toolkit.images.recipe.words import word
 
 
@@ -35,9 +35,9 @@ class Run(Block, frozen=True, kw_only=True):
             if command.endswith("\\"):
                 raise ValueError("a command is one line: it cannot end with a backslash")
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
-        return Piece(
+        return BlockOutput(
             name=self.name,
             detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",
             packages=self.packages,

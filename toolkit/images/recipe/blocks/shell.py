@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.images.recipe.block import Block, CheckCall, Piece, require_step_name
+from toolkit.images.recipe.block import Block, BlockOutput, CheckCall, require_step_name
 from toolkit.images.recipe.blocks.env import require_names
 from toolkit.images.recipe.expansion import (
     exports,
@@ -56,13 +56,13 @@ class Shell(Block, frozen=True, kw_only=True):
         if not self.program:
             raise ValueError("a command needs a program that runs it")
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         checks = tuple(
             CheckCall(name=name, command=f"sh -c {word(command)}")
             for name, command in sorted(self.checks.items())
         )
-        return Piece(
+        return BlockOutput(
             name=self.name,
             detail=self._detail(),
             lines=(f"( {'; '.join(self._lines())} )",),

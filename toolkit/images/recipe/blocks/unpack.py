@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.images.recipe.block import Block, Piece, require_step_name
+from toolkit.images.recipe.block import Block, BlockOutput, require_step_name
 from toolkit.images.recipe.expansion import for_shell, references
 from toolkit.images.recipe.words import word, words
 
@@ -41,12 +41,12 @@ class Unpack(Block, frozen=True, kw_only=True):
         if any(not _BASE64.match(line) for line in self.data):
             raise ValueError("the data are not base64")
 
-    def piece(self, holds: frozenset[str] = frozenset()) -> Piece:
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
         del holds
         detail = (
             f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"
         )
-        return Piece(
+        return BlockOutput(
             name=self.name, detail=detail, lines=tuple(self._lines()), keeps_temporary=True
         )
 

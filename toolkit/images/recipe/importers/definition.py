@@ -12,7 +12,7 @@ from toolkit.errors import ConfigError, UsageError
 from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
 from toolkit.images.recipe.importers import installs
 from toolkit.images.recipe.importers.context import pack
-from toolkit.images.recipe.importing import Lost, base_of, command_of, variables_of
+from toolkit.images.recipe.importing import UnsupportedLine, base_of, command_of, variables_of
 
 _SECTION = re.compile(r"[ \t]{0,100}%(?P<name>[A-Za-z]{1,40})(?P<rest>(?:[ \t].*)?)\Z")
 _HEADER = re.compile(r"[ \t]{0,100}(?P<key>[A-Za-z]{1,40})[ \t]{0,100}:[ \t]{0,100}(?P<value>.*)\Z")
@@ -40,7 +40,9 @@ class Section(NamedTuple):
     lines: tuple[str, ...]
 
 
-def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Lost]]:
+def recipe_of(
+    text: str, path: Path
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
     """Return the base, the steps, and what is not carried.
 
     Raises:
@@ -49,8 +51,8 @@ def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     """
     head, sections = _sections(_with_arguments(text, path))
     _require_one_stage(text, path)
-    lost = [
-        Lost(
+    unsupported = [
+        UnsupportedLine(
             line=one.line,
             text=_shown(one),
             instead=_NAMED.get(one.name, "write its commands as a step"),
@@ -66,7 +68,7 @@ def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     ]
     variables, wrong = _environment([one for one in sections if one.name == "environment"])
     steps += [{"block": "env", **variables_of(variables)}] if variables else []
-    return _base(head, path), steps, [*lost, *wrong]
+    return _base(head, path), steps, [*unsupported, *wrong]
 
 
 def _with_arguments(text: str, path: Path) -> str:
@@ -271,10 +273,10 @@ def _file(words: list[str], directory: Path, line: int, place: str) -> dict[str,
     }
 
 
-def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Lost]]:
+def _environment(sections: list[Section]) -> tuple[dict[str, str], list[UnsupportedLine]]:
     """The variables, and the lines that are more than an assignment."""
     values: dict[str, str] = {}
-    lost: list[Lost] = []
+    unsupported: list[UnsupportedLine] = []
     for section in sections:
         for number, line in enumerate(section.lines, section.line + 1):
             if not line.strip() or line.strip().startswith("#"):
@@ -284,14 +286,14 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Lost]]:
             if match and found is not None:
                 values[match["name"]] = found
             else:
-                lost.append(
-                    Lost(
+                unsupported.append(
+                    UnsupportedLine(
                         line=number,
                         text=line.strip(),
                         instead="write the value of each variable in a step `env`",
                     )
                 )
-    return values, lost
+    return values, unsupported
 
 
 def _value(text: str, known: dict[str, str]) -> str | None:

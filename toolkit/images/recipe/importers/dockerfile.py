@@ -14,7 +14,7 @@ from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
 from toolkit.images.recipe.importers import installs
 from toolkit.images.recipe.importers.context import Context, pack_text
 from toolkit.images.recipe.importers.dockerfile_reader import Instruction, UnknownValueError
-from toolkit.images.recipe.importing import Lost, base_of, command_of, variables_of
+from toolkit.images.recipe.importing import UnsupportedLine, base_of, command_of, variables_of
 
 # What an image of ours has no use for, and what to do instead.
 _NAMED = {
@@ -58,7 +58,9 @@ _PLAIN_BASES = (
 )
 
 
-def recipe_of(text: str, path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Lost]]:
+def recipe_of(
+    text: str, path: Path
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
     """Return the base, the steps, and what is not carried.
 
     Raises:
@@ -95,7 +97,7 @@ class _Import:
         self.context = Context(path.parent)
         self.base: dict[str, Any] = {}
         self.steps: list[dict[str, Any]] = []
-        self.lost: list[Lost] = []
+        self.unsupported: list[UnsupportedLine] = []
         self.globals: dict[str, str] = {}
         self.environment: dict[str, str] = {}
         self.arguments: dict[str, str] = {}
@@ -107,7 +109,7 @@ class _Import:
 
     def run(
         self, found: tuple[Instruction, ...]
-    ) -> tuple[dict[str, Any], list[dict[str, Any]], list[Lost]]:
+    ) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
         """Import everything."""
         for one in found:
             if not self.base and one.name not in ("FROM", "ARG"):
@@ -130,7 +132,7 @@ class _Import:
                 self._user_line,
                 "nothing: its commands ran as this user, and a job runs as the user who started it",
             )
-        return self.base, self.steps, self.lost
+        return self.base, self.steps, self.unsupported
 
     def _place(self, one: Instruction) -> str:
         return f"{self.path}:{one.line}"
@@ -139,7 +141,7 @@ class _Import:
         return ConfigError(f"{one.shown}: {cause}", place=self._place(one), next_step=step)
 
     def _name(self, one: Instruction, instead: str) -> None:
-        self.lost.append(Lost(line=one.line, text=one.shown, instead=instead))
+        self.unsupported.append(UnsupportedLine(line=one.line, text=one.shown, instead=instead))
 
     def _expanded(self, one: Instruction, word: str, known: dict[str, str] | None = None) -> str:
         """A word with its variables replaced.
