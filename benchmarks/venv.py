@@ -8,14 +8,14 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.files import write_atomically
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.progress import Progress
 
 _PACKAGES = ("torch", "numpy")
 _INDEX = "https://download.pytorch.org/whl/cpu"
 
 
-def made(cache: Path, image: FoundImage, progress: Progress) -> Path:
+def made(cache: Path, image: StoredImage, progress: Progress) -> Path:
     """Return the directory of the environment; make it if needed.
 
     Raises:

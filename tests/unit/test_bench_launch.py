@@ -14,7 +14,7 @@ from benchmarks import launch, measure, venv
 from tests.unit.samples import MANIFEST
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Packages
 from toolkit.progress import Silent
 
@@ -90,7 +90,7 @@ def test_a_job_without_a_result_says_what_it_printed(
 
 def test_an_image_that_nobody_knows_has_no_twin_on_the_host(tmp_path: Path) -> None:
     with pytest.raises(NeedsInstallError):
-        venv.made(tmp_path, FoundImage(name="a", path="/images/a.sif"), Silent())
+        venv.made(tmp_path, StoredImage(name="a", path="/images/a.sif"), Silent())
 
 
 def test_a_twin_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +101,8 @@ def test_a_twin_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monke
     (directory / "installed.txt").write_text("3.11\ntorch==2.13.0+cpu\nnumpy==2.4.6\n")
     monkeypatch.setattr(shell, "run", lambda *_, **__: pytest.fail("nothing is installed again"))
     assert (
-        venv.made(tmp_path, FoundImage(name="a", path="/images/a.sif", manifest=manifest), Silent())
+        venv.made(
+            tmp_path, StoredImage(name="a", path="/images/a.sif", manifest=manifest), Silent()
+        )
         == directory
     )

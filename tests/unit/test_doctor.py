@@ -14,7 +14,7 @@ from toolkit.doctor.diagnose import REGISTRY, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command
 from toolkit.doctor.items import allreduce, cluster, gpus, machine, network
 from toolkit.images.store.space import Room
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
@@ -243,7 +243,7 @@ def test_the_probe_is_python_that_old_images_have() -> None:
 
 
 def test_what_would_be_run_on_nodes_can_be_seen_before() -> None:
-    image = FoundImage(path="/i/x.sif", name="x", manifest=None)
+    image = StoredImage(path="/i/x.sif", name="x", manifest=None)
     options = DoctorOptions("neuron", "x", 2, 4, {"partition": "amd", "time": "5"})
     line = " ".join(probe_command(options, image))
     assert "--image /i/x.sif --site neuron" in line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.images.store.space import Room, left, look, warnings
+from toolkit.images.store.space import Room, left, read_room, warnings
 
 QUOTA = """\
 Disk quotas for user me (uid 1000):
@@ -42,5 +42,5 @@ def test_what_people_are_warned_of() -> None:
 
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
-    assert look(tmp_path).free > 0
-    assert look(Path("/dev/shm")).memory
+    assert read_room(tmp_path).free > 0
+    assert read_room(Path("/dev/shm")).memory

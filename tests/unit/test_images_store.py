@@ -88,7 +88,7 @@ def test_directories_of_the_site_come_after_ones_own(images: Path, tmp_path: Pat
     fake_sif(site / "b.sif", OTHER)
     missing = tmp_path / "missing"
     assert store.find("a", (missing, site)).path == str(images / "a.sif")
-    assert store.find("b", (missing, site)) == store.FoundImage(name="b", path=str(site / "b.sif"))
+    assert store.find("b", (missing, site)) == store.StoredImage(name="b", path=str(site / "b.sif"))
 
 
 def test_a_recipe_that_is_not_built(images: Path) -> None:

@@ -17,7 +17,7 @@ from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError
 from toolkit.images.sif import header as sif
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Facts, Limits, Site, Use
@@ -365,7 +365,7 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         purge_days=15,
         datasets={"a": str(inside), "b": "/not/there"},
     )
-    found = FoundImage(name="x", path=str(image))
+    found = StoredImage(name="x", path=str(image))
     job = Job(datasets=("a", "b", "c"), bind=(f"{inside}/gone:/x",))
     seen = read_host_facts(job, site, inside, script=script, image=found, hidden={})
     assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)

@@ -16,7 +16,7 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, ImageMissingError, ToolkitError, UsageError
 from toolkit.images.registry import transfer
 from toolkit.images.store import store
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json
 
 WHOLE = READERS["sif"].seeds[0]
@@ -40,7 +40,7 @@ class Quiet:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FoundImage:
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoredImage:
     """An image with a manifest and a bill of materials."""
     place = tmp_path / "images"
     place.mkdir()
@@ -89,7 +89,7 @@ def listed(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_an_image_is_copied_with_what_is_known_of_it(image: FoundImage, target: Path) -> None:
+def test_an_image_is_copied_with_what_is_known_of_it(image: StoredImage, target: Path) -> None:
     progress = Quiet()
     assert transfer.copy(image, str(target), progress, mode=0o640) == f"{target}/x.sif"
     assert listed(target) == ["x.cdx.json", "x.json", "x.sif"]
@@ -100,7 +100,7 @@ def test_an_image_is_copied_with_what_is_known_of_it(image: FoundImage, target: 
 
 @pytest.mark.parametrize("program", ["rsync", "scp"])
 def test_an_image_is_sent_with_what_is_known_of_it(
-    image: FoundImage, target: Path, machine: Path, program: str, monkeypatch: pytest.MonkeyPatch
+    image: StoredImage, target: Path, machine: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if program == "scp":
         real = shell.which
@@ -113,7 +113,7 @@ def test_an_image_is_sent_with_what_is_known_of_it(
 
 @pytest.mark.parametrize("state", ["half", "flipped", "half, no ssh"])
 def test_what_was_sent_in_part_does_not_stay(
-    image: FoundImage, target: Path, machine: Path, state: str
+    image: StoredImage, target: Path, machine: Path, state: str
 ) -> None:
     (target / "x.sif").write_bytes(b"from before")
     (target / "x.json").write_bytes(b"of before")
@@ -131,7 +131,7 @@ def test_what_was_sent_in_part_does_not_stay(
 
 @pytest.mark.parametrize("number", range(6))
 def test_ctrl_c_leaves_nothing_behind(
-    image: FoundImage, target: Path, machine: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    image: StoredImage, target: Path, machine: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each program that is run for it."""
     real, count = shell.run, iter(range(100))
@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_nothing_behind(
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(
-    image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch
+    image: StoredImage, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (target / "x.sif").write_bytes(b"from before")
     real = shutil.copyfile
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 
 
 def test_an_image_at_the_target_is_whole_at_every_moment(
-    image: FoundImage, target: Path, monkeypatch: pytest.MonkeyPatch
+    image: StoredImage, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two steps a reader finds the old image or the new one with its manifest."""
     old = bytearray(WHOLE)
@@ -194,7 +194,7 @@ def test_an_image_at_the_target_is_whole_at_every_moment(
     assert listed(target) == ["x.cdx.json", "x.json", "x.sif"]
 
 
-def test_where_it_cannot_go_is_said(image: FoundImage, target: Path, machine: Path) -> None:
+def test_where_it_cannot_go_is_said(image: StoredImage, target: Path, machine: Path) -> None:
     with pytest.raises(ImageMissingError, match="does not exist"):
         transfer.copy(image, str(target / "missing"), Quiet())
     with pytest.raises(UsageError):

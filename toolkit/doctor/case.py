@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from toolkit.checks.result import Result, unchecked
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
@@ -77,7 +77,7 @@ class DoctorCase:
     no_site: str = "no site was asked for"
     client: Client | None = None
     has_simulated_gpus: bool = False
-    image: FoundImage | None = None
+    image: StoredImage | None = None
     no_image: str = "no image was named: --image NAME"
     nodes: int = 0
     gpus: int = 0

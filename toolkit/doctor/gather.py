@@ -13,7 +13,7 @@ from toolkit.doctor.items.allreduce import MEGABYTES
 from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, site_offer
 from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun, VerifyOptions, local_case
 from toolkit.model.site import Site
 from toolkit.planning.cluster import Cluster, find_cluster
@@ -84,7 +84,7 @@ def directories(site: Site | None, cwd: Path) -> dict[str, Path]:
     }
 
 
-def _image(name: str | None, case: DoctorCase) -> FoundImage | None:
+def _image(name: str | None, case: DoctorCase) -> StoredImage | None:
     if not name:
         return None
     shared = case.site.images if case.site else ()
@@ -95,7 +95,7 @@ def _image(name: str | None, case: DoctorCase) -> FoundImage | None:
         return None
 
 
-def probe_settings(options: DoctorOptions, image: FoundImage) -> dict[str, Any]:
+def probe_settings(options: DoctorOptions, image: StoredImage) -> dict[str, Any]:
     """Return the settings of the job that examines nodes, with one task on each."""
     return {
         "image": image.path,
@@ -109,14 +109,14 @@ def probe_settings(options: DoctorOptions, image: FoundImage) -> dict[str, Any]:
     }
 
 
-def probe_command(options: DoctorOptions, image: FoundImage) -> list[str]:
+def probe_command(options: DoctorOptions, image: StoredImage) -> list[str]:
     """Return the `toolkit run` that starts the same job."""
     settings = probe_settings(options, image).items()
     words = [word for key, value in settings for word in (f"--{key.replace('_', '-')}", str(value))]
     return ["toolkit", "run", *words, str(PROBE)]
 
 
-def _run_probe(options: DoctorOptions, image: FoundImage, case: DoctorCase) -> ScriptRun:
+def _run_probe(options: DoctorOptions, image: StoredImage, case: DoctorCase) -> ScriptRun:
     site = case.site
     interface = (site.interface,) if site and site.interface else ()
     arguments = (*map(str, case.ports), *interface)
@@ -125,7 +125,7 @@ def _run_probe(options: DoctorOptions, image: FoundImage, case: DoctorCase) -> S
 
 
 def _image_case(
-    options: DoctorOptions, image: FoundImage, case: DoctorCase, place: Cluster | None
+    options: DoctorOptions, image: StoredImage, case: DoctorCase, place: Cluster | None
 ) -> ImageCase | None:
     """Return the image for the checks of `toolkit image verify`.
 

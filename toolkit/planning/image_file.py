@@ -26,7 +26,7 @@ class ImageFinder:
     def __init__(self, job: Job, cluster: Cluster) -> None:
         self._name = job.image or ""
         self._cluster = cluster
-        self.found: store.FoundImage | None = None
+        self.found: store.StoredImage | None = None
         self.is_to_fetch = False
 
     def find(self) -> ImageFile:

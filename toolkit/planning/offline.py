@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError, UnknownImageError
 from toolkit.images.store import store
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
@@ -40,7 +40,7 @@ def comment(site: Site) -> Layer:
     )
 
 
-def find_image(name: str) -> FoundImage:
+def find_image(name: str) -> StoredImage:
     """Return an image where the cluster would have it; one that is on this machine is used as it is.
 
     Raises:
@@ -50,7 +50,7 @@ def find_image(name: str) -> FoundImage:
         return store.find(name)
     except UnknownImageError as error:
         if name.startswith(("/", "./", "../", "~")):
-            return FoundImage(name=Path(name).stem, path=name)
+            return StoredImage(name=Path(name).stem, path=name)
         error.place, error.next_step = (
             "--image",
             "toolkit image list; or the path that the image has on the cluster",
@@ -58,7 +58,7 @@ def find_image(name: str) -> FoundImage:
         raise
     except ToolkitError:
         name = name.removesuffix(".sif")
-        return FoundImage(name=name, path=str(store.images_directory() / f"{name}.sif"))
+        return StoredImage(name=name, path=str(store.images_directory() / f"{name}.sif"))
 
 
 def is_recipe(job: Job) -> bool:

@@ -14,7 +14,7 @@ from toolkit.hostsetup.parts import DATASETS
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.images.store import space
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.preflight.model import HostFacts, MissingPath, UnreadFile
@@ -30,7 +30,7 @@ def read_host_facts(
     cwd: Path,
     *,
     script: Path | None,
-    image: FoundImage | None,
+    image: StoredImage | None,
     hidden: Mapping[str, tuple[str, str]],
 ) -> HostFacts:
     """Read all facts that can be known without a node.
@@ -44,7 +44,7 @@ def read_host_facts(
         hidden: option -> a path that the nodes do not see.
     """
     path = Path(image.path) if image else None
-    room = space.look(cwd)
+    room = space.read_room(cwd)
     home = Path.home()
     return HostFacts(
         directory=str(cwd),
@@ -70,7 +70,7 @@ def read_host_facts(
         free=room.free,
         quota=room.quota,
         home=str(home),
-        home_quota=None if site.scratch else space.look(home).quota,
+        home_quota=None if site.scratch else space.read_room(home).quota,
         caches={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
     )
 

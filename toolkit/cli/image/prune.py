@@ -40,7 +40,7 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
     candidates = prune.candidates(store.images_directory(), holds=holds_image, **ages)
     freed = 0
     for candidate in candidates:
-        if not candidate.kept:
+        if not candidate.reason_to_keep:
             freed += candidate.size
             if not dry_run and candidate.name.endswith(prune.FAILED_LOG):
                 Path(candidate.paths[0]).unlink(missing_ok=True)
@@ -57,7 +57,11 @@ def command(older_than: str | None, unused_for: str | None, dry_run: bool, as_js
         (
             candidate.name,
             human_size(candidate.size),
-            f"stays: {candidate.kept}" if candidate.kept else "would go" if dry_run else "gone",
+            f"stays: {candidate.reason_to_keep}"
+            if candidate.reason_to_keep
+            else "would go"
+            if dry_run
+            else "gone",
             candidate.why,
         )
         for candidate in candidates

@@ -21,10 +21,10 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
       toolkit image search 'driver<=470'
     """
     from toolkit.cli import console
-    from toolkit.images.store.entries import things
+    from toolkit.images.store.entries import catalogue_entries
     from toolkit.images.store.search import matching
 
-    matches = matching(things(), words)
+    matches = matching(catalogue_entries(), words)
     if as_json:
         import msgspec
 

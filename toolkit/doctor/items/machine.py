@@ -109,7 +109,7 @@ def write_error(directory: Path) -> str:
 def check_space(case: DoctorCase) -> Result:
     """Check free space and quotas of the directories."""
     return judge_space(
-        {name: space.look(existing(directory)) for name, directory in case.directories.items()}
+        {name: space.read_room(existing(directory)) for name, directory in case.directories.items()}
     )
 
 

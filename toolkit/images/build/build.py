@@ -130,7 +130,7 @@ def _complete_existing(directory: Path, path: Path, manifest: Manifest) -> None:
     """Do the last work of an earlier build that may have been stopped before it."""
     store.settle(path, manifest)
     sweep(directory)
-    image = store.FoundImage(name=manifest.name, path=str(path), manifest=manifest)
+    image = store.StoredImage(name=manifest.name, path=str(path), manifest=manifest)
     complete(image)
     if not manifest.pythons:
         record(image, ())
@@ -178,7 +178,7 @@ def _finish(
     task.log.replace(task.log.with_name(f"{name}.log"))
     with ThreadPoolExecutor(1) as executor:  # verification mostly waits for the image
         bill = executor.submit(sbom.cyclonedx, manifest, contents, __version__)
-        image = store.FoundImage(name=name, path=str(path), manifest=manifest)
+        image = store.StoredImage(name=name, path=str(path), manifest=manifest)
         verdicts = finish(image, task.options.find_site)
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
     seconds = round(sum(outcome.seconds.values()), 1)

@@ -14,7 +14,7 @@ from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
 from toolkit.images.store.labels import labels
 from toolkit.images.store.settings import run_in_image
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Check
 
 _CONTENTS_TIMEOUT = 300.0  # seconds
@@ -42,7 +42,7 @@ def read_contents(path: str) -> Contents:
     return contents
 
 
-def run_checks(image: FoundImage) -> tuple[Check, ...]:
+def run_checks(image: StoredImage) -> tuple[Check, ...]:
     """Run the image's checks at ``CHECKS``; also save the results in its manifest, if it has one.
 
     Raises:
@@ -70,7 +70,7 @@ def run_checks(image: FoundImage) -> tuple[Check, ...]:
     return tuple(results.checks)
 
 
-def _check_labels(image: FoundImage) -> list[Check]:
+def _check_labels(image: StoredImage) -> list[Check]:
     """Check that the image's labels agree with its manifest; a foreign image has neither."""
     if image.manifest is None:
         return []

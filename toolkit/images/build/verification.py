@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from toolkit.errors import ToolkitError
 from toolkit.images.build.image_probe import read_contents
 from toolkit.images.store import store
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import SiteOffer, local_case
 from toolkit.images.verify.verdicts import at_build, merged, verdicts
 from toolkit.model.image import Python, Verdict
@@ -31,7 +31,7 @@ def no_site() -> tuple[None, str]:
     return None, "no site was asked for"
 
 
-def finish(image: FoundImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
+def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
     """Verify an image that was just built, and save the verdicts in its manifest.
 
     Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
@@ -56,7 +56,7 @@ def finish(image: FoundImage, find_site: FindSite = no_site) -> tuple[Verdict, .
     return made
 
 
-def record(image: FoundImage, made: tuple[Verdict, ...]) -> None:
+def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:
     """Save verdicts to the manifest if the image directory is writable."""
     path, manifest = Path(image.path), image.manifest
     if manifest is not None and os.access(path.parent, os.W_OK):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from toolkit.errors import NoSpaceError
 from toolkit.images.build.remove import remove
-from toolkit.images.store.space import look, warnings
+from toolkit.images.store.space import read_room, warnings
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.recipe import Space
 from toolkit.units import human_size
@@ -107,7 +107,7 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
     texts: list[str] = []
     for directory, megabytes in needs.values():
-        room, needed = look(directory), megabytes * _MEGABYTE
+        room, needed = read_room(directory), megabytes * _MEGABYTE
         if room.available < needed:
             whose = "are left of your quota" if room.available < room.free else "are free"
             raise NoSpaceError(

@@ -44,7 +44,7 @@ from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.names import file_name, sha256
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
 from toolkit.model.lock import FORMAT, Lock, Pinned
 
@@ -125,7 +125,7 @@ def make(recipe: str, epoch: int) -> Lock:
     )
 
 
-def _manifest(image: FoundImage, resolved: Resolved) -> Manifest:
+def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
     if image.manifest is None or parts_changed(image.manifest, resolved):
         raise ImageMissingError(
             f"the image {resolved.name} is of another recipe than there is now",
@@ -225,7 +225,7 @@ def _glibc(found: Contents) -> tuple[int, int] | None:
     return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
-def build_packages(image: FoundImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
+def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
     """What apt would add to the image for a build, and that the mirror still has what is in it.
 
     Raises:
@@ -273,7 +273,7 @@ def _with_lists(loan: HostConfig, resolved: Resolved) -> HostConfig:
     return msgspec.structs.replace(loan, files=files)
 
 
-def _asked(image: FoundImage, loan: HostConfig, place: Workspace, script: str) -> shell.Result:
+def _asked(image: StoredImage, loan: HostConfig, place: Workspace, script: str) -> shell.Result:
     """What a script in the image says that sees what is lent, and may write below ``/mnt/w``."""
     lent = write_host_config(loan, place.scratch / "host")
     writable = place.scratch / "w"

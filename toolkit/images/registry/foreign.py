@@ -15,7 +15,7 @@ from toolkit.images.recipe.names import LONGEST, image_name
 from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.progress import Progress
 from toolkit.quoting import shell_words
@@ -84,7 +84,7 @@ def path_of(image: str) -> Path:
     return store.images_directory() / f"{name_of(image)}.sif"
 
 
-def find_stored(image: str) -> FoundImage | None:
+def find_stored(image: str) -> StoredImage | None:
     """Return the image of a reference if it was fetched before.
 
     Raises:
@@ -104,7 +104,7 @@ def find_stored(image: str) -> FoundImage | None:
     return stored
 
 
-def fetch(image: str, progress: Progress) -> FoundImage:
+def fetch(image: str, progress: Progress) -> StoredImage:
     """Fetch the image of a reference into the store, unless it is there.
 
     Raises:

@@ -44,7 +44,7 @@ from toolkit.images.store import store
 from toolkit.images.store.prune import FAILED_LOG, files_of
 from toolkit.images.store.sbom import ENDING
 from toolkit.images.store.sif_files import read_text_object
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 from toolkit.progress import Progress
@@ -56,7 +56,7 @@ _GENERIC = "6"  # the type of a SIF's data object that is no type of Apptainer's
 _PATIENCE = 6 * 3600.0
 
 
-def push(image: FoundImage, target: str, progress: Progress) -> Reference:
+def push(image: StoredImage, target: str, progress: Progress) -> Reference:
     """Push an image, its manifest and its bill of materials to a registry.
 
     Raises:
@@ -208,7 +208,7 @@ def _plain(place: Reference) -> list[str]:
     return ["--no-https"] if is_loopback(place.registry) else []
 
 
-def _bundle(image: FoundImage) -> dict[str, str]:
+def _bundle(image: StoredImage) -> dict[str, str]:
     """Return the texts of the files that go along, by the endings of their names."""
     path = Path(image.path)
     if image.manifest is None:
@@ -313,7 +313,7 @@ def _private(parent: Path | None = None) -> Iterator[Path]:
         remove(directory)
 
 
-def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
+def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
     """Copy an image and its files into a directory of this machine, or of another by ssh.
 
     All files arrive under names that begin with a dot, are compared with the originals, and only
@@ -357,7 +357,7 @@ def copy(image: FoundImage, target: str, progress: Progress, *, mode: int = 0o64
     return f"{target.rstrip('/')}/{sif_path.name}"
 
 
-def _temporary(path: Path, image: FoundImage) -> str:
+def _temporary(path: Path, image: StoredImage) -> str:
     """Return the name that a file has while it arrives; that of a manifest holds the SIF's id."""
     name = Path(image.path).name.removesuffix(".sif")
     if image.manifest and path.name == f"{name}.json":

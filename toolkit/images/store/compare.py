@@ -26,14 +26,14 @@ from toolkit.images.store.diff import (
     variables,
 )
 from toolkit.images.store.sif_files import partition_digest, read_descriptors
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Packages
 from toolkit.model.recipe import Space
 
 _PATIENCE = 3600.0  # seconds
 
 
-def compare(one: FoundImage, other: FoundImage, *, read: bool = True) -> Difference:
+def compare(one: StoredImage, other: StoredImage, *, read: bool = True) -> Difference:
     """Compare two images.
 
     Args:
@@ -73,7 +73,7 @@ def compare(one: FoundImage, other: FoundImage, *, read: bool = True) -> Differe
     )
 
 
-def _packages(one: FoundImage, other: FoundImage) -> list[Change]:
+def _packages(one: StoredImage, other: StoredImage) -> list[Change]:
     before, after = (_known(image) for image in (one, other))
     return [
         *named("packages", before.apt, after.apt),
@@ -85,7 +85,7 @@ def _python(packages: Packages) -> dict[str, str]:
     return {f"{name} (pip)": version for name, version in packages.pip.items()}
 
 
-def _known(image: FoundImage) -> Packages:
+def _known(image: StoredImage) -> Packages:
     """Of the manifest; of an older one, or none, by asking the image."""
     known = image.manifest.packages if image.manifest else Packages()
     return known if known.apt or known.pip else read_contents(image.path).packages

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from toolkit.images.recipe import catalogue, library
 from toolkit.images.recipe.bases import Ngc
 from toolkit.images.store import listing
-from toolkit.images.store.search import FILTERS, Thing
+from toolkit.images.store.search import FILTERS, CatalogueEntry
 from toolkit.model.catalogue import Release
 
 
-def things() -> tuple[Thing, ...]:
+def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """All of them: recipes and images first."""
     return (*_own(), *(_of_release(release) for release in catalogue.releases()))
 
 
-def _own() -> Iterator[Thing]:
+def _own() -> Iterator[CatalogueEntry]:
     for one in listing.listing():
         facts = {"framework": " ".join(one.frameworks)} if one.frameworks else {}
         if one.summary:
@@ -24,18 +24,18 @@ def _own() -> Iterator[Thing]:
             if isinstance(base, Ngc):
                 facts = {**_facts(base.known()), **facts}
         shown = f"{one.summary} ({one.state})" if one.summary else one.state
-        yield Thing(
+        yield CatalogueEntry(
             name=one.name, kind="recipe" if one.summary else "image", summary=shown, facts=facts
         )
 
 
-def _of_release(release: Release) -> Thing:
+def _of_release(release: Release) -> CatalogueEntry:
     known = [
         f"{name} {value}"
         for name in ("version", "python", "cuda", "driver")
         if (value := release.value(name))
     ]
-    return Thing(
+    return CatalogueEntry(
         name=release.name,
         kind="release",
         summary=f"NGC {release.framework} {release.release}: {', '.join(known)}",

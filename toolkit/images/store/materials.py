@@ -12,11 +12,11 @@ from toolkit.files import read_text, write_atomically
 from toolkit.images.build.image_probe import read_contents
 from toolkit.images.store import sbom
 from toolkit.images.store.sif_files import partition_digest
-from toolkit.images.store.store import FoundImage, whole_header
+from toolkit.images.store.store import StoredImage, whole_header
 from toolkit.model.image import Manifest
 
 
-def materials(image: FoundImage) -> str:
+def materials(image: StoredImage) -> str:
     """The document of an image, in JSON.
 
     Raises:
@@ -35,7 +35,7 @@ def materials(image: FoundImage) -> str:
     )
 
 
-def complete(image: FoundImage) -> None:
+def complete(image: StoredImage) -> None:
     """Write the document beside an image that we built, if a build was stopped before it could."""
     path = Path(image.path)
     beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")

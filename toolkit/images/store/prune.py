@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from toolkit.errors import BusyError, UsageError
 from toolkit.images.store import usage
 from toolkit.images.store.sbom import ENDING
@@ -30,14 +32,14 @@ class Removal(Model, frozen=True, kw_only=True):
         paths: its files.
         size: of all of them, in bytes.
         why: for people.
-        kept: it stays, and why; empty: it goes.
+        reason_to_keep: why it stays; empty: it can be removed.
     """
 
     name: str
     paths: tuple[str, ...]
     size: int
     why: str
-    kept: str = ""
+    reason_to_keep: str = msgspec.field(name="kept", default="")  # so `--json` names it
 
 
 def seconds(age: str, place: str) -> float:
@@ -113,13 +115,13 @@ def _logs(directory: Path, now: float) -> Iterator[Removal]:
             yield _removal(log.name, (log,), f"a build that failed {human_age(age)} ago")
 
 
-def _removal(name: str, paths: tuple[Path, ...], why: str, kept: str = "") -> Removal:
+def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str = "") -> Removal:
     return Removal(
         name=name,
         paths=tuple(map(str, paths)),
         size=sum(path.stat().st_size for path in paths),
         why=why,
-        kept=kept,
+        reason_to_keep=reason_to_keep,
     )
 
 

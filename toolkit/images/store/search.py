@@ -26,7 +26,7 @@ _FILTER = re.compile(r"(?P<name>[a-z]+)(?P<how>>=|<=|:|=|>|<)(?P<value>.+)\Z")
 _COMPARED = {">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}
 
 
-class Thing(Model, frozen=True, kw_only=True):
+class CatalogueEntry(Model, frozen=True, kw_only=True):
     """Something that can be found.
 
     Attributes:
@@ -42,7 +42,7 @@ class Thing(Model, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
-def matching(things: Iterable[Thing], words: Iterable[str]) -> tuple[Thing, ...]:
+def matching(things: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[CatalogueEntry, ...]:
     """The things that every word fits.
 
     Raises:
@@ -52,7 +52,7 @@ def matching(things: Iterable[Thing], words: Iterable[str]) -> tuple[Thing, ...]
     return tuple(thing for thing in things if all(test(thing) for test in tests))
 
 
-def _test(word: str) -> Callable[[Thing], bool]:
+def _test(word: str) -> Callable[[CatalogueEntry], bool]:
     found = _FILTER.match(word)
     if not found:
         return lambda thing: word.lower() in f"{thing.name} {thing.summary}".lower()

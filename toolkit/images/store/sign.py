@@ -35,7 +35,7 @@ from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
 from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest, Signature
 from toolkit.model.recipe import Space
 from toolkit.progress import Progress
@@ -53,7 +53,7 @@ _PATIENCE = 3600.0  # seconds: it hashes the whole file
 
 
 def sign(
-    image: FoundImage,
+    image: StoredImage,
     key: Path | None,
     pgp: int,
     ask: Ask,

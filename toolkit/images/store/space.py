@@ -1,4 +1,4 @@
-"""Whether there is room: free space of file systems, quotas of users, and temporary directories that are memory. Pure but for ``look``."""
+"""Whether there is room: free space of file systems, quotas of users, and temporary directories that are memory. Pure but for ``read_room``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def warnings(room: Room, needs: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def look(directory: Path) -> Room:
+def read_room(directory: Path) -> Room:
     """Ask the machine."""
     return Room(
         directory=str(directory),

@@ -23,7 +23,7 @@ from toolkit.model.image import Manifest
 from toolkit.units import human_size
 
 
-class FoundImage(Model, frozen=True, kw_only=True):
+class StoredImage(Model, frozen=True, kw_only=True):
     """An image that can be run.
 
     Attributes:
@@ -63,7 +63,7 @@ def shared_directories() -> tuple[Path, ...]:
     return image_directories(Path.cwd())
 
 
-def find(image: str, directories: Sequence[Path] = ()) -> FoundImage:
+def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
     """The image that a user means.
 
     Args:
@@ -118,7 +118,7 @@ def _there(path: Path) -> bool:
         return False
 
 
-def _open(path: Path) -> FoundImage:
+def _open(path: Path) -> StoredImage:
     name = path.name.removesuffix(".sif")
     header = whole_header(path)
     manifest = manifest_of(path, header)
@@ -132,7 +132,7 @@ def _open(path: Path) -> FoundImage:
             place=str(path),
             next_step=f"toolkit image build {name}",
         )
-    return FoundImage(name=name, path=str(path.absolute()), manifest=manifest)
+    return StoredImage(name=name, path=str(path.absolute()), manifest=manifest)
 
 
 def whole_header(path: Path) -> sif.Header:

@@ -15,7 +15,7 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.images.store.settings import run_in_image
-from toolkit.images.store.store import FoundImage
+from toolkit.images.store.store import StoredImage
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
 from toolkit.resources import package_directory
@@ -208,7 +208,7 @@ class ImageCase:
         frameworks: the versions of the modules that could be imported, once a check has tried.
     """
 
-    image: FoundImage
+    image: StoredImage
     runner: ImageRunner
     gpus: int = 0
     site: SiteOffer | None = None
@@ -273,7 +273,7 @@ class ImageCase:
         return tuple(dict.fromkeys((*self.local_drivers, *of_nodes)))
 
 
-def local_case(image: FoundImage, **fields: Any) -> ImageCase:
+def local_case(image: StoredImage, **fields: Any) -> ImageCase:
     """Return a case with the GPUs and drivers of this machine; ``fields`` are the other fields."""
     gpus, drivers = local_drivers()
     runner = ImageRunner(image.path, gpus=gpus > 0)
