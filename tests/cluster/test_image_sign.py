@@ -198,7 +198,7 @@ def test_a_job_may_demand_a_signed_image(
     (folder / "train.py").write_text("print('hello')\n")
     shutil.copy(signed.place / "ec.pub", folder / "team.pub")
     (folder / "job.toml").write_text(
-        'script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\nsignature_key = "team.pub"\n'
+        'script = "train.py"\nimage = "tiny"\nlauncher = "none"\nrequire_signed = true\nsignature_key = "team.pub"\n'
     )
     images = shared_dir / "images"  # the nodes do not see the other's directory
     shutil.copytree(signed.images, images, ignore=shutil.ignore_patterns(".*"))
@@ -212,7 +212,7 @@ def test_a_job_may_demand_a_signed_image(
     assert refused.returncode in (65, 88), refused.stderr
     assert "not signed by this key" in refused.stderr
     (folder / "job.toml").write_text(
-        'script = "train.py"\nimage = "tiny"\nlauncher = "srun"\nrequire_signed = true\n'
+        'script = "train.py"\nimage = "tiny"\nlauncher = "none"\nrequire_signed = true\n'
     )
     nobody = toolkit("run", "job", "--dry-run", cwd=shared_dir, env=environment)
     assert nobody.returncode in (64, 65), nobody.stderr
