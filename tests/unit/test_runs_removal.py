@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 from tests.unit.samples import inputs
 from toolkit import scripts
-from toolkit.cli.prune import command as prune
-from toolkit.cli.rm import command as rm
+from toolkit.cli.cleanup import prune, rm
 from toolkit.errors import BusyError, ForbiddenError, SlurmUnreachableError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.store import usage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit
@@ -91,12 +91,14 @@ def test_a_line_is_one_line() -> None:
     assert visible("a\r\nb") == "a\nb"
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_nothing_is_obeyed_whatever_it_is(text: str) -> None:
     assert not obeyed(visible(text)) - {"\t"}
     assert not obeyed(one_line(text))
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.text() | st.sampled_from(list(HOSTILE.values())),

@@ -9,6 +9,7 @@ import click
 
 from toolkit.cli import cluster_show, cluster_up, console
 from toolkit.cli.cluster_up import cluster_option
+from toolkit.cli.shared import json_option
 from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.control import Verb
@@ -37,10 +38,12 @@ def command(ctx: click.Context) -> None:
 
     The local cluster is slurmctld, and a slurmd for each node.
 
-    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run` would take.
+    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run`
+    would take.
 
-    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die with it. Everything else is
-    shared, as on a cluster with a parallel file system. It needs no root where Slurm is installed.
+    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die
+    with it. Everything else is shared, as on a cluster with a parallel file system. It needs no
+    root where Slurm is installed.
 
     \b
     Examples:
@@ -82,7 +85,7 @@ def down(name: str, keep_logs: bool) -> None:
 
 @command.command("status")
 @cluster_option
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@json_option
 def status(name: str, as_json: bool) -> int:
     """Show the nodes, partitions and daemons of the cluster. Exit code 69 if it is not up.
 
@@ -215,7 +218,7 @@ _DONE: dict[Verb, str] = {
 
 _switch(
     "cut",
-    """Pull the network cable of NODE. Slurm calls it down after about 25 s, and its processes run on.
+    """Pull the network cable of NODE. Its processes run on; Slurm calls it down after about 25 s.
 
     \b
     Examples:

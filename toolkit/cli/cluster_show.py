@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import NODES, complete_sites
+from toolkit.cli.options import NODES
+from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
 
 if TYPE_CHECKING:
@@ -25,13 +26,7 @@ if TYPE_CHECKING:
     type=NODES,
     help="Say where a job of so many nodes would start soonest.",
 )
-@click.option(
-    "--gpus-per-node",
-    "--gpus",
-    "gpus",
-    type=click.IntRange(0),
-    help="... with so many GPUs on each.",
-)
+@gpus_option("... with so many GPUs on each.", smallest=0)
 @click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
 @click.option(
     "--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank."
@@ -45,13 +40,8 @@ if TYPE_CHECKING:
     metavar="TEXT",
     help="... with this comment (default: the site's own example, where it wants one).",
 )
-@click.option(
-    "--site",
-    metavar="NAME",
-    shell_complete=complete_sites,
-    help="Which cluster (default auto, as of `toolkit run`).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@site_option("Which cluster (default auto, as of `toolkit run`).")
+@json_option
 def command(
     nodes: int | str | None,
     gpus: int | None,
@@ -59,9 +49,10 @@ def command(
     as_json: bool,
     **more: int | str | None,
 ) -> None:
-    """Show partitions, free GPUs, limits, and what of them is yours; on any cluster, also the one of `toolkit cluster up`.
+    """Show partitions, free GPUs, limits, and which of them you use.
 
-    With a shape, Slurm is asked where a job of it would start soonest (sbatch --test-only; nothing is submitted).
+    It works on any cluster, also on the one of `toolkit cluster up`. With the shape of a job, it
+    asks Slurm where the job would start soonest (sbatch --test-only; nothing is submitted).
 
     \b
     Examples:
@@ -97,11 +88,9 @@ def _whole(value: Any) -> Any:
     """Return a model with all of its keys, also those with default values."""
     from msgspec.structs import asdict
 
-    return (
-        {name: _whole(part) for name, part in asdict(value).items()}
-        if isinstance(value, Model)
-        else value
-    )
+    if not isinstance(value, Model):
+        return value
+    return {name: _whole(part) for name, part in asdict(value).items()}
 
 
 def _lines(standings: Sequence[Standing], shape: str) -> Iterator[str]:
@@ -158,7 +147,10 @@ def _limit(standing: Standing) -> str:
 
 
 def _starts(standings: Sequence[Standing], shape: str) -> Iterator[str]:
-    """Yield the partitions where a job would start, the soonest first, then those where it never would."""
+    """Yield the partitions where a job would start, the soonest first.
+
+    Those where it would never start come last.
+    """
     from toolkit.slurm.overview import soonest
 
     able = soonest(standings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_sites
+from toolkit.cli.shared import complete_sites
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import default_name
 

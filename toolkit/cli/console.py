@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from toolkit.model.plan import Plan
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
-_LONG = 3.0  # seconds after which a step is announced before its end, where no terminal shows it counting
-
+# Seconds after which a step is announced before its end, if no terminal shows it counting.
+_LONG = 3.0
 
 _ERASE = "\r\033[K"  # what the line of a step is drawn over with
 
@@ -49,10 +49,13 @@ def subject(name: str, text: str) -> str:
 
 
 def out_json(data: Any) -> None:
-    """Print a result for programs."""
+    """Print a result for programs: plain data, or models with data in them."""
     import json
 
-    print(json_safe(json.dumps(data, indent=2, ensure_ascii=False, default=str)), flush=True)
+    import msgspec
+
+    plain = msgspec.to_builtins(data, enc_hook=str)
+    print(json_safe(json.dumps(plain, indent=2, ensure_ascii=False)), flush=True)
 
 
 def _columns() -> int:
@@ -100,7 +103,10 @@ def show_error(error: ToolkitError) -> None:
 
 
 def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a command with ``--json`` tell programs, too, what is wrong: each finding with its place, its source and what to do."""
+    """Print the error of a command with ``--json`` as JSON, too.
+
+    Each finding has its place, its source and what to do.
+    """
 
     @functools.wraps(function)
     def call(*words: Any, **options: Any) -> Any:
@@ -161,7 +167,10 @@ class _Step(NamedTuple):
 
 
 class Steps:
-    """Shows the steps of long work, a line each, with its time. On a terminal the current one counts; elsewhere a long one is announced."""
+    """The display of the steps of long work, a line each, with its time.
+
+    On a terminal the current one counts; elsewhere a long one is announced.
+    """
 
     def __init__(self, *, width: int = 34) -> None:
         import threading  # most commands have no steps
@@ -198,7 +207,8 @@ class Steps:
         with self._lock:
             current, self._current = self._current, None
             if current:
-                line = f"{current.detail:<{self._width}} {outcome:<7} {human_time(time.monotonic() - current.started):>7}"
+                passed = human_time(time.monotonic() - current.started)
+                line = f"{current.detail:<{self._width}} {outcome:<7} {passed:>7}"
                 self._print(subject(current.name, line))
 
     def say(self, name: str, text: str) -> None:
@@ -231,10 +241,8 @@ class Steps:
 def _count(step: _Step, width: int) -> None:
     """Draw the line of a step that is under way over itself."""
     passed = time.monotonic() - step.started
-    line = subject(
-        step.name,
-        f"{step.detail:<{width}} {_bar(passed, step.expected)} {human_time(passed):>7}{_about(step.expected)}",
-    )
+    times = f"{human_time(passed):>7}{_about(step.expected)}"
+    line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {times}")
     print(f"{_ERASE}{one_line(line)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
 
 
@@ -262,6 +270,9 @@ def on_terminal() -> bool:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan in one line: ``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``."""
+    """Return a plan in one line.
+
+    An example is ``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``.
+    """
     launch = f"{plan.launch.launcher} ({plan.launch.reason})"
     return f"{plan.shape}, {launch}, {plan.container.shown}, site {plan.site}"

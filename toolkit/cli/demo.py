@@ -22,9 +22,10 @@ _DOWN = ("cluster", "down", "--name", CLUSTER)
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster up.")
 def command(image: str, keep: bool) -> int:
-    """Build an image, bring two nodes up, train on 2 nodes x 2 ranks, show the result, take the cluster down.
+    """Build an image, start a cluster of two nodes, and train on 2 nodes x 2 ranks.
 
-    Every step is a command that you could type; it is printed before it runs.
+    Then show the result, and take the cluster down. Every step is a command that you could type;
+    it is printed before it runs.
 
     \b
     Examples:

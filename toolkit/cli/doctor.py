@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli.options import _images, complete_sites
+from toolkit.cli import console
+from toolkit.cli.shared import (
+    complete_images,
+    gpus_option,
+    json_option,
+    node_job_options,
+    site_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,16 +24,10 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor")
-@click.option(
-    "--site",
-    default="auto",
-    shell_complete=complete_sites,
-    metavar="NAME",
-    help="The cluster; default: as for toolkit run.",
-)
+@site_option("The cluster; default: as for toolkit run.", default="auto")
 @click.option(
     "--image",
-    shell_complete=_images,
+    shell_complete=complete_images,
     metavar="NAME|PATH",
     help="The image of your jobs; what runs on nodes runs in it.",
 )
@@ -36,32 +37,20 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Examine this many nodes, too: up to four short jobs, through Slurm.",
 )
-@click.option(
-    "--gpus-per-node",
-    "--gpus",
-    "gpus",
-    type=click.IntRange(min=1),
-    help="GPUs on each of these nodes.",
-)
-@click.option("--partition", "-p", help="Partition of these jobs.")
-@click.option("--time", "limit", default="5", show_default=True, help="Time limit of these jobs.")
-@click.option("--comment", help="Slurm's comment, if the site requires one.")
-@click.option("--account", "-A", help="Account of these jobs.")
+@gpus_option("GPUs on each of these nodes.")
+@node_job_options(minutes=5)
 @click.option(
     "--dry-run", is_flag=True, help="Show the job that would examine the nodes, and stop."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def command(
     site: str,
     image: str | None,
     nodes: int | None,
     gpus: int | None,
-    partition: str | None,
-    limit: str,
-    comment: str | None,
-    account: str | None,
     dry_run: bool,
     as_json: bool,
+    **job_options: str | None,
 ) -> None:
     """Report what would keep jobs from running here, before they queue.
 
@@ -83,9 +72,12 @@ def command(
 
     if gpus and not nodes:
         step = f"--nodes 1 --gpus-per-node {gpus}"
-        raise UsageError("GPUs are of nodes", place="--gpus-per-node", next_step=step)
-    given = {"partition": partition, "time": limit, "comment": comment, "account": account}
-    settings = {key: value for key, value in given.items() if value}
+        raise UsageError(
+            "GPUs are counted on nodes, and no nodes are given",
+            place="--gpus-per-node",
+            next_step=step,
+        )
+    settings = {key: value for key, value in job_options.items() if value}
     options = DoctorOptions(site, image, nodes or 0, gpus or 0, settings)
     case = gather(options, Path.cwd())
     if dry_run:
@@ -102,7 +94,6 @@ def command(
 
 def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     """Print each result as soon as it is known; those that were not checked come last."""
-    from toolkit.cli import console
     from toolkit.doctor.diagnose import FORMAT, REGISTRY, diagnose
     from toolkit.units import counted
 
@@ -125,7 +116,6 @@ def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
 
 
 def _dry_run(options: DoctorOptions, case: DoctorCase) -> None:
-    from toolkit.cli import console
     from toolkit.doctor.gather import probe_command
     from toolkit.quoting import shell_words
 
@@ -140,8 +130,6 @@ def _dry_run(options: DoctorOptions, case: DoctorCase) -> None:
 
 def _show_unchecked(results: Sequence[Result]) -> None:
     """Print the items that were not checked; those with one reason share a line."""
-    from toolkit.cli import console
-
     by_reason: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if result.outcome == "unchecked":

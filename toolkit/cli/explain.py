@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_runs
 from toolkit.cli.outcome import lines_of, show_attempts
+from toolkit.cli.shared import complete_runs, json_option, runs_option
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence
@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
+@runs_option
 def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
     """Explain what failed first in a run, why, and what to do; or why a run waits in the queue.
 

@@ -27,7 +27,10 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
         SubmissionError: there was no allocation.
     """
     if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        step = "type it in a terminal; where there is none: toolkit run (with --pty for programs that want one)"
+        step = (
+            "type it in a terminal; where there is none: toolkit run (with --pty for programs that "
+            "want one)"
+        )
         raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
     paths, decided = write(prepared.inputs)
     console.note(console.subject("plan", console.plan_summary(decided)))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.shared import json_option
 
 
 @click.group("jobs")
@@ -29,7 +30,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@json_option
 def listing(as_json: bool) -> None:
     """List the exercises.
 
@@ -41,9 +42,7 @@ def listing(as_json: bool) -> None:
 
     listed = exercises()
     if as_json:
-        import msgspec
-
-        console.out_json(msgspec.to_builtins(listed))
+        console.out_json(listed)
         return
     console.out(
         console.table(

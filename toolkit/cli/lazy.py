@@ -1,4 +1,7 @@
-"""A group of commands each of which is imported when it is used: help and start-up cost nothing for the others."""
+"""A group of commands that imports each of them when it is used.
+
+Help and start-up cost nothing for the others.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +68,11 @@ def add_cluster_option(command: click.Command, *, is_hidden: bool) -> None:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are the objects named `command` in modules of their own.
+    """A group that imports a command when it is used.
 
     Args:
-        verbs: verb -> (module, what it does).
+        verbs: verb -> (where, what it does). ``where`` is ``module:name`` of the click command, or
+            ``module`` if its name is ``command``.
     """
 
     def __init__(
@@ -87,7 +91,8 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in self.verbs:
             return None
-        command: click.Command = importlib.import_module(self.verbs[cmd_name][0]).command
+        module, _, name = self.verbs[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         add_cluster_option(command, is_hidden=cmd_name not in _ON_CLUSTERS)
         gc.freeze()  # imported modules stay; the collector need not examine them
         gc.enable()

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli import console
+from toolkit.cli.shared import json_option, site_option
+
 if TYPE_CHECKING:
     from toolkit.checks.result import Result
     from toolkit.lint.model import Context
@@ -14,20 +17,16 @@ if TYPE_CHECKING:
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--site",
-    "site_name",
-    help="The cluster of the scripts: its partitions, comments and modules are checked too.",
-)
+@site_option("The cluster of the scripts: its partitions, comments and modules are checked too.")
 @click.option(
     "--fix",
     is_flag=True,
     help="Fix what is mechanical, in the file; the original becomes FILE.orig, FILE.orig.2, ...",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 @click.pass_context
 def command(
-    context: click.Context, files: tuple[Path, ...], site_name: str | None, fix: bool, as_json: bool
+    context: click.Context, files: tuple[Path, ...], site: str | None, fix: bool, as_json: bool
 ) -> None:
     """Find faults in sbatch scripts: which line, what follows from it, and what to write instead.
 
@@ -40,19 +39,18 @@ def command(
       toolkit lint --site neuron --fix job.sbatch
     """
     from toolkit import sites
-    from toolkit.cli import console
     from toolkit.lint.files import context_of, read
     from toolkit.lint.linter import lint
     from toolkit.lint.model import FORMAT
 
-    site = sites.load(site_name) if site_name else None
+    loaded = sites.load(site) if site else None
     results: dict[str, tuple[Result, ...]] = {}
     for file in files:
         text = read(file)
-        known = context_of(file, text, site)
+        known = context_of(file, text, loaded)
         if fix and str(file) != "-":
             text = _fix(file, text, known)
-            known = context_of(file, text, site)
+            known = context_of(file, text, loaded)
         results[str(file)] = lint(text, known)
     if as_json:
         console.out_json(
@@ -61,18 +59,17 @@ def command(
     else:
         for name, of_file in results.items():
             _show(name, of_file)
-        if site:
+        if loaded:
             from toolkit.preflight.model import source_of
 
             console.note(
-                f"checked against the file of {source_of(site)}; the cluster itself was not asked"
+                f"checked against the file of {source_of(loaded)}; the cluster itself was not asked"
             )
     errors = any(each.outcome == "failed" for of_file in results.values() for each in of_file)
     context.exit(1 if errors else 0)
 
 
 def _fix(file: Path, text: str, known: Context) -> str:
-    from toolkit.cli import console
     from toolkit.lint.files import save
     from toolkit.lint.linter import fixed
 
@@ -87,7 +84,6 @@ def _fix(file: Path, text: str, known: Context) -> str:
 
 
 def _show(name: str, results: tuple[Result, ...]) -> None:
-    from toolkit.cli import console
     from toolkit.lint.model import FORMAT
     from toolkit.units import counted
 

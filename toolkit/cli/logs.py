@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_runs
+from toolkit.cli.shared import run_argument, runs_option
 from toolkit.records.store import find
 from toolkit.runs import follow, logs, status
 
 
 @click.command("logs")
-@click.argument("run", required=False, shell_complete=complete_runs)
+@run_argument
 @click.option(
     "--follow",
     "-f",
@@ -23,15 +23,9 @@ from toolkit.runs import follow, logs, status
 )
 @click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
 @click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
+@runs_option
 def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
-    """Show what the ranks of RUN printed (default: the newest run), each line with its rank or node.
+    """Show what the ranks of RUN (default: the newest run) printed, with their rank or node.
 
     RUN is the name of a run, its directory, or its job id, which is found in all your directories.
 

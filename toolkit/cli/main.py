@@ -1,4 +1,7 @@
-"""The command `toolkit`: finds the verb, imports only its module, and turns every error into a message and an exit code."""
+"""The command `toolkit`: import the module of the verb, and turn errors into messages.
+
+Every error ends the process with the exit code of its kind.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import os
 import sys
 from typing import Any, NoReturn
 
-gc.disable()  # collecting among freshly imported modules takes a tenth of the start; on again when the verb is imported
+# Collecting among freshly imported modules takes a tenth of the start. It is enabled again when the
+# verb is imported.
+gc.disable()
 
 import click
 
@@ -15,8 +20,7 @@ from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
 
-# verb -> (module, what it does). The module has the click command as `command`; it is imported when
-# the verb is used.
+# verb -> (module or module:name, what it does); see LazyGroup.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
     "shell": ("toolkit.cli.shell", "Open a shell in an image, on a node."),
@@ -24,9 +28,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "top": ("toolkit.cli.top", "Show what a running job uses: CPU, memory, GPUs."),
     "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
     "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
-    "cancel": ("toolkit.cli.cancel", "Cancel a run."),
-    "rm": ("toolkit.cli.rm", "Remove runs that have ended."),
-    "prune": ("toolkit.cli.prune", "Remove old runs."),
+    "cancel": ("toolkit.cli.cleanup:cancel", "Cancel a run."),
+    "rm": ("toolkit.cli.cleanup:rm", "Remove runs that have ended."),
+    "prune": ("toolkit.cli.cleanup:prune", "Remove old runs."),
     "image": ("toolkit.cli.image", "Build, list and verify images."),
     "jobs": ("toolkit.cli.jobs", "List and copy the exercises that came with the tool."),
     "explain": ("toolkit.cli.explain", "Explain why a run failed, and what to do."),
@@ -53,7 +57,7 @@ VERBS: dict[str, tuple[str, str]] = {
     help="Show every outside command, as a line that can be pasted.",
 )
 def cli(verbose: bool) -> None:
-    """From a train.py to a correct run on many GPUs of many nodes, in a container, with one command.
+    """Run a train.py correctly on many GPUs of many nodes, in a container, with one command.
 
     \b
     Examples:
@@ -121,7 +125,7 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
         console.note("interrupted")
         sys.exit(130)
     except BrokenPipeError:
-        # The reader (`head`, a pager) has gone; what is left unwritten is of no use to anybody.
+        # The reader (`head`, a pager) has gone; what is left unwritten is of no use.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
@@ -133,7 +137,10 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
 
 
 def file_error(error: OSError) -> ToolkitError | None:
-    """Return the error for a full disk or a file that must not be written; None for any other, which is a fault of ours."""
+    """Return the error for a full disk or a forbidden file.
+
+    Return None for any other, which is a fault of ours.
+    """
     import errno
 
     place = str(error.filename) if error.filename else None

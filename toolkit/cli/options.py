@@ -1,14 +1,19 @@
-"""Options of a job that more than one verb has, and how a command line becomes a layer of settings."""
+"""The options that describe a job, and how a command line becomes a layer of settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from toolkit.cli.shared import (
+    AnyFunction,
+    complete_images,
+    complete_runs,
+    site_option,
+)
 from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import SlurmValue
@@ -55,17 +60,6 @@ _TYPES: dict[str, Any] = {
 }
 _TAKEN = "d"  # toolkit run -d is --detach
 
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
-
-
-def _images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of --image: recipes and built images."""
-    del ctx, param
-    from toolkit.images.store import store
-
-    names = {*store.recipe_names(), *store.image_names(store.images_directory())}
-    return sorted(name for name in names if name.startswith(incomplete))
-
 
 def _launchers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
@@ -86,34 +80,14 @@ def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def _sbatch_options(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of --slurm."""
+    """Complete --slurm."""
     del ctx, param
     passed = (name for name, option in OPTIONS.items() if not option.refusal and not option.kind)
     return sorted(name for name in passed if name.startswith(incomplete))
 
 
-def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of sites for tab completion."""
-    del ctx, param
-    from toolkit import sites
-
-    return [name for name in ("auto", *sites.names()) if name.startswith(incomplete)]
-
-
-def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of RUN: the runs of the directory that is asked for."""
-    del param
-    from toolkit.records.store import all_runs
-
-    return [
-        paths.name
-        for paths in all_runs(Path(ctx.params.get("runs") or "runs"))
-        if paths.name.startswith(incomplete)
-    ]
-
-
 def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion of --after."""
+    """Complete --after."""
     how, colon, name = incomplete.rpartition(":")
     return [how + colon + run for run in complete_runs(ctx, param, name)]
 
@@ -122,9 +96,9 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--image",
         metavar="NAME|PATH|URI",
-        shell_complete=_images,
-        help="A recipe's name, the path of a SIF, or docker://... or oras://..., which is fetched once and kept; "
-        "with --runtime docker or pyxis a reference.",
+        shell_complete=complete_images,
+        help="A recipe's name, the path of a SIF, or docker://... or oras://..., which is fetched "
+        "once and kept; with --runtime docker or pyxis a reference.",
     ),
     click.option(
         "--runtime",
@@ -143,7 +117,8 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--launcher",
         metavar="NAME",
         shell_complete=_launchers,
-        help=f"How ranks are started (default auto, by what the script imports): {', '.join(LAUNCHERS)}.",
+        help="How ranks are started (default auto, by what the script imports): "
+        f"{', '.join(LAUNCHERS)}.",
     ),
     click.option(
         "--bind",
@@ -177,7 +152,8 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--sweep",
         metavar="NAME=V,V",
         multiple=True,
-        help="A job array with an element for each value, given to the script as --NAME V; repeatable: each with each.",
+        help="A job array with an element for each value, given to the script as --NAME V; "
+        "repeatable: each with each.",
     ),
     click.option(
         "--max-requeues",
@@ -217,18 +193,14 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="FILE|FINGERPRINT",
         help="A public key in PEM, or the fingerprint of a PGP key.",
     ),
-    click.option(
-        "--site",
-        metavar="NAME",
-        shell_complete=complete_sites,
-        help="The cluster (default auto: the local one if it is up, else PATH's).",
-    ),
+    site_option("The cluster (default auto: the local one if it is up, else PATH's)."),
     click.option(
         "--slurm",
         metavar="NAME[=VALUE]",
         multiple=True,
         shell_complete=_sbatch_options,
-        help="Any other option of sbatch, by its long name: licenses=matlab:1, mail-user=me@site, hold. Repeatable.",
+        help="Any other option of sbatch, by its long name: licenses=matlab:1, mail-user=me@site, "
+        "hold. Repeatable.",
     ),
 )
 

@@ -91,12 +91,8 @@ def lines_of(explanation: Explanation) -> list[str]:
         lines += [subject("code", explanation.source)] if explanation.source else []
         lines.append(subject("cause", match.cause))
         if match.line and match.line not in explanation.first and match.line not in match.cause:
-            lines.append(
-                subject(
-                    "line",
-                    f"{match.rank if match.rank is not None else match.host or 'batch'}| {match.line}",
-                )
-            )
+            source = match.rank if match.rank is not None else match.host or "batch"
+            lines.append(subject("line", f"{source}| {match.line}"))
         lines += [subject("last", explanation.last)] if explanation.last else []
         if len(match.ranks) > 1:
             lines.append(subject("ranks", f"{len(match.ranks)} printed it: {_some(match.ranks)}"))

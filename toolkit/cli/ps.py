@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.shared import json_option, runs_option
 from toolkit.records import index
 from toolkit.records.store import Paths, all_runs, newest_first
 from toolkit.runs import status
@@ -22,14 +23,8 @@ _MOST = 20
 @click.option(
     "--all-directories", "-A", is_flag=True, help="Runs of all directories, wherever they are."
 )
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@runs_option
+@json_option
 def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None:
     """List the runs of this directory, the newest first, and their states.
 
@@ -67,9 +62,8 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
             )
         )
         if len(known) > len(rows):
-            console.note(
-                f"{len(known) - len(rows)} more: toolkit ps --all{' --all-directories' if all_directories else ''}"
-            )
+            everywhere = " --all-directories" if all_directories else ""
+            console.note(f"{len(known) - len(rows)} more: toolkit ps --all{everywhere}")
 
 
 def _everywhere() -> list[Paths]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_runs
+from toolkit.cli.shared import run_argument, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,24 +17,20 @@ if TYPE_CHECKING:
 
 
 @click.command("results")
-@click.argument("run", required=False, shell_complete=complete_runs)
+@run_argument
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print as JSON, with results that are lists or objects as well.",
 )
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
+@runs_option
 def command(run: str | None, as_json: bool, runs: Path) -> None:
-    """Show the results of RUN (default: the newest run): the last JSON object that its first rank printed.
+    """Show the results of RUN (default: the newest run).
 
-    Of a sweep, a row for each point, also while it goes on; of a rerun of its failed points, those that were well before are there too.
+    The result is the last JSON object that the first rank printed. A sweep has a row for each
+    point, also while it goes on; a rerun of its failed points also shows those that had succeeded
+    before.
 
     \b
     Examples:

@@ -70,17 +70,14 @@ def command(
 
 def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     """Facts and actions as plain data."""
-    import msgspec
-
-    return {
-        "ready": not actions,
-        "facts": msgspec.to_builtins(facts),
-        "actions": [msgspec.to_builtins(action) for action in actions],
-    }
+    return {"ready": not actions, "facts": facts, "actions": actions}
 
 
 def _refresh_newer(facts: Facts, *, always: bool) -> bool:
-    """Check, as root and once a week, for a newer Apptainer than the fitted one; return whether it did."""
+    """Check once a week, as root, for a newer Apptainer than the fitted one.
+
+    Return whether it checked.
+    """
     if not (facts.root and facts.apt and facts.runtime):
         return False
     from time import time

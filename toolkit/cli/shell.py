@@ -25,8 +25,8 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     """Open a shell in an image, on a node of its own job; exit with the shell's exit code.
 
     The terminal is that of the node: its size follows yours, and Ctrl-C goes to the program in the
-    shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is on
-    the first; the job has all of them, and ends with the shell.
+    shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is
+    on the first; the job has all of them, and ends with the shell.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import site_own
-from toolkit.cli.options import complete_sites
+from toolkit.cli.shared import complete_sites, json_option
 from toolkit.units import counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema, site
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def list_sites(as_json: bool) -> None:
     """List the known sites."""
     from toolkit import sites
@@ -64,17 +64,15 @@ def list_sites(as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name", shell_complete=complete_sites)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def show(name: str, as_json: bool) -> None:
     """Show what is written of a site, with what it extends."""
-    import msgspec
-
     from toolkit import sites
     from toolkit.cli import console
 
     site = sites.load(name)
     if as_json:
-        console.out_json(msgspec.to_builtins(site))
+        console.out_json(site)
         return
     for line in _lines(site, str(sites.path_of(name))):
         console.out(line)
@@ -106,7 +104,8 @@ def _lines(site: Site, file: str) -> Iterator[str]:
     }
     if site.comment:
         rows["--comment"] = (
-            f"{form(site.comment)}   such as {site.comment.example} ({site.comment.source}, {site.comment.date})"
+            f"{form(site.comment)}   such as {site.comment.example} "
+            f"({site.comment.source}, {site.comment.date})"
         )
     rows |= {
         f"--{option}": f"needed: {rule.why} ({rule.source})"

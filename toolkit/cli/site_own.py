@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_sites
+from toolkit.cli.shared import complete_sites, json_option, site_option
 from toolkit.errors import ConfigError, SlurmUnreachableError, UsageError
 from toolkit.units import counted
 
@@ -26,17 +26,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 @click.option(
     "--probe",
     is_flag=True,
-    help="Also start a job of some seconds on a node of each partition with GPUs: driver, interface.",
+    help="Also start a job of some seconds on a node of each partition with GPUs: driver, "
+    "interface.",
 )
 @click.option("--comment", metavar="TEXT", help="Slurm's comment of these jobs.")
 @click.option("--account", "-A", metavar="NAME", help="Account of these jobs.")
-@click.option(
-    "--site",
-    metavar="NAME",
-    shell_complete=complete_sites,
-    default="auto",
-    help="The cluster to ask (default auto).",
-)
+@site_option("The cluster to ask (default auto).", default="auto")
 @click.option("--replace", is_flag=True, help="Write over a site of yours that is called so.")
 @click.option("--dry-run", is_flag=True, help="Print the file, and write nothing.")
 def init(
@@ -88,26 +83,22 @@ def init(
         return
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
+    partitions = counted(len(answers.queues), "partition")
     console.out(
-        console.subject(
-            "site",
-            f"{name}: {counted(len(answers.queues), 'partition')}, {counted(unknown, 'value')} unknown",
-        )
+        console.subject("site", f"{name}: {partitions}, {counted(unknown, 'value')} unknown")
     )
     console.out(console.subject("file", str(path)))
-    console.out(
-        console.subject(
-            "next",
-            f"fill in the lines marked `# ?`, then: toolkit site check {name}   toolkit site use {name}",
-        )
-    )
+    then = f"toolkit site check {name}   toolkit site use {name}"
+    console.out(console.subject("next", f"fill in the lines marked `# ?`, then: {then}"))
 
 
 @click.command("check")
 @click.argument("site", metavar="NAME|FILE", shell_complete=complete_sites)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def check(site: str, as_json: bool) -> int:
-    """Check a site's file: its keys, its values, and the cluster itself, where it can be reached. Exit code 78 if something is wrong.
+    """Check a site's file: its keys, its values, and the cluster, if it can be reached.
+
+    The exit code is 78 if something is wrong.
 
     \b
     Examples:
@@ -187,7 +178,7 @@ def use(name: str) -> None:
 
 @click.command("schema")
 def schema() -> None:
-    """Print the form of a site's file as a JSON schema, by which editors complete keys and mark mistakes.
+    """Print the JSON schema of a site's file, by which editors complete keys and mark mistakes.
 
     \b
     Example:
@@ -199,7 +190,7 @@ def schema() -> None:
 
 
 @click.command("rules")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option
 def rules(as_json: bool) -> None:
     """List the rules that every job is held to before it is submitted.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.options import complete_runs
+from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("top")
-@click.argument("run", required=False, shell_complete=complete_runs)
+@run_argument
 @click.option(
     "--all",
     "-a",
@@ -32,18 +32,13 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     help="Again and again, until Ctrl-C or the job's end.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
+@json_option
+@runs_option
 def command(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
-    """Show what the processes of RUN (default: the newest run) use on its nodes: CPU over a second, memory, GPUs.
+    """Show the CPU use over a second, the memory and the GPUs of the processes of RUN.
 
-    It runs in the job's own allocation, so no ssh to the nodes is needed.
+    The default is the newest run. The command runs in the job's own allocation, so it needs no ssh
+    to the nodes.
 
     \b
     Examples:
@@ -117,6 +112,5 @@ def _show(processes: list[Process], gpus: list[Gpu]) -> None:
         console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows)
     )
     for gpu in gpus:
-        console.out(
-            f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {human_size(gpu.used)} of {human_size(gpu.total)}"
-        )
+        memory = f"{human_size(gpu.used)} of {human_size(gpu.total)}"
+        console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")

@@ -1,4 +1,4 @@
-"""`toolkit bench`: measure on the user's cluster. Each command is a module, imported when it is used."""
+"""`toolkit bench`: measure on the user's cluster."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import click
 from toolkit.bench.allreduce import BACKENDS
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import json_option
 
 if TYPE_CHECKING:
     from toolkit.bench.allreduce import Measured
@@ -40,7 +41,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     "--backend",
     type=click.Choice(tuple(BACKENDS)),
     multiple=True,
-    help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use GPUs, else gloo.",
+    help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use "
+    "GPUs, else gloo.",
 )
 @click.option(
     "--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer."
@@ -68,7 +70,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
 @click.option(
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     backend: tuple[str, ...],
     min_size: int,
@@ -87,11 +89,12 @@ def command(
     \b
     Examples:
       toolkit bench allreduce --nodes 2
-      toolkit bench allreduce --nodes 2 --backend gloo --backend horovod --backend mpi --max-size 16M
-      toolkit bench allreduce --nodes 2 --gpus 4 --image pytorch_25.06 --backend nccl --backend nccl-tests
+      toolkit bench allreduce --nodes 2 --backend gloo --backend horovod --max-size 16M
+      toolkit bench allreduce --nodes 2 --gpus 4 --image pytorch_25.06 --backend nccl-tests
       toolkit bench allreduce --show-buffers          2 nodes x 4 devices
 
-    The job is jobs/nccl-allreduce; all options of `toolkit run` apply. The exit code is 1 if a sum is wrong.
+    The job is jobs/nccl-allreduce; all options of `toolkit run` apply. The exit code is 1 if a sum
+    is wrong.
     """
     from toolkit.bench import allreduce, jobs
 
@@ -195,11 +198,7 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
     from toolkit.bench import allreduce
 
     if as_json:
-        import msgspec
-
-        console.out_json(
-            {"measured": msgspec.to_builtins(done), "plot": str(plot) if plot else None}
-        )
+        console.out_json({"measured": done, "plot": str(plot) if plot else None})
         return
     header, rows = allreduce.table(done)
     if rows:

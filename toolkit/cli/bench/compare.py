@@ -10,6 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import json_option
 
 
 def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -41,15 +42,16 @@ def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 @click.option(
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.argument("jobs", nargs=-1, required=True, shell_complete=_jobs)
 def command(
     jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
 ) -> int:
     """Run JOBS one after the other and put them side by side: samples per second, memory, accuracy.
 
-    A job is a folder with a job.toml, or a training script; the directory of a run that has ended is taken as it is. Speed and accuracy are
-    what the script prints in its last line of JSON (samples_per_second, accuracy); memory is the most that one process of the script had.
+    A job is a folder with a job.toml, or a training script. The directory of a run that has ended
+    is not run again. Speed and accuracy are what the script prints in its last line of JSON
+    (samples_per_second, accuracy); memory is the most that one process of the script had.
 
     \b
     Examples:
@@ -79,9 +81,7 @@ def command(
         show_explanation(failed.ran.paths)
         return failed.ran.outcome.exit_code or 1
     if as_json:
-        import msgspec
-
-        console.out_json(msgspec.to_builtins(rows))
+        console.out_json(rows)
     else:
         console.out(console.table(*compare.table(rows)))
     return 0

@@ -1,11 +1,13 @@
-"""`toolkit image build`."""
+"""The commands that make images: `toolkit image build`, `lock` and `flatten`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli import console
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),
     default="auto",
-    help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; where it may not build, docker.",
+    help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; "
+    "where it may not build, docker.",
 )
 @click.option(
     "--flat",
@@ -35,14 +38,15 @@ if TYPE_CHECKING:
 @click.option(
     "--locked",
     is_flag=True,
-    help="Build exactly what the recipe's lock says (toolkit image lock), the same file everywhere.",
+    help="Build exactly what the recipe's lock says (toolkit image lock), the same file "
+    "everywhere.",
 )
 @click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
 @click.option(
     "--no-wait", is_flag=True, help="Exit with code 75 if another process builds the image now."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
-def command(
+def build(
     name: str,
     force: bool,
     engine: Engine,
@@ -54,14 +58,13 @@ def command(
 ) -> None:
     """Build the image of a recipe: NAME, or a path to a .toml file.
 
-    \b
-    Unchanged parts are reused: the image, or its steps before the first changed one (toolkit image cache).
-    The image gets its name only when it is complete and has passed its checks. Then it is verified
-    externally, as by `image verify`.
-    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or in
-    $TOOLKIT_BUILD_TMP.
+    Unchanged parts are reused: the image, or its steps before the first changed one (toolkit image
+    cache). The image gets its name only when it is complete and has passed its checks. Then it is
+    verified externally, as by `image verify`.
+
+    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or
+    in $TOOLKIT_BUILD_TMP.
     """
-    from toolkit.cli import console
     from toolkit.doctor.node_jobs import find_site
     from toolkit.images.build.build import build as build_image
     from toolkit.images.build.methods import BuildOptions
@@ -95,7 +98,10 @@ def command(
 
 
 def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
-    """Print the external verification in one line; the image's own checks were printed as they passed."""
+    """Print the external verification in one line.
+
+    The image's own checks were printed as they passed.
+    """
     verdicts = [
         verdict
         for verdict in built.verdicts
@@ -110,7 +116,10 @@ def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
 
 
 def _refuse_failed(built: BuildResult) -> None:
-    """Raise if a check of the image failed; a mismatch with this cluster is no fault of the image."""
+    """Raise if a check of the image failed.
+
+    A mismatch with this cluster is no fault of the image.
+    """
     from toolkit.errors import BuildError
 
     failed = [
@@ -118,7 +127,8 @@ def _refuse_failed(built: BuildResult) -> None:
     ]
     if failed:
         raise BuildError(
-            f"{built.manifest.name} was built, but did not pass {len(failed)} of {len(built.verdicts)} external checks",
+            f"{built.manifest.name} was built, but did not pass {len(failed)} of "
+            f"{len(built.verdicts)} external checks",
             place=", ".join(verdict.name for verdict in failed),
             details=[f"{verdict.name}: {verdict.detail}" for verdict in failed],
             next_step=f"toolkit image verify {built.manifest.name}",
@@ -126,19 +136,16 @@ def _refuse_failed(built: BuildResult) -> None:
 
 
 def _show_built(built: BuildResult, as_json: bool) -> None:
-    from toolkit.cli import console
     from toolkit.units import human_size, human_time
 
     manifest = built.manifest
     if as_json:
-        import msgspec
-
         console.out_json(
             {
                 "path": built.path,
                 "kept": built.is_current,
                 "seconds": built.seconds,
-                "manifest": msgspec.to_builtins(manifest),
+                "manifest": manifest,
             }
         )
         return
@@ -160,3 +167,65 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
     if contents:
         console.note(console.subject("contains", contents))
     console.document(built.path)
+
+
+@click.command("lock")
+@click.argument("name")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where to write it (default: beside the recipe).",
+)
+def lock(name: str, output: Path | None) -> None:
+    """Record exactly what the image of a recipe was built from: NAME, or a path to a .toml file.
+
+    The lock names the base by its digest, every package of Debian by its version, and every package
+    of Python by the hash of its file, also those that only the build needs. Commit the lock: from
+    then on this command builds the same image, to the last byte of its file system, or says what is
+    not available:
+
+    \b
+      toolkit image build NAME --locked
+    """
+    import time
+
+    from toolkit.errors import ForbiddenError
+    from toolkit.files import write_atomically
+    from toolkit.images.lockfile.make import lock_path, make
+    from toolkit.model.lock import to_toml
+
+    path = output or lock_path(name)
+    console.note(console.subject("locking", name))
+    lock = make(name, int(time.time()))
+    try:
+        write_atomically(path, to_toml(lock))
+    except OSError as error:
+        raise ForbiddenError(
+            f"the lock cannot be written: {error.strerror}",
+            place=str(path),
+            next_step="toolkit image lock ... --output FILE",
+        ) from None
+    debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
+    console.note(console.subject("locked", f"{debian}, {len(lock.files)} files of Python"))
+    console.document(str(path))
+
+
+@click.command("flatten")
+@click.argument("name")
+def flatten(name: str) -> None:
+    """Pack the image NAME again as one, without what its later steps deleted or replaced.
+
+    An image that was built in layers starts as fast as a flat one, but its file still holds what is
+    seen no more.
+    """
+    from toolkit.images.build.apptainer.flatten import flatten
+    from toolkit.units import human_size
+
+    with console.Steps() as progress:
+        flat = flatten(name, progress)
+    console.note(
+        console.subject("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
+    )
+    console.document(flat.path)

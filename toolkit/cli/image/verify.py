@@ -1,8 +1,17 @@
-"""`toolkit image verify`."""
+"""The commands `toolkit image verify` and `toolkit image check`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+from toolkit.cli import console
+from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
+from toolkit.errors import BuildError
+
+if TYPE_CHECKING:
+    from toolkit.model.image import Check
 
 
 @click.command("verify")
@@ -12,34 +21,23 @@ import click
     type=click.IntRange(min=1),
     help="Also have ranks on this many nodes of the cluster sum: short jobs, through Slurm.",
 )
-@click.option(
-    "--gpus-per-node",
-    "--gpus",
-    "gpus",
-    type=click.IntRange(min=1),
-    help="GPUs on each of these nodes: a rank for each, by NCCL.",
-)
-@click.option(
-    "--site", help="The cluster; default: the local one if it is up, else the Slurm on PATH."
-)
-@click.option("--partition", help="Partition of these jobs.")
-@click.option("--time", "limit", default="10", show_default=True, help="Time limit of these jobs.")
-@click.option("--comment", help="Slurm's comment, if the site requires one.")
+@gpus_option("GPUs on each of these nodes: a rank for each, by NCCL.")
+@site_option("The cluster; default: the local one if it is up, else the Slurm on PATH.")
+@node_job_options(minutes=10)
 @click.option(
     "--key",
-    help="A public key in PEM, or a PGP key: tells whether the image is signed by it, and unchanged.",
+    help="A public key in PEM, or a PGP key: also verify that the image is signed by it, and "
+    "unchanged.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(
+@json_option
+def verify(
     name: str,
     nodes: int | None,
     gpus: int | None,
     site: str | None,
-    partition: str | None,
-    limit: str,
-    comment: str | None,
     key: str | None,
     as_json: bool,
+    **job_options: str | None,
 ) -> None:
     """Verify an image: labels, imports, Horovod's build, ranks that sum, and the cluster.
 
@@ -53,7 +51,6 @@ def command(
       toolkit image verify pytorch_22.03 --nodes 2 --gpus-per-node 4 --partition cas_v100_4
       toolkit image verify /apps/images/pytorch.sif --json
     """
-    from toolkit.cli import console
     from toolkit.doctor.node_jobs import find_site, rank_runner
     from toolkit.errors import BuildError
     from toolkit.images.build.verification import record
@@ -65,9 +62,8 @@ def command(
     image = find(name)
     require_apptainer()
     offer, reason = find_site(site or "auto", required=bool(site or nodes))
-    settings = {"partition": partition, "time": limit, "comment": comment}
-    given = {key: value for key, value in settings.items() if value}
-    run_ranks = rank_runner(image.path, site or "auto", nodes or 0, gpus or 0, given)
+    settings = {name: value for name, value in job_options.items() if value}
+    run_ranks = rank_runner(image.path, site or "auto", nodes or 0, gpus or 0, settings)
     case = local_case(
         image,
         site=offer,
@@ -82,9 +78,7 @@ def command(
         )
     record(image, made)
     if as_json:
-        import msgspec
-
-        console.out_json({"path": image.path, "verdicts": msgspec.to_builtins(made)})
+        console.out_json({"path": image.path, "verdicts": made})
     else:
         console.out(
             console.table(
@@ -98,3 +92,39 @@ def command(
             f"{image.name} did not pass {len(failed)} of {len(made)} checks",
             place=", ".join(failed),
         )
+
+
+@click.command("check")
+@click.argument("name")
+@json_option
+def check(name: str, as_json: bool) -> None:
+    """Run the checks that an image carries again, and record their results.
+
+    The exit code is 74 if one fails.
+    """
+    from toolkit.images.build.image_probe import run_checks
+    from toolkit.images.store.store import find
+
+    image = find(name)
+    if not as_json:
+        console.note(console.subject("checking", image.path))
+    checks = run_checks(image)
+    if as_json:
+        console.out_json(checks)
+    else:
+        console.out(
+            console.table(
+                ("CHECK", "RESULT", "DETAIL"),
+                [(check.name, _outcome(check), check.detail) for check in checks],
+            )
+        )
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        raise BuildError(
+            f"{image.name} did not pass {len(failed)} of {len(checks)} checks",
+            place=", ".join(failed),
+        )
+
+
+def _outcome(check: Check) -> str:
+    return "passed" if check.passed else "failed"

@@ -1,4 +1,4 @@
-"""`toolkit image sign`."""
+"""The commands `toolkit image sign` and `toolkit image verify-signature`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from toolkit.cli import console
+from toolkit.cli.shared import json_option
 from toolkit.errors import ConfigError, UsageError
 
 
@@ -30,8 +32,8 @@ from toolkit.errors import ConfigError, UsageError
     help="Where the key's passphrase is; without it, you are asked.",
 )
 @click.option("--replace", is_flag=True, help="Drop the signatures that are there already.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(
+@json_option
+def sign(
     name: str,
     key: Path | None,
     pgp: int | None,
@@ -47,9 +49,9 @@ def command(
       openssl pkey -in key.pem -pubout -out key.pub
       toolkit image sign pytorch_cpu --key key.pem
       toolkit image verify-signature pytorch_cpu --key key.pub
-    A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in its job.toml or toolkit.toml.
+    A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in
+    its job.toml or toolkit.toml.
     """
-    from toolkit.cli import console
     from toolkit.images.store.sign import sign
     from toolkit.images.store.store import find
 
@@ -74,9 +76,32 @@ def command(
     with console.Steps() as progress:
         made = sign(image, key, pgp or 0, ask, progress, replace=replace)
     if as_json:
-        import msgspec
-
-        console.out_json({"path": image.path, "signature": msgspec.to_builtins(made)})
+        console.out_json({"path": image.path, "signature": made})
         return
     console.note(console.subject("signed", f"{image.path} by {made.signer or made.kind.upper()}"))
     console.out(made.fingerprint)
+
+
+@click.command("verify-signature")
+@click.argument("name")
+@click.option(
+    "--key",
+    metavar="FILE|FINGERPRINT",
+    required=True,
+    help="A public key in PEM, or a PGP key of your keyring.",
+)
+@json_option
+def verify_signature(name: str, key: str, as_json: bool) -> None:
+    """Verify that an image is signed by a key and unchanged since; exit code 88 if not."""
+    from toolkit.images.store.sign import verify
+    from toolkit.images.store.store import find
+
+    image = find(name)
+    signature = verify(Path(image.path), key)
+    if as_json:
+        console.out_json({"path": image.path, "signature": signature})
+        return
+    console.note(
+        console.subject("verified", f"{image.path}: every object of it is signed, and unchanged")
+    )
+    console.out(signature.fingerprint)

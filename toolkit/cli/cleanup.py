@@ -1,4 +1,4 @@
-"""`toolkit prune`."""
+"""The commands that end and remove runs: `toolkit cancel`, `rm` and `prune`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,61 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.shared import json_option, run_names_argument, runs_option
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.records.store import find
+from toolkit.runs import removal, status
 from toolkit.units import counted, human_age, human_size
 
 if TYPE_CHECKING:
     from toolkit.runs.removal import Removal
+
+
+@click.command("cancel")
+@run_names_argument
+@runs_option
+def cancel(run_names: tuple[str, ...], runs: Path) -> None:
+    """Cancel runs, by name or job id; their logs are kept.
+
+    \b
+    Examples:
+      toolkit cancel train-0007
+      toolkit cancel 4711
+    """
+    for paths in [find(name, runs) for name in run_names]:
+        state, outcome = status.current(paths)
+        if outcome is not None or state is None:
+            state_name = outcome.state if outcome else "Slurm has forgotten it"
+            console.note(console.subject("ended", f"{paths.name} has ended already: {state_name}"))
+            continue
+        submission = status.submission_of(paths)
+        status.client_of(submission).cancel(submission.job_id)
+        console.note(console.subject("cancelled", f"{paths.name}, job {submission.job_id}"))
+
+
+@click.command("rm")
+@run_names_argument
+@click.option("--cancel", is_flag=True, help="Cancel runs that have not ended, and wait for it.")
+@click.option("--force", is_flag=True, help="Also if it is unknown whether a run has ended.")
+@runs_option
+def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> None:
+    """Remove runs: their directories with scripts, logs and whatever else is in them.
+
+    Slurm is asked about each run that left no outcome. If one has not ended, nothing is removed.
+    Symbolic links are removed, and what they lead to stays.
+
+    \b
+    Examples:
+      toolkit rm train-0007 train-0008
+      toolkit rm --cancel 4711
+    """
+    for name in run_names:
+        removal.require_no_link(Path(name))
+        removal.require_no_link(runs / name)
+    chosen = {paths.directory: paths for name in run_names for paths in (find(name, runs),)}
+    freed = removal.remove(list(chosen.values()), cancel=cancel, force=force)
+    names = ", ".join(paths.name for paths in chosen.values())
+    console.note(console.subject("removed", f"{names} ({human_size(freed)})"))
 
 
 @click.command("prune")
@@ -22,15 +72,9 @@ if TYPE_CHECKING:
 )
 @click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(
+@runs_option
+@json_option
+def prune(
     older_than: str | None,
     keep: int | None,
     all_directories: bool,
@@ -66,9 +110,7 @@ def command(
             removed_run if removed_run.reason else _removed(removed_run) for removed_run in removals
         ]
     if as_json:
-        import msgspec
-
-        console.out_json({"removed": yes, "runs": msgspec.to_builtins(removals)})
+        console.out_json({"removed": yes, "runs": removals})
     else:
         _show(removals, removed=yes)
 

@@ -1,14 +1,18 @@
-"""`toolkit image diff`."""
+"""The commands that list contents: `toolkit image diff` and `sbom`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli import console
+
 if TYPE_CHECKING:
     from toolkit.images.store.diff import Difference
+
 
 _MOST = 40  # rows of each kind that a person is shown
 
@@ -21,7 +25,7 @@ _MOST = 40  # rows of each kind that a person is shown
 )
 @click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; shows all.")
-def command(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
+def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
     """Compare two images: packages, labels, environment, files. Exit code 1 if they differ.
 
     \b
@@ -29,15 +33,12 @@ def command(before: str, after: str, quick: bool, every: bool, as_json: bool) ->
       toolkit image diff pytorch_cpu /shared/images/pytorch_cpu.sif
       toolkit image diff old.sif new.sif --quick
     """
-    from toolkit.cli import console
     from toolkit.images.store.compare import compare
     from toolkit.images.store.store import find
 
     difference = compare(find(before), find(after), read=not quick)
     if as_json:
-        import msgspec
-
-        console.out_json(msgspec.to_builtins(difference))
+        console.out_json(difference)
     else:
         _show(difference, every)
     if not difference.identical:
@@ -45,8 +46,6 @@ def command(before: str, after: str, quick: bool, every: bool, as_json: bool) ->
 
 
 def _show(difference: Difference, every: bool) -> None:
-    from toolkit.cli import console
-
     if difference.identical:
         console.out("identical contents: the file systems are the same in every byte")
         return
@@ -75,3 +74,30 @@ def _show(difference: Difference, every: bool) -> None:
         console.out(
             f"the contents of {difference.uncompared} files of the same size were not compared"
         )
+
+
+@click.command("sbom")
+@click.argument("name")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write it there instead of printing it.",
+)
+def sbom(name: str, output: Path | None) -> None:
+    """Print what is in an image as a bill of materials: CycloneDX 1.6, in JSON.
+
+    A build writes the same beside the image, as NAME.cdx.json; of an image that was built elsewhere
+    it is made now.
+    """
+    from toolkit.files import write_atomically
+    from toolkit.images.store.materials import materials
+    from toolkit.images.store.store import find
+    from toolkit.terminal_text import json_safe
+
+    text = materials(find(name))
+    if output is None:
+        console.document(json_safe(text))
+    else:
+        write_atomically(output, text)

@@ -1,4 +1,4 @@
-"""`toolkit image show`."""
+"""The commands that find images: `toolkit image list`, `show`, `search` and `path`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,52 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.cli import console
+from toolkit.cli.shared import json_option
+
 if TYPE_CHECKING:
     from toolkit.model.catalogue import Release
     from toolkit.model.image import Manifest
 
 
+@click.command("list")
+@json_option
+def list_images(as_json: bool) -> None:
+    """List recipes and images: what is built, how large, with what in it.
+
+    Images of others are in the directories under `images` in /etc/toolkit/toolkit.toml, in your own
+    or the project's toolkit.toml, and in those of the site that is chosen there.
+    """
+    from msgspec.structs import asdict
+
+    from toolkit.images.store.listing import listing
+    from toolkit.units import human_size
+
+    listed = listing()
+    if as_json:
+        console.out_json([asdict(image) for image in listed])
+        return
+    rows = [
+        (
+            image.name,
+            image.state,
+            human_size(image.size) if image.size else "-",
+            f"{image.checks[0]} of {image.checks[1]}" if image.checks else "-",
+            (
+                ", ".join(f"{name} {version}" for name, version in image.frameworks.items())
+                or image.summary
+            )
+            + (f" (in {image.directory})" if image.directory else ""),
+        )
+        for image in listed
+    ]
+    console.out(console.table(("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows))
+
+
 @click.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(name: str, as_json: bool) -> None:
+@json_option
+def show(name: str, as_json: bool) -> None:
     """Show the facts of a recipe, an image or an NGC release.
 
     Each fact of a release has its source; unknown ones are listed, too.
@@ -25,15 +62,12 @@ def command(name: str, as_json: bool) -> None:
       toolkit image show pytorch:22.03
       toolkit image show nvcr.io/nvidia/pytorch:25.06-py3
     """
-    from toolkit.cli import console
     from toolkit.images.recipe import catalogue
 
     release = catalogue.find_by_name(name)
     if release is not None:
         if as_json:
-            import msgspec
-
-            console.out_json(msgspec.to_builtins(release))
+            console.out_json(release)
         else:
             _show_release(release)
         return
@@ -46,7 +80,6 @@ def command(name: str, as_json: bool) -> None:
 
 
 def _show_release(release: Release) -> None:
-    from toolkit.cli import console
     from toolkit.model.catalogue import FACTS
 
     rows = []
@@ -104,7 +137,8 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
         "frameworks": manifest.frameworks,
         "mpi": list(manifest.mpi),
         "horovod": manifest.horovod,
-        "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, {len(manifest.packages.pip)} of Python",
+        "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, "
+        f"{len(manifest.packages.pip)} of Python",
         "locked": manifest.locked or "no",
         "signed": [item.signer or item.fingerprint for item in manifest.signatures] or "no",
         "verified": {
@@ -119,7 +153,6 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def _show(key: str, value: Any) -> None:
-    from toolkit.cli import console
     from toolkit.terminal_text import one_line
 
     if isinstance(value, dict):
@@ -130,3 +163,46 @@ def _show(key: str, value: Any) -> None:
         lines = [str(value)]
     for number, line in enumerate(lines):
         console.out(f"{key if number == 0 else '':<15}{one_line(line)}")
+
+
+@click.command("search")
+@click.argument("words", nargs=-1)
+@json_option
+def search(words: tuple[str, ...], as_json: bool) -> None:
+    """Find recipes, images and NVIDIA's NGC releases.
+
+    A word is searched in names and summaries. A filter is a fact and a value: framework, version,
+    python, cuda, nccl, openmpi, driver, release, ubuntu, horovod, kind; with : = < > <= >=. An
+    entry whose value of a fact is not known does not match.
+
+    \b
+    Examples:
+      toolkit image search pytorch
+      toolkit image search framework:pytorch 'cuda>=12' python:3.10
+      toolkit image search 'driver<=470'
+    """
+    from toolkit.images.store.entries import catalogue_entries
+    from toolkit.images.store.search import matching
+
+    matches = matching(catalogue_entries(), words)
+    if as_json:
+        console.out_json(matches)
+        return
+    if matches:
+        console.out(
+            console.table(
+                ("NAME", "KIND", "WHAT"),
+                [(entry.name, entry.kind, entry.summary) for entry in matches],
+            )
+        )
+    else:
+        console.note("nothing fits; toolkit image search without words shows everything")
+
+
+@click.command("path")
+@click.argument("name")
+def path(name: str) -> None:
+    """Print where an image is: for `apptainer exec "$(toolkit image path NAME)" ...`."""
+    from toolkit.images.store.store import find
+
+    console.document(find(name).path)

@@ -1,0 +1,249 @@
+"""The commands that write recipes: `toolkit image new`, `import` and `render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+
+@click.command("new")
+@click.argument("name")
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="IMAGE",
+    help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe, or a .sif file.",
+)
+@click.option(
+    "--with",
+    "features",
+    multiple=True,
+    metavar="THING",
+    help="horovod, or a feature such as jupyter; may be given again.",
+)
+@click.option(
+    "--pip",
+    "packages",
+    multiple=True,
+    metavar="REQUIREMENT",
+    help="A package for pip; may be given again.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where NAME.toml is written; default: here.",
+)
+def new(
+    name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
+) -> None:
+    """Write a recipe, NAME.toml, that builds: `toolkit image build NAME.toml`.
+
+    \b
+    Examples:
+      toolkit image new mine --from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter
+      toolkit image new mine --from pytorch_cpu --pip einops==0.8.1
+    """
+    from toolkit.errors import UsageError
+    from toolkit.files import write_atomically
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.drafts import draft
+    from toolkit.images.recipe.names import image_name
+
+    image_name(name, "NAME", error=UsageError)
+    path = directory / f"{name}.toml"
+    if path.exists():
+        raise UsageError(
+            f"{path} is there already, and is not overwritten",
+            place="NAME",
+            next_step="another name, or remove the file",
+        )
+    text = draft(name, origin, features, packages, here=str(Path.cwd()))
+    write_atomically(path, text)
+    try:
+        resolved = library.load(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    console.note(console.subject("written", str(path)))
+    if resolved.dropped:
+        console.note(console.subject("", f"the base has already: {', '.join(resolved.dropped)}"))
+    console.note(console.subject("next", f"toolkit image build {path}"))
+    console.document(str(path))
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", help="Of the recipe; default: the file's.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where NAME.toml is written; default: here.",
+)
+def import_recipe(file: Path, name: str | None, directory: Path) -> None:
+    """Convert a Dockerfile or a Singularity definition to a recipe.
+
+    What a recipe cannot hold is listed, with what to do instead.
+
+    \b
+    Examples:
+      toolkit image import Dockerfile --name mine
+      toolkit image import horovod.def
+    """
+    import re
+
+    from toolkit.errors import UsageError
+    from toolkit.files import write_atomically
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.importing import import_file
+    from toolkit.images.recipe.names import image_name
+
+    chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
+    path = directory / f"{image_name(chosen, '--name', error=UsageError)}.toml"
+    if path.exists():
+        raise UsageError(
+            f"{path} is there already, and is not overwritten",
+            place="--name",
+            next_step="another --name, or remove the file",
+        )
+    draft = import_file(file, chosen)
+    write_atomically(path, draft.recipe)
+    try:
+        library.load(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    for unsupported in draft.unsupported:
+        where = f"{file}:{unsupported.line}: " if unsupported.line else ""
+        console.note(console.subject("not taken", f"{where}{unsupported.text}"))
+        console.note(console.subject("", f"instead: {unsupported.instead}"))
+    console.note(console.subject("written", str(path)))
+    console.note(console.subject("next", f"toolkit image build {path}"))
+    console.document(str(path))
+
+
+FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need not import
+
+
+@click.command("render")
+@click.argument("name", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMS),
+    help="Which definition; printed is Apptainer's, checked and written are all.",
+)
+@click.option(
+    "--with",
+    "features",
+    multiple=True,
+    metavar="FEATURE",
+    help="Add a feature; may be given again.",
+)
+@click.option("--all", "every", is_flag=True, help="Every recipe that came with the tool.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print nothing; exit code 78 and the differences where a committed definition is another.",
+)
+@click.option("--write", is_flag=True, help="Write the committed definitions again.")
+def render(
+    name: str | None,
+    form: str | None,
+    features: tuple[str, ...],
+    every: bool,
+    check: bool,
+    write: bool,
+) -> None:
+    """Show the definition that a recipe becomes: what `apptainer build` or `docker build` reads.
+
+    The definitions of a recipe that came with the tool are committed as containers/NAME.def and
+    containers/NAME.Dockerfile; those of your own recipes are beside the .toml file.
+
+    \b
+    Examples:
+      toolkit image render pytorch_cpu
+      toolkit image render pytorch_cpu --format docker --with jupyter
+      toolkit image render --all --check
+    """
+    from toolkit.images.recipe import library
+    from toolkit.images.recipe.names import recipe_names
+
+    if every == (name is not None):
+        raise UsageError(
+            "name one recipe, or use --all",
+            place="NAME",
+            choices=recipe_names(),
+            next_step="toolkit image render --help",
+        )
+    if check and write:
+        raise UsageError(
+            "--check and --write do not go together",
+            place="--check",
+            next_step="toolkit image render --help",
+        )
+    if features and (check or write or every):
+        raise UsageError(
+            "--with shows a definition; it does not go with --check, --write, --all", place="--with"
+        )
+    named: Sequence[str] = recipe_names() if name is None else (name,)
+    if check:
+        _check_rendered(named, (form,) if form else FORMS)
+        return
+    for recipe in named:
+        resolved = library.load(recipe, features)
+        for output_form in (form,) if form else FORMS if write else FORMS[:1]:
+            text = library.render(resolved, output_form)
+            if write:
+                _write(library.definition_path(recipe, output_form), text)
+            else:
+                console.document(text)
+
+
+def _write(path: Path, text: str) -> None:
+    from toolkit.files import write_atomically
+
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    write_atomically(path, text)
+    console.note(console.subject("written", str(path)))
+
+
+def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
+    from difflib import unified_diff
+
+    from toolkit.images.recipe import library
+
+    wrong: dict[str, None] = {}
+    details: list[str] = []
+    for recipe, form in ((recipe, form) for recipe in recipes for form in forms):
+        path = library.definition_path(recipe, form)
+        committed = path.read_text(encoding="utf-8") if path.is_file() else ""
+        wanted = library.render(library.load(recipe), form)
+        if committed != wanted:
+            wrong[recipe] = None
+            details += unified_diff(
+                committed.splitlines(),
+                wanted.splitlines(),
+                str(path),
+                "as rendered",
+                lineterm="",
+                n=1,
+            )
+    if wrong:
+        again = next(iter(wrong)) if len(wrong) == 1 else "--all"
+        cause = f"not what its recipe renders to: the definition of {', '.join(wrong)}"
+        raise ConfigError(
+            cause, details=details[:200], next_step=f"toolkit image render {again} --write"
+        )

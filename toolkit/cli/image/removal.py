@@ -1,0 +1,162 @@
+"""The commands that free disk space: `toolkit image remove`, `prune` and `cache`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.shared import json_option
+
+
+@click.command("remove")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also where a run uses it that has not ended.")
+def remove(name: str, force: bool) -> None:
+    """Remove an image of yours, with its manifest, bill of materials and logs.
+
+    \b
+    Example:
+      toolkit image remove pytorch_cpu
+    """
+    from toolkit.errors import ForbiddenError, ImageMissingError
+    from toolkit.images.store import prune, store
+    from toolkit.runs.removal import holds_image
+    from toolkit.units import human_size
+
+    path = store.images_directory() / f"{name.removesuffix('.sif')}.sif"
+    if not path.exists():
+        path = Path(store.find(name).path)
+    if path.parent != store.images_directory():
+        raise ForbiddenError(
+            f"{path} is not among your own images",
+            place=str(path),
+            next_step=f"rm {path}, if it is yours",
+        )
+    if not path.exists():
+        raise ImageMissingError(f"the image {name} is not there", next_step="toolkit image list")
+    console.note(
+        console.subject(
+            "removed",
+            f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}",
+        )
+    )
+
+
+@click.command("prune")
+@click.option(
+    "--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w."
+)
+@click.option(
+    "--unused-for",
+    metavar="AGE",
+    help="Images that no run used for so long. With --older-than, both must hold.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@json_option
+def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
+    """Remove images that are old or unused, and logs of builds that failed more than a week ago.
+
+    Without an age no image is removed, and an image of a run that has not ended is never removed.
+    For the cache of builds, see toolkit image cache.
+
+    \b
+    Examples:
+      toolkit image prune --unused-for 30d --dry-run
+      toolkit image prune --older-than 90d --unused-for 30d
+    """
+    from toolkit.images.store import prune, store
+    from toolkit.runs.removal import holds_image
+    from toolkit.units import human_size
+
+    ages = {
+        "older_than": prune.seconds(older_than, "--older-than") if older_than else None,
+        "unused_for": prune.seconds(unused_for, "--unused-for") if unused_for else None,
+    }
+    candidates = prune.candidates(store.images_directory(), holds=holds_image, **ages)
+    freed = 0
+    for candidate in candidates:
+        if not candidate.reason_to_keep:
+            freed += candidate.size
+            if not dry_run and candidate.name.endswith(prune.FAILED_LOG):
+                Path(candidate.paths[0]).unlink(missing_ok=True)
+            elif not dry_run:
+                prune.remove(Path(candidate.paths[0]), holds=holds_image)
+    if as_json:
+        console.out_json({"freed": freed, "dry_run": dry_run, "found": candidates})
+        return
+    done = "would go" if dry_run else "gone"
+    rows = [
+        (
+            candidate.name,
+            human_size(candidate.size),
+            f"stays: {candidate.reason_to_keep}" if candidate.reason_to_keep else done,
+            candidate.why,
+        )
+        for candidate in candidates
+    ]
+    if rows:
+        console.out(console.table(("NAME", "SIZE", "", "WHY"), rows))
+    console.note(console.subject("would free" if dry_run else "freed", human_size(freed)))
+
+
+@click.command("cache")
+@click.option("--clear", is_flag=True, help="Remove all of it; the images stay.")
+@json_option
+def cache(clear: bool, as_json: bool) -> None:
+    """Show what builds keep for the next: bases, what steps changed, compiled wheels.
+
+    It lies beside the images, in .cache. Without it the next build of an image takes as long as the
+    first.
+    """
+    from toolkit.images.build.apptainer.cache import Cache
+    from toolkit.images.store import store
+    from toolkit.units import human_size
+
+    cache = Cache(store.images_directory())
+    entries = cache.entries()
+    if clear:
+        with cache.alone():
+            for entry in entries:
+                cache.drop(entry)
+            cache.sweep()
+        console.note(
+            console.subject(
+                "removed",
+                f"{len(entries)} entries, {human_size(sum(entry.note.size for entry in entries))}",
+            )
+        )
+        return
+    if as_json:
+        console.out_json(entries)
+        return
+    rows = [
+        (
+            entry.kind,
+            entry.note.about or "-",
+            human_size(entry.note.size),
+            _age(entry.used),
+            entry.key[:12],
+        )
+        for entry in entries
+    ]
+    console.out(console.table(("KIND", "OF", "SIZE", "LAST USED", "KEY"), rows))
+    console.note(
+        console.subject(
+            "total", f"{human_size(sum(entry.note.size for entry in entries))} in {cache.directory}"
+        )
+    )
+
+
+def _age(used: float) -> str:
+    import time
+
+    hours = (time.time() - used) / 3600
+    return (
+        f"{hours / 24:.0f} days ago"
+        if hours >= 48
+        else f"{hours:.0f} h ago"
+        if hours >= 1
+        else "within the hour"
+    )

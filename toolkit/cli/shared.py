@@ -1,0 +1,95 @@
+"""Options, arguments and tab completions that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+Decorator = Callable[[AnyFunction], AnyFunction]
+
+
+def complete_images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an image by recipes and built images."""
+    del ctx, param
+    from toolkit.images.store import store
+
+    names = {*store.recipe_names(), *store.image_names(store.images_directory())}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a site."""
+    del ctx, param
+    from toolkit import sites
+
+    return [name for name in ("auto", *sites.names()) if name.startswith(incomplete)]
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete RUN by the runs in the directory of ``--runs``."""
+    del param
+    from toolkit.records.store import all_runs
+
+    return [
+        paths.name
+        for paths in all_runs(Path(ctx.params.get("runs") or "runs"))
+        if paths.name.startswith(incomplete)
+    ]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+
+runs_option = click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of the runs.",
+)
+
+run_argument = click.argument("run", required=False, shell_complete=complete_runs)
+
+run_names_argument = click.argument(
+    "run_names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs
+)
+
+
+def site_option(help_text: str, *, default: str | None = None) -> Decorator[Any]:
+    """Return the option that names a site."""
+    return click.option(
+        "--site", metavar="NAME", shell_complete=complete_sites, default=default, help=help_text
+    )
+
+
+def gpus_option(help_text: str, *, smallest: int = 1) -> Decorator[Any]:
+    """Return the option for the number of GPUs on each node."""
+    return click.option(
+        "--gpus-per-node", "--gpus", "gpus", type=click.IntRange(smallest), help=help_text
+    )
+
+
+def node_job_options(*, minutes: int) -> Decorator[Any]:
+    """Return the options of sbatch for the short jobs that examine nodes.
+
+    Args:
+        minutes: the default time limit.
+    """
+    options = (
+        click.option("--partition", "-p", help="Partition of these jobs."),
+        click.option(
+            "--time", default=str(minutes), show_default=True, help="Time limit of these jobs."
+        ),
+        click.option("--comment", help="Slurm's comment, if the site requires one."),
+        click.option("--account", "-A", help="Account of these jobs."),
+    )
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
