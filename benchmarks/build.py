@@ -1,4 +1,4 @@
-"""Measure a build after a change of the last step: ours, ``apptainer build`` and BuildKit, in turns.
+"""Measure builds after a change of the last step: ours, Apptainer's and BuildKit's, in turns.
 
 The base is the contents of an image that was built before, with copies of its large libraries until
 there are at least 2 GB. A copy has each byte replaced by another, so that it packs as well as the
@@ -195,7 +195,8 @@ def _recipe(setting: Setting, last: str) -> Path:
     )
     path = setting.place / "bench.toml"
     path.write_text(
-        f'summary = "benchmark"\n[base]\nkind = "localimage"\npath = "{setting.base}"\n[space]\nimage = 2000\nbuild = 4000\n{steps}'
+        f'summary = "benchmark"\n[base]\nkind = "localimage"\npath = "{setting.base}"\n'
+        f"[space]\nimage = 2000\nbuild = 4000\n{steps}"
     )
     return path
 
@@ -290,8 +291,8 @@ def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
 def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
     """Compare the start of both images.
 
-    ``true`` shows the start alone; ``import torch`` is the first step of a training, and reads 500 MB
-    of the image.
+    ``true`` shows the start alone; ``import torch`` is the first step of a training, and reads
+    500 MB of the image.
     """
     program = build_command().program
     commands: dict[str, Sequence[str]] = {
@@ -334,15 +335,17 @@ def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, runs: int, as_json: bool) -> None:
-    """Change the last step of an image with a base of 2 GB, and build it again: ours, `apptainer build`, BuildKit.
+    """Change the last step of an image with a base of 2 GB, and measure the next build.
+
+    Ours is compared with `apptainer build` and BuildKit.
 
     \b
       install  the last step installs pandas by pip, from wheels in the base
       line     the last step is one line of shell: what each side costs by itself
       start    `apptainer exec` of what came out, beside the flat image
 
-    Needs the image pytorch_cpu, 12 GB of disk, and Docker: the engine of DOCKER_HOST, or root starts one.
-    The exit code is 1 if a bar is missed.
+    Needs the image pytorch_cpu, 12 GB of disk, and Docker: the engine of DOCKER_HOST, or root
+    starts one. The exit code is 1 if a bar is missed.
     """
     from benchmarks.cli import show
 

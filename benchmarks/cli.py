@@ -43,8 +43,8 @@ def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: b
       render  toolkit image render     and  hpccm --format singularity
       submit  toolkit run --detach     and  a submit by submitit
 
-    Whole processes are timed, in turns. Peers are installed into a directory of their own; a local cluster is brought up
-    and taken down again. The exit code is 1 if a bar is missed.
+    Whole processes are timed, in turns. Peers are installed into a directory of their own; a local
+    cluster is brought up and taken down again. The exit code is 1 if a bar is missed.
     """
     with console.Steps() as steps:
         outcomes = run(only or NAMES, runs, steps)
@@ -68,7 +68,8 @@ def show(outcomes: list[Outcome]) -> None:
             outcome.what,
             _milliseconds(outcome.ours),
             f"{outcome.peer_name}: {_milliseconds(outcome.peer)}",
-            f"{outcome.ratio.median:.2f} ({outcome.ratio.smallest:.2f}-{outcome.ratio.largest:.2f})",
+            f"{outcome.ratio.median:.2f} "
+            f"({outcome.ratio.smallest:.2f}-{outcome.ratio.largest:.2f})",
             f"{outcome.bar:.1f}",
             "held" if outcome.held else "missed",
         )
@@ -77,7 +78,8 @@ def show(outcomes: list[Outcome]) -> None:
     console.out(console.table(("what", "ours", "peer", "ratio", "bar", ""), rows))
     runs = outcomes[0].runs
     console.out(
-        f"Medians (smallest-largest) of {runs} runs of whole processes, in turns after a warm-up; the ratio is that of each pair."
+        f"Medians (smallest-largest) of {runs} runs of whole processes, in turns after a warm-up; "
+        "the ratio is that of each pair."
     )
 
 
@@ -85,7 +87,8 @@ def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Out
     """Measure the comparisons ``names``, ``runs`` times each.
 
     Raises:
-        ToolkitError: a command that is compared failed, or could not be installed; nothing is judged then.
+        ToolkitError: a command that is compared failed, or could not be installed; nothing is
+            judged then.
     """
     cache = peers.cache_directory()
     cache.mkdir(parents=True, exist_ok=True)

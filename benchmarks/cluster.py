@@ -1,4 +1,4 @@
-"""The benchmark's own local cluster: brought up if it is not, kept busy while jobs are submitted, taken down."""
+"""Start and stop the local cluster of the benchmarks, and keep it busy while jobs are submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparisons of `python -m benchmarks.cli`: our commands and the programs that people use today."""
+"""The comparisons of `python -m benchmarks.cli`: our commands and the programs in use today."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _STAND_IN = "stand-in.sif"
 # pip.
 _HPCCM_RECIPE = """
 Stage0 += baseimage(image='debian:bookworm')
-Stage0 += packages(ospackages=['ca-certificates', 'g++', 'make', 'cmake', 'openssh-client', 'python3-dev', 'python3-venv'])
+Stage0 += packages(ospackages=['ca-certificates', 'g++', 'make', 'cmake', 'openssh-client',
+                               'python3-dev', 'python3-venv'])
 Stage0 += openmpi(version='4.1.4', cuda=False, infiniband=False)
 Stage0 += python(python2=False)
 Stage0 += pip(packages=['torch==2.13.0', 'numpy', 'scikit-learn', 'horovod==0.28.1'], pip='pip3')
@@ -34,7 +35,8 @@ def task():
     return 0
 
 executor = submitit.AutoExecutor(folder="submitit", cluster="slurm")
-executor.update_parameters(name="{JOB_NAME}", nodes=2, tasks_per_node=2, cpus_per_task=1, timeout_min=10)
+executor.update_parameters(name="{JOB_NAME}", nodes=2, tasks_per_node=2, cpus_per_task=1,
+                           timeout_min=10)
 print(executor.submit(task).job_id)
 """
 

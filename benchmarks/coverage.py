@@ -1,4 +1,4 @@
-"""The steps that guides ask people to do by hand, our command for each, and its last measured result.
+"""The manual steps of published guides, our command for each, and its last measured result.
 
 The rows are in ``jobs/coverage.toml``, what was measured in ``jobs/measured.json``; the README's
 table is made of both.
@@ -27,10 +27,11 @@ class Row(Model, frozen=True, kw_only=True):
         by_hand: what it asks people to type.
         command: that does it here; without the program.
         program: that the command is of.
-        expect: a regular expression that the command's output has to match, else it has failed. Its named groups are the result that the
-            table shows, a group ``a_b`` as "a b".
+        expect: a regular expression that the command's output has to match, else it has failed. Its
+            named groups are the result that the table shows, a group ``a_b`` as "a b".
         before: commands that have to run first; only their exit code counts.
-        own_test: it takes a terminal, or more than the command line's own packages: a test of its own runs it.
+        own_test: a test of its own runs it, because it needs a terminal, or more than the command
+            line's own packages.
     """
 
     step: str
@@ -149,10 +150,10 @@ _PATIENCE = 1800.0  # seconds for one command
 def command(
     context: click.Context, patterns: tuple[str, ...], write: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Run our command for each step of the guides that people follow, on a local cluster of 2 nodes.
+    """Run our command for each step of the published guides, on a local cluster of 2 nodes.
 
-    PATTERN: only commands that contain it. A command counts if it exits with 0 and its output matches;
-    the exit code is 1 if a command fails.
+    PATTERN: only commands that contain it. A command counts if it exits with 0 and its output
+    matches; the exit code is 1 if a command fails.
 
     \b
     Examples:

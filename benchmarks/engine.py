@@ -1,4 +1,7 @@
-"""An engine with BuildKit for the benchmark: the one that ``DOCKER_HOST`` names, or Debian's own, started for it and ended with it."""
+"""The Docker engine with BuildKit for the benchmark of builds.
+
+It is the one that ``DOCKER_HOST`` names, or Debian's own, which runs as long as the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def running(directory: Path) -> Iterator[Engine]:
 
 
 def _start(directory: Path) -> subprocess.Popen[str]:
-    """With mounts of its own, which end with it, and without networks: what it runs sees the machine's."""
+    """Start an engine with mounts of its own, which end with it.
+
+    It makes no networks; what it runs uses the machine's.
+    """
     options: list[str | Path] = [
         "--data-root",
         directory / "data",

@@ -1,4 +1,4 @@
-"""Count how many failures `toolkit explain` names rightly, and how many healthy logs it leaves alone."""
+"""Count the failures that `toolkit explain` names correctly, and its false alarms."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Count(Model, frozen=True, kw_only=True):
     """The result for one set of logs.
 
     Attributes:
-        kind: ``known``: captured or composed logs that rules were made from; ``later``: captured afterwards, and used for no rule;
-            ``healthy``: of runs that succeeded, many with frightening words.
+        kind: ``known``: captured or composed logs that rules were made from; ``later``: captured
+            afterwards, and used for no rule; ``healthy``: of runs that succeeded, many with
+            frightening words.
         right: how many came out as they should.
         wrong: the others, with the rule that was named.
         certain: how many of these were called certain.
@@ -108,7 +109,10 @@ def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
 
 
 def _later(directory: Path) -> Iterator[_Log]:
-    """Yield logs as users paste them; ``expected.json`` tells which words the cause of each must have."""
+    """Yield logs as users paste them.
+
+    ``expected.json`` holds the words that the cause of each must have.
+    """
     index = directory / "expected.json"
     expected: dict[str, str] = (
         json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
@@ -149,11 +153,12 @@ _LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, logs: Path, as_json: bool) -> None:
-    """Count how many failures are named rightly, and how many healthy logs are left alone; end with 1 if a bar is missed.
+    """Count the failures that are named correctly, and the false alarms of healthy logs.
 
-    Three sets, each with its bar: known (rules were made from these logs: all), later (captured
-    afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy (of runs that
-    succeeded, many with frightening words: all).
+    There are three sets of logs, each with its bar: known (rules were made from these logs: all),
+    later (captured afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy
+    (of runs that succeeded, many with frightening words: all). The exit code is 1 if a bar is
+    missed.
     """
     counts = count(logs)
     if as_json:

@@ -1,4 +1,4 @@
-"""Write scripts in which one rank fails, for `make bench-failures`. Pure: a case gives one script."""
+"""Write scripts in which one rank fails, for `make bench-failures`. Pure: one script for a case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHERS = ("wait", "compute", "finish")
 
 
 class Kind(NamedTuple):
-    """A way to fail: the code that does it, what explain must say of it, and what the script defines for it."""
+    """A way to fail: its code, what explain must say of it, and the definitions that it needs."""
 
     code: str
     expected: str
@@ -32,7 +32,8 @@ KINDS: dict[str, Kind] = {
         "print('cannot go on without labels', file=sys.stderr)\nsys.exit(3)", "exit code 3"
     ),
     "argparse": Kind(
-        "parser = argparse.ArgumentParser(prog='study.py')\nparser.add_argument('--depth', type=int)\nparser.parse_args(['--width', '4'])",
+        "parser = argparse.ArgumentParser(prog='study.py')\n"
+        "parser.add_argument('--depth', type=int)\nparser.parse_args(['--width', '4'])",
         "study.py: error: unrecognized arguments: --width 4",
         "import argparse",
     ),
@@ -45,7 +46,8 @@ KINDS: dict[str, Kind] = {
         options=("--mem", "2G"),
     ),
     "data-loader": Kind(
-        "from torch.utils.data import DataLoader\nfor batch in DataLoader(Scans(), batch_size=2, num_workers=1):\n    print(len(batch))",
+        "from torch.utils.data import DataLoader\n"
+        "for batch in DataLoader(Scans(), batch_size=2, num_workers=1):\n    print(len(batch))",
         "ValueError: scan 3 has no label",
         textwrap.dedent("""\
             class Scans:
@@ -79,7 +81,7 @@ KINDS: dict[str, Kind] = {
 
 
 class Meeting(NamedTuple):
-    """The lines by which a launcher's rank gets its number, connects, adds up with the others, and leaves."""
+    """The lines by which a rank gets its number, connects, adds up with the others, and leaves."""
 
     rank: str
     meet: str
@@ -89,13 +91,17 @@ class Meeting(NamedTuple):
     image: str = "pytorch_cpu"
 
 
-_TORCH = "import torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\nvalues = torch.ones(64)"
+_TORCH = (
+    "import torch\nimport torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\nvalues = torch.ones(64)"
+)
 _HOROVOD = "import horovod.torch as hvd\nimport torch\nhvd.init()"
 _ADD = "hvd.allreduce(torch.ones(64), name='values')"
 _MPI = "from mpi4py import MPI\nworld = MPI.COMM_WORLD"
 _TENSORFLOW = (
     "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
-    "@tf.function\ndef total():\n    return strategy.reduce('SUM', strategy.run(lambda: tf.ones(8)), axis=None)"
+    "@tf.function\ndef total():\n"
+    "    return strategy.reduce('SUM', strategy.run(lambda: tf.ones(8)), axis=None)"
 )
 _RAY = "import ray\nray.init(log_to_driver=False)\n@ray.remote\ndef work():\n    return 1"
 _LEAVE = "dist.barrier()\ndist.destroy_process_group()"
@@ -244,7 +250,10 @@ def _main(case: Case, meeting: Meeting) -> str:
 
 
 def _here(case: Case, moment: str, more: str = "") -> str:
-    """Return the lines that fail at a moment; ``more`` is a further condition, or a statement before."""
+    """Return the lines that fail at a moment.
+
+    ``more`` is a further condition, or a statement before.
+    """
     if case.moment != moment:
         return ""
     if "==" in more:

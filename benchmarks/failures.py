@@ -180,7 +180,8 @@ def main() -> int:
     done = known(results_file, cases)
     end = time.monotonic() + given.minutes * 60 if given.minutes else float("inf")
     print(
-        f"seed {given.seed}, {len(cases)} cases, {len([case for case in cases if case.number in done])} of them done before"
+        f"seed {given.seed}, {len(cases)} cases, "
+        f"{sum(case.number in done for case in cases)} of them done before"
     )
 
     def run_case(case: Case) -> None:
@@ -218,7 +219,8 @@ def main() -> int:
         subprocess.run((*TOOLKIT, "cluster", "down"), check=False)
     results = [(case, done[case.number]) for case in cases if case.number in done]
     print(
-        f"\n{table(results, lambda case: case.launcher)}\n\n{table(results, lambda case: case.kind)}\n"
+        f"\n{table(results, lambda case: case.launcher)}\n"
+        f"\n{table(results, lambda case: case.kind)}\n"
     )
     right, certain = (
         sum(result["cause"] and result["rank"] for _, result in results),
@@ -226,7 +228,8 @@ def main() -> int:
     )
     held = bool(results) and right >= BAR * len(results) and not certain
     print(
-        f"{right} of {len(results)} right, {certain} wrongly certain: {'held' if held else 'MISSED'}"
+        f"{right} of {len(results)} right, {certain} wrongly certain: "
+        f"{'held' if held else 'MISSED'}"
     )
     return 0 if held else 1
 

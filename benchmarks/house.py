@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "toolkit"
 LONG_FILE, SHORT_MODULE = 300, 25
 
-# What a contributor writes or changes for each kind of addition, and the page or test that shows it.
+# The files that each kind of addition takes, and the page or test that shows it.
 ADDITIONS = (
     ("recipe", "recipes/NAME.toml; then `toolkit image render`", "CONTRIBUTING.md"),
     ("exercise", "jobs/NAME/{job.toml,train.py,README.md}", "CONTRIBUTING.md"),

@@ -1,9 +1,10 @@
-"""Measure the time from ``sbatch`` to the first all-reduce: a script of `toolkit run` and one written by hand.
+"""Measure the time from ``sbatch`` to the first all-reduce: our script and a handwritten one.
 
 Both start the same ranks of the same script in the same image on the same nodes, in turns, one job
 at a time. What is timed begins before sbatch is called and ends when the first rank has the sum, by
-the node's clock; nodes and login node need the same time. Planning is not in it: `python -m benchmarks.cli` measures that. ``throughput`` compares what the ranks then do, in the container and without
-one.
+the node's clock; nodes and login node need the same time. Planning is not in it: `python -m
+benchmarks.cli` measures that. ``throughput`` compares what the ranks then do, in the container and
+without one.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def run(
     *,
     throughput: bool = False,
 ) -> list[measure.Outcome]:
-    """Measure the launchers ``runs`` times each; with ``throughput`` also the training, in place of none.
+    """Measure the launchers ``runs`` times each; with ``throughput`` also the training.
 
     Raises:
         ImageMissingError: the image is not built.
@@ -82,8 +83,8 @@ def run(
                 shutil.copy(script, place)
         prefix = stack.enter_context(cluster.running(progress, cwd=place))
         ours = environment(os.environ, cache / "byte-code") | {"TOOLKIT_CLUSTER": cluster.NAME}
-        # A directory for byte code, given to a container by hand, would be read by its Python in place
-        # of what is in the image.
+        # A directory for byte code, given to a container by hand, would be read by its Python in
+        # place of what is in the image.
         env = {name: value for name, value in ours.items() if not name.startswith("PYTHON")}
         setting = Setting(place, prefix, image_file.path, ours, env)
         measured = [_launch(setting, name, runs, progress) for name in launchers]
@@ -149,7 +150,10 @@ def _launch(setting: Setting, launcher: str, runs: int, progress: Progress) -> m
 
 
 def _throughput(setting: Setting, host: Path, runs: int, progress: Progress) -> measure.Outcome:
-    """Seconds for one sample, so that less is better here as well; the bar is that of samples by second, turned round."""
+    """Measure the seconds for one sample, so that less is better, as in the other measurements.
+
+    The bar is the reciprocal of that of samples per second.
+    """
     words = (
         "--nodes",
         "1",
@@ -201,7 +205,7 @@ def _per_sample(text: str, began: float) -> float:
 def seconds_to(
     setting: Setting, words: tuple[str, ...], result: str, read: Callable[[str, float], float]
 ) -> float:
-    """Submit a script, wait until its job has written ``result`` and has ended, and read what it says.
+    """Submit a script, wait until its job has ended, and read the ``result`` that it wrote.
 
     Raises:
         CommandFailedError: the job ended without it, or took too long.
@@ -234,7 +238,10 @@ def seconds_to(
 
 
 def _queued(setting: Setting, job: str) -> bool:
-    """Return whether a job has not ended; the nodes must be free again before the next one is timed."""
+    """Return whether a job has not ended.
+
+    The nodes must be free again before the next job is timed.
+    """
     output = shell.run(
         [*setting.prefix, "squeue", "--noheader", f"--jobs={job}", "--format=%T"],
         env=setting.env,
@@ -268,7 +275,8 @@ def _log(setting: Setting, job: str) -> Iterator[str]:
 @click.option(
     "--throughput",
     is_flag=True,
-    help="Also training by 2 ranks, in the container and in a venv with the same packages (700 MB, once).",
+    help="Also training by 2 ranks, in the container and in a venv with the same packages (700 MB, "
+    "once).",
 )
 @click.option(
     "--runs",
@@ -281,7 +289,9 @@ def _log(setting: Setting, job: str) -> Iterator[str]:
 def command(
     image: str, launcher: tuple[str, ...], throughput: bool, runs: int, as_json: bool
 ) -> int:
-    """Time from `sbatch` to the first all-reduce that is done, 2 nodes x 1 rank: our script and one written by hand, in the same image.
+    """Measure the time from `sbatch` to the end of the first all-reduce, 2 nodes x 1 rank.
+
+    Our script and a handwritten one run in the same image.
 
     \b
       srun      ours by --launcher srun      and  srun apptainer exec ... python3
@@ -293,8 +303,8 @@ def command(
       python -m benchmarks.launch --launcher srun --runs 15 --json
       python -m benchmarks.launch --throughput
 
-    The scripts by hand are in benchmarks/handwritten. A local cluster is brought up and taken down again.
-    The exit code is 1 if a bar is missed.
+    The scripts by hand are in benchmarks/handwritten. A local cluster is brought up and taken down
+    again. The exit code is 1 if a bar is missed.
     """
     with console.Steps() as steps:
         outcomes = run(image, launcher or LAUNCHERS, runs, steps, throughput=throughput)
@@ -310,7 +320,8 @@ def command(
 def show(outcomes: list[measure.Outcome]) -> None:
     """Print a line for each comparison.
 
-    Launches are shown in seconds, trainings in samples per second, both with the ratio that has a bar.
+    Launches are shown in seconds, trainings in samples per second, both with the ratio that has a
+    bar.
     """
     console.out(
         console.table(
@@ -320,7 +331,8 @@ def show(outcomes: list[measure.Outcome]) -> None:
     )
     runs = outcomes[0].runs
     console.out(
-        f"Medians (smallest-largest) of {runs} jobs of each side, in turns after a warm-up; the ratio is that of the medians."
+        f"Medians (smallest-largest) of {runs} jobs of each side, in turns after a warm-up; the "
+        "ratio is that of the medians."
     )
 
 

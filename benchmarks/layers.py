@@ -49,7 +49,7 @@ def _exists(room: str) -> bool:
 
 
 def room_of(module: str) -> str | None:
-    """Return the room of a module; None for the packages `toolkit` and `toolkit.images` themselves."""
+    """Return the room of a module; None for the packages `toolkit` and `toolkit.images`."""
     parts = module.split(".")[1:]
     if not parts or parts == ["images"]:
         return None

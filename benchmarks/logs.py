@@ -1,4 +1,4 @@
-"""Measure the memory that following, listing and explaining a job with very large logs takes: `make bench-logs`.
+"""Measure the memory to follow, list and explain a job with very large logs: `make bench-logs`.
 
 A job on a local cluster writes gigabytes of lines and one line of 100 MB, and fails. Each command
 runs as a process of its own, whose peak memory the kernel tells.
@@ -21,7 +21,9 @@ LIMIT = 200_000_000  # bytes that each command may take
 SCRIPT = """\
 import sys
 size = int(sys.argv[1])
-block = "".join(f"step {number:8d}  loss {1 / (number + 1):.6f}  {'.' * 360}\\n" for number in range(2500))
+block = "".join(
+    f"step {number:8d}  loss {1 / (number + 1):.6f}  {'.' * 360}\\n" for number in range(2500)
+)
 for _ in range(size // len(block)):
     sys.stdout.write(block)
 sys.stdout.write("x" * 100_000_000 + "\\n")
@@ -97,7 +99,8 @@ def report(readings: dict[str, Reading], size: int, *, right: bool) -> int:
     for name, reading in readings.items():
         held = "held" if reading.memory <= LIMIT else "MISSED"
         print(
-            f"{name:26} {reading.memory / 1e6:6.0f} MB   bar {LIMIT / 1e6:.0f} MB {held:8} {reading.seconds:7.1f} s   exit {reading.code}"
+            f"{name:26} {reading.memory / 1e6:6.0f} MB   bar {LIMIT / 1e6:.0f} MB {held:8} "
+            f"{reading.seconds:7.1f} s   exit {reading.code}"
         )
     print(f"the failure is named in each: {'yes' if right else 'NO'}")
     return 0 if right and all(reading.memory <= LIMIT for reading in readings.values()) else 1

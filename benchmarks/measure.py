@@ -50,7 +50,11 @@ class Times(Model, frozen=True, kw_only=True):
 
 
 class Outcome(Model, frozen=True, kw_only=True):
-    """A comparison, measured. ``ratio`` is that of each pair of adjacent runs, so that a slow minute of the machine weighs on both."""
+    """A measured comparison.
+
+    ``ratio`` is that of each pair of adjacent runs, so that a slow minute of the machine weighs on
+    both.
+    """
 
     what: str
     ours: Times

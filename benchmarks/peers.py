@@ -1,4 +1,7 @@
-"""The programs that we compare ourselves with, in a virtual environment of their own: nothing of ours depends on them."""
+"""Install the programs that we compare with, in a virtual environment of their own.
+
+Nothing of ours depends on them.
+"""
 
 from __future__ import annotations
 

@@ -80,13 +80,14 @@ def main() -> int:
             (*TOOLKIT, "cluster", "up", "--nodes", "2", "--share", str(directory)), check=True
         )
         run_in_cluster(
-            f"seq {others} | xargs -P 4 -n 1 -I% sbatch --uid=65534 --chdir=/tmp --hold --output=/dev/null --wrap true >/dev/null"
+            f"seq {others} | xargs -P 4 -n 1 -I% sbatch --uid=65534 --chdir=/tmp --hold "
+            "--output=/dev/null --wrap true >/dev/null"
         )
+        queued = run_in_cluster("squeue --noheader | wc -l").strip()
+        print(f"\n{queued} jobs of another user in the queue")
         print(
-            f"\n{run_in_cluster('squeue --noheader | wc -l').strip()} jobs of another user in the queue"
-        )
-        print(
-            f"{'runs':>6} {'squeue calls':>13} {'sacct calls':>12} {'toolkit ps':>11} {'squeue --me':>12} {'ratio':>6}"
+            f"{'runs':>6} {'squeue calls':>13} {'sacct calls':>12} {'toolkit ps':>11} "
+            f"{'squeue --me':>12} {'ratio':>6}"
         )
         worst = 0
         for count in (1, 10, 50):
@@ -96,7 +97,8 @@ def main() -> int:
             ours = seconds((*TOOLKIT, "ps", "--all"), directory)
             plain = seconds((*TOOLKIT, "cluster", "exec", "--", "squeue", "--me"), directory)
             print(
-                f"{count:6} {squeue:13} {sacct:12} {ours:9.2f} s {plain:10.2f} s {ours / plain:6.2f}"
+                f"{count:6} {squeue:13} {sacct:12} {ours:9.2f} s {plain:10.2f} s "
+                f"{ours / plain:6.2f}"
             )
             worst = max(worst, squeue)
         print(f"one squeue for a refresh: {'held' if worst == 1 else 'MISSED'}")

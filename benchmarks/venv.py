@@ -1,4 +1,4 @@
-"""A virtual environment on the host with the packages of an image, to measure without a container."""
+"""Make a virtual environment with the packages of an image, to measure without a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def made(cache: Path, image: StoredImage, progress: Progress) -> Path:
     """Return the directory of the environment; make it if needed.
 
     Raises:
-        NeedsInstallError: the image's Python is not on this machine, or the contents of the image are unknown.
+        NeedsInstallError: the image's Python is not on this machine, or the contents of the image
+            are unknown.
         CommandFailedError: pip could not install it; its last lines are in the details.
     """
     if image.manifest is None or "torch" not in image.manifest.packages.pip:

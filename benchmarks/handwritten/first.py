@@ -1,4 +1,7 @@
-"""The first all-reduce of a job: every rank adds its 1, and the first rank writes down when all were added (seconds since the epoch)."""
+"""Run the first all-reduce of a job: every rank adds its 1.
+
+The first rank writes down when all were added, in seconds since the epoch.
+"""
 
 import sys
 import time

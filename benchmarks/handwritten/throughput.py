@@ -1,4 +1,4 @@
-"""Train a small convolutional network on noise with DDP; the first rank writes the images per second.
+"""Train a small network on noise with DDP; the first rank writes the images per second.
 
 Reads no data and writes no checkpoint, so that what is measured is computing and adding up
 gradients.

@@ -1,1 +1,1 @@
-"""Benchmarks of the tool itself: always side by side with a named peer, in one run, so that the machine's noise hits both."""
+"""Measure all-reduce and trainings on the user's cluster, by jobs of `toolkit run`."""

@@ -154,7 +154,10 @@ def _arguments(backend: str, sizes: tuple[int, int, int], *, show_buffers: bool)
 
 
 def bus(size: int, seconds: float, ranks: int) -> float:
-    """Bus bandwidth in GB/s: what each rank must send at least for the sum of ``size`` bytes, by the time it took."""
+    """Return the bus bandwidth in GB/s.
+
+    That is what each rank must send at least for the sum of ``size`` bytes, by the time it took.
+    """
     return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
 
 
@@ -237,7 +240,7 @@ def size_text(count: int) -> str:
 def table(
     all_measured: Sequence[Measured], *, width: int = 24
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Header and rows, with a bar for the bus bandwidth that is as long as it is large, over all backends."""
+    """Return the header and the rows, with a bar for the bus bandwidth to one scale."""
     header = ("backend", "size", "time", "algorithm", "bus", "wrong", "bus GB/s")
     most = (
         max((row.bus_gb_per_s for result in all_measured for row in result.rows), default=0.0)

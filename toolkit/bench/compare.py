@@ -86,7 +86,9 @@ def _remembering(given: Inputs) -> Inputs:
 def run(
     targets: Sequence[str], layer: Layer, rounds: int, cwd: Path, say: jobs.Inform
 ) -> list[Row]:
-    """Run each job ``rounds`` times, in turns, and put them side by side. A directory of a run that has ended is taken as it is.
+    """Run each job ``rounds`` times, in turns, and put them side by side.
+
+    The directory of a run that has ended is not run again.
 
     Raises:
         FailedRunError: a job failed.

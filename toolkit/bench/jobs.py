@@ -1,4 +1,4 @@
-"""A job that is run for what it measures: through the same plan, script and queue as `toolkit run`, and followed to its end."""
+"""Run a job for a measurement: plan, submit and follow it to its end, as `toolkit run` does."""
 
 from __future__ import annotations
 
@@ -56,11 +56,13 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
         target: a script or a job's folder.
         settings: the topmost layer of its settings.
         cwd: the directory where the run's own is made.
-        say: called for each event with a subject and a text; a rank's lines have its number as the subject.
+        say: called for each event with a subject and a text; a rank's lines have its number as the
+            subject.
         adapt: changes the inputs of the plan.
 
     Raises:
-        ToolkitError: it could not be planned, submitted or followed. A job that fails is no error: see ``outcome``.
+        ToolkitError: it could not be planned, submitted or followed. A job that fails is no error:
+            see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
     prepared = gather_inputs(target, settings, cwd)
@@ -68,7 +70,8 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
     paths, decided = write(prepared.inputs)
     say(
         "plan",
-        f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, site {decided.site}",
+        f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, "
+        f"site {decided.site}",
     )
     local = prepared.inputs.site.access == "local-cluster"
     job_id = submit(paths, decided, prepared.client, default_name() if local else None).job_id

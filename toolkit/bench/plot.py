@@ -1,4 +1,7 @@
-"""A plot as SVG, written by hand: lines over an axis of powers of two. Pure; the login node needs no library for it."""
+"""Draw a plot as SVG: lines over an axis of powers of two.
+
+Pure; the login node needs no library for it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,13 @@ def svg(
     series: Mapping[str, Points],
     tick: Callable[[float], str],
 ) -> str:
-    """Lines with a point for each value; both axes are logarithmic, because both span several powers of ten.
+    """Draw lines with a point for each value.
+
+    Both axes are logarithmic, because both span several powers of ten.
 
     Args:
-        series: name -> points; values that are not above zero have no place on such an axis and are left out.
+        series: name -> points; values that are not above zero have no place on such an axis and are
+            left out.
         tick: how a number of the x axis is written.
     """
     positive = {
@@ -34,7 +40,8 @@ def svg(
     x_place = _scale([x for x, _ in everything], 2, _LEFT, _WIDTH - _RIGHT)
     y_place = _scale([y for _, y in everything], 10, _HEIGHT - _BOTTOM, _TOP)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         _text(_LEFT, 22, title, anchor="start", size=15),
         _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, x_label),
@@ -58,7 +65,10 @@ def svg(
 def _scale(
     values: Sequence[float], base: int, start: float, end: float
 ) -> Callable[[float], float]:
-    """From a value to its place between ``start`` and ``end``, the ends being powers of ``base`` around all values."""
+    """Return the function from a value to its place between ``start`` and ``end``.
+
+    The ends are the powers of ``base`` around all values.
+    """
     low, high = (math.floor(math.log(min(values), base)), math.ceil(math.log(max(values), base)))
     span = max(high - low, 1)
     return lambda value: start + (end - start) * (math.log(value, base) - low) / span
@@ -77,7 +87,8 @@ def _series(name: str, places: Points, number: int) -> list[str]:
     return [
         f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>',
         *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places),
-        f'<line x1="{_WIDTH - _RIGHT + 10}" y1="{y}" x2="{_WIDTH - _RIGHT + 34}" y2="{y}" stroke="{colour}" stroke-width="2"{dashed}/>',
+        f'<line x1="{_WIDTH - _RIGHT + 10}" y1="{y}" x2="{_WIDTH - _RIGHT + 34}" y2="{y}" '
+        f'stroke="{colour}" stroke-width="2"{dashed}/>',
         _text(_WIDTH - _RIGHT + 40, y + 4, name, anchor="start"),
     ]
 
@@ -87,4 +98,5 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f"<text {place}>{escape(text)}</text>"

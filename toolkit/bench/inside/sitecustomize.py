@@ -1,7 +1,8 @@
-"""Imported by every Python of a job that `toolkit bench compare` measures, before its script: at its end it writes down what it needed.
+"""Record the memory of each Python process of a job that `toolkit bench compare` measures.
 
-The most memory that the process had at one time, as the kernel counted it since the program began,
-and on GPUs the most that PyTorch had. Whatever goes wrong here must not be noticed by the script.
+Python imports it before the script, and it writes the record when the process ends: the most memory
+that the process had at one time, as the kernel counted it since the program began, and on GPUs the
+most that PyTorch had. The script must not notice any error of this module.
 """
 
 import atexit
