@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 
 from toolkit import shell
@@ -33,6 +32,7 @@ from toolkit.images.build.apptainer.programs import (
     STEPS,
     SYSTEM_PATH,
     parse_version,
+    preload_slow_imports,
     run_image_checks,
     run_sandbox,
     write_step_config,
@@ -131,12 +131,11 @@ class _LayeredBuild:
         secrets = host_config.collect_secrets(host_config.collect_host_config())
         self.follower = context.follower(details, secrets)
         self.builder = ""
-        # Its output is needed only when the image is composed.
-        self._version = shell.start([self.program, "--version"])
+        self._version = shell.start([self.program, "--version"])  # read when it is composed
         self.cached: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
-        threading.Thread(target=_preload_slow_imports, daemon=True).start()
+        threading.Thread(target=preload_slow_imports, daemon=True).start()
 
     def outcome(self) -> BuildOutcome:
         """Return the outcome."""
@@ -158,7 +157,7 @@ class _LayeredBuild:
             self._reuse("base")
         else:
             self.follower.begin("base")
-            probe = SandboxTasks(directory=str(self._make_scratch("probe")))
+            probe = SandboxTasks(directory=str(_make(self.place.scratch / "probe")))
             run_sandbox(probe, self.place, self.follower)  # before the base takes long
             made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login)
@@ -198,11 +197,13 @@ class _LayeredBuild:
         compiled = None
         if until > len(self.chain.common) and needs_products(self.chain, cached):
             compiled = self._take_products()
-        products = compiled.path if compiled else str(self._make_output(f"products-{until}"))
+        products = (
+            compiled.path if compiled else str(_make(self.place.output / f"products-{until}"))
+        )
         plan = plan_tasks(
             self.chain,
             cached,
-            directory=str(self._make_output(f"layers-{until}")),
+            directory=str(_make(self.place.output / f"layers-{until}")),
             products=products,
             compiled=compiled is not None,
             until=until,
@@ -223,16 +224,6 @@ class _LayeredBuild:
             self._reuse(link.name)
         return entry
 
-    def _make_output(self, name: str) -> Path:
-        path = self.place.output / name
-        path.mkdir()
-        return path
-
-    def _make_scratch(self, name: str) -> Path:
-        path = self.place.scratch / name
-        path.mkdir()
-        return path
-
     def copy(self, entry: CacheEntry) -> None:
         """Copy the data of the base or of a layer to the image."""
         assert self.copier
@@ -248,13 +239,10 @@ class _LayeredBuild:
         binds, scripts = self._binds, self.place.output / f"host/{SCRIPTS}"
         for name, text in plan.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
-        base, *layers = self.entries.used
-        lowers = [
-            Lower(path=base.path, offset=compose.open_squashfs(base.path)[0]),
-            *(Lower(path=layer.path, offset=0) for layer in layers),
-        ]
+        paths = [entry.path for entry in self.entries.used]
+        lowers = [Lower(path=path, offset=compose.open_squashfs(path)[0]) for path in paths]
         return SandboxTasks(
-            directory=str(self._make_scratch(f"{STEPS}-{until}")),
+            directory=str(_make(self.place.scratch / f"{STEPS}-{until}")),
             lowers=tuple(lowers),
             tasks=tuple(plan.tasks),
             binds=binds,
@@ -282,7 +270,8 @@ class _LayeredBuild:
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
         machine = platform.machine()
         labels = identity.labels(self.definition, base.note.facts, self.builder, machine, now)
-        directory, layer = self.place.output / "identity", self.place.output / "identity.sqfs"
+        layer = self.place.output / "identity.sqfs"
+        directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
         metadata = identity.write(directory, self.definition, labels, self.chain.files)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
@@ -315,11 +304,9 @@ class _LayeredBuild:
             remove(directory)
 
 
-def _preload_slow_imports() -> None:
-    """Preload slow imports while the build steps run."""
-    for name in ("zstandard", "cyclonedx.output.json"):
-        with suppress(ImportError):
-            import_module(name)
+def _make(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
 
 
 @dataclass

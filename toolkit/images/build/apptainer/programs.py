@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -93,6 +95,13 @@ def clean_environment() -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "PYTHONPATH": str(SOURCE),
     }
+
+
+def preload_slow_imports() -> None:
+    """Preload slow imports while the build steps run."""
+    for name in ("zstandard", "cyclonedx.output.json"):
+        with suppress(ImportError):
+            import_module(name)
 
 
 def program_version(program: str) -> str:
