@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.slurm import overview, parse, queue, usage
+from toolkit.slurm import inventory, overview, parse, queue
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
 SEPARATOR = "<5eba7a70>"
@@ -58,7 +58,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
         *("env", *queue.ENVIRONMENT, "sacct", "--noheader", "--parsable", "--allocations"),
         *(f"--delimiter={SEPARATOR}", f"--format={queue.sacct_format()}", "--jobs=IDS"),
     ),
-    "usage": ("squeue", "--noheader", "--array", "--me", f"--format={usage.FORMAT}"),
+    "usage": ("squeue", "--noheader", "--array", "--me", f"--format={inventory.USAGE_FORMAT}"),
     "details": ("scontrol", "--details", "show", "job=ID"),
     "sinfo": ("sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"),
     "mpi": ("srun", "--mpi=list"),

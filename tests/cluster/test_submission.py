@@ -196,7 +196,7 @@ def test_a_function_waits_for_the_controller_as_well(
         check=False,
     )
     assert done.returncode != 0
-    assert "it was asked for 0:01" in done.stderr
+    assert "the query was repeated for 0:01" in done.stderr
     assert not (shared_dir / "runs").exists()
     with (shared_dir / "said").open("w") as said:
         process = subprocess.Popen(

@@ -36,8 +36,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/planning/",
     #
-    "toolkit/slurm/",
-    #
     "toolkit/sites/",
     #
     "toolkit/*.py",

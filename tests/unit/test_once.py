@@ -137,7 +137,7 @@ def test_a_silent_slurm_is_waited_for_once_with_a_message_and_for_so_long_again_
     answers: list[Callable[[], int]] = [_silent, _silent, lambda: 7]
     assert patiently(lambda: answers.pop(0)(), wait) == 7
     assert said == ["away; asking again for 0:10"]
-    with pytest.raises(SlurmSilentError, match="it was asked for 0:10"):
+    with pytest.raises(SlurmSilentError, match="the query was repeated for 0:10"):
         patiently(_silent, wait)
 
 

@@ -27,7 +27,7 @@ from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
 from toolkit.preflight.options import asked_minutes
 from toolkit.preflight.rules.gpus import elements
-from toolkit.slurm.usage import uses
+from toolkit.slurm.inventory import uses
 
 NEURON = sites.load("neuron")
 RIGHT: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from toolkit.model.run import JobState
-from toolkit.slurm import queue, tasks
+from toolkit.slurm import queue
 
 END = "<1f2e3d4c>"
 MARK = "toolkit-0123456789abcdef"
@@ -101,7 +101,7 @@ def test_salloc_has_no_log() -> None:
     ],
 )
 def test_task_ids(text: str, expected: list[int]) -> None:
-    assert tasks.expand(text) == expected
+    assert queue.task_ids(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.slurm_answers import GOLDEN, JOBS, MARK, NAME, SEPARATOR
 from toolkit.model.overview import Queue
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Use
-from toolkit.slurm import overview, parse, queue, tested, usage
+from toolkit.slurm import inventory, overview, parse, queue, tested
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 SWEEP = ["COMPLETED", "FAILED", *["CANCELLED"] * 8]
@@ -126,7 +126,7 @@ def test_what_a_user_has(answers: Path) -> None:
         asked.append(job)
         return details if job == str(IDS["debug"]) else ""
 
-    found = usage.uses((answers / "usage.txt").read_text(), show)
+    found = inventory.uses((answers / "usage.txt").read_text(), show)
     assert found["debug"] == Use(submitted=1, running=1, gpus=1)
     assert found["main"] == Use(submitted=43, running=2, gpus=4)
     assert set(asked) == {str(IDS["debug"]), str(IDS["requeued"])}

@@ -11,7 +11,7 @@ from toolkit.errors import ToolkitError, UsageError, nearest
 from toolkit.model.job import Job
 from toolkit.model.source import Source
 from toolkit.model.ways import Point, PointOutcome
-from toolkit.slurm import tasks
+from toolkit.slurm import queue
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MOST = 10_000  # points; Slurm itself has a limit too, usually lower
@@ -166,7 +166,7 @@ def warnings(job: Job, source: Source) -> list[str]:
 
 def numbers(array: str | int | None) -> list[int]:
     """Return the task ids that a value of ``--array`` names: ``0-3,7`` or ``0-8:4%2``."""
-    return tasks.expand(str(array)) if array is not None else []
+    return queue.task_ids(str(array)) if array is not None else []
 
 
 def failed(outcomes: Sequence[PointOutcome]) -> list[int]:

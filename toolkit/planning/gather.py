@@ -34,7 +34,7 @@ from toolkit.preflight.model import HostFacts
 from toolkit.records import store
 from toolkit.runtimes import compatible_launcher, noun
 from toolkit.runtimes.shared.base import RuntimeFacts
-from toolkit.slurm import inventory, usage
+from toolkit.slurm import inventory
 from toolkit.slurm.client import Client
 
 
@@ -239,7 +239,7 @@ def _facts(run: _Run, client: Client) -> Facts:
         needs_limits = name and (job.most_gpus or job.array is not None)
         limits = inventory.limits(client, name) if needs_limits else {}
         # The user's jobs count only where there are limits.
-        mine = usage.mine(client) if site.partitions or limits else {}
+        mine = inventory.mine(client) if site.partitions or limits else {}
         facts = Facts(
             partitions=partitions,
             container=container,

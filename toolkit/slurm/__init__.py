@@ -1,0 +1,1 @@
+"""Slurm's commands and the parsing of their output."""

@@ -1,4 +1,8 @@
-"""The one door to Slurm. Every command goes through ``Access.prefix``: nothing on a login node, the namespaces of the local cluster."""
+"""The client of Slurm: all of its commands are run by this module.
+
+Every command goes through ``Access.prefix``: nothing on a login node, the namespaces of the local
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +27,24 @@ from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.slurm import parse, queue
 
-# What Slurm's commands say, whichever it is, when they reach nobody: then nothing was asked of the
-# controller.
+# Messages of Slurm's commands that did not reach a controller: it received no request.
 _UNREACHED = re.compile(
-    r"connect failure|Could not establish a configuration source|fetch_config|Connection refused|No route to host"
-    r"|Unable to establish control machine address|Protocol authentication error"
+    r"connect failure|Could not establish a configuration source|fetch_config|Connection refused"
+    r"|No route to host|Unable to establish control machine address|Protocol authentication error"
     r"|munge.{0,100}(?:refused|No such file)",
     re.IGNORECASE,
 )
-# And when the connection breaks after that: the controller may have done what it was asked, and its
-# answer was lost.
+# Messages for a connection that broke after the request: the controller may have executed it, and
+# its answer was lost.
 _LOST = re.compile(
-    r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer|Socket timed out|Connection timed out"
-    r"|Message receive failure|Unexpected message received|Broken pipe|Transport endpoint is not connected|Insane message length",
+    r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer"
+    r"|Socket timed out|Connection timed out|Message receive failure|Unexpected message received"
+    r"|Broken pipe|Transport endpoint is not connected|Insane message length",
     re.IGNORECASE,
 )
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
-_ACCOUNTED_DAYS = 30  # how far back a job with a mark is looked for in the accounting
-_ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer is not coming back
+_ACCOUNTED_DAYS = 30  # how far back the accounting is searched for a job with a mark
+_ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
 
 
 def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -52,21 +56,24 @@ def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class AnswerLostError(SlurmUnreachableError):
-    """Nobody knows whether Slurm took a job: look for its mark before it is submitted again."""
+    """It is unknown whether Slurm has a job: search for its mark before you submit it again."""
 
     exit_code, kind = SlurmSilentError.exit_code, SlurmSilentError.kind
 
 
 @dataclass(frozen=True)
 class Client:
-    """Slurm's commands as functions. Every one raises ``SlurmUnreachableError`` where there is no Slurm, and of this kind
-    ``SlurmSilentError`` where its controller does not answer."""
+    """Slurm's commands as functions.
+
+    Each raises ``SlurmUnreachableError`` if there is no Slurm, and its subclass
+    ``SlurmSilentError`` if the controller does not answer.
+    """
 
     access: Access
 
     def _run(self, argv: Sequence[str], *, check: bool = True) -> shell.Result:
         try:
-            result = self._said(argv)
+            result = self._execute(argv)
         except AnswerLostError as error:
             raise silent(error.cause, error.place, error.details) from None
         if not result.ok and (_UNREACHED.search(result.stderr) or _LOST.search(result.stderr)):
@@ -79,7 +86,7 @@ class Client:
             )
         return result
 
-    def _said(self, argv: Sequence[str]) -> shell.Result:
+    def _execute(self, argv: Sequence[str]) -> shell.Result:
         environment = without_slurm_defaults(os.environ)
         try:
             result = shell.run(
@@ -96,18 +103,18 @@ class Client:
         return result
 
     def partitions(self) -> tuple[Partition, ...]:
-        """All partitions that this user may see."""
+        """Return all partitions that this user may see."""
         return parse.partitions(
             self._run(["sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"]).stdout
         )
 
     def mpi_types(self) -> tuple[str, ...]:
-        """What ``srun --mpi`` accepts here."""
+        """Return the types of ``srun --mpi``."""
         result = self._run(["srun", "--mpi=list"], check=False)
         return parse.mpi_types(result.stdout + result.stderr)
 
     def srun_help(self) -> str:
-        """What ``srun --help`` says, plugins' options included."""
+        """Return the text of ``srun --help``, plugins' options included."""
         return self._run(["srun", "--help"], check=False).stdout
 
     def sbatch_options(self) -> dict[str, Takes]:
@@ -115,10 +122,11 @@ class Client:
         return parse.sbatch_options(self._run(["sbatch", "--help"], check=False).stdout)
 
     def ask(self, *argv: str) -> shell.Result:
-        """What a command of Slurm's says, also where it fails; what it is asked is up to the caller."""
+        """Run a read-only command of Slurm and return its result, also if it fails."""
         return self._run(argv, check=False)
 
     def version(self) -> str:
+        """Return the version of Slurm."""
         return self._run(["sinfo", "--version"]).stdout.split()[-1]
 
     def submit(self, script: Path, mark: str) -> int:
@@ -126,22 +134,26 @@ class Client:
 
         Args:
             script: a batch script.
-            mark: a word that no other job has, of ``once.new_mark``. The script is submitted under a name
-                with the mark in it, for as long as sbatch runs: every version of Slurm shows a job's owner
-                the path of its script, as ``Command``. The name and the comment of the job stay the user's
-                and the site's. The script has the mark as its argument, too, by which a second job knows
+            mark: a word that no other job has, of ``once.new_mark``. The script is submitted under
+                a name
+                with the mark in it, for as long as sbatch runs: every version of Slurm shows a
+                    job's owner
+                the path of its script, as ``Command``. The name and the comment of the job stay the
+                user's
+                and the site's. The script has the mark as its argument, too, by which a second job
+                knows
                 that it is one.
 
         Raises:
             SubmissionError: Slurm refused the job; its message is in the details.
-            AnswerLostError: Slurm may have the job or not.
+            AnswerLostError: it is unknown whether Slurm has the job.
             SlurmSilentError: no controller was reached, so Slurm cannot have the job.
         """
         marked = _marked_name(script, mark)
         try:
-            result = self._said(["sbatch", "--parsable", str(marked), mark])
+            result = self._execute(["sbatch", "--parsable", str(marked), mark])
         finally:
-            with contextlib.suppress(OSError):  # whatever becomes of the name, the answer counts
+            with contextlib.suppress(OSError):  # the answer counts, even if the name remains
                 marked.unlink()
         match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
         if result.ok and match:
@@ -171,31 +183,37 @@ class Client:
 
         Ended jobs are among them as long as Slurm or its accounting has them.
         """
-        found = queue.job_ids(self._queued(), mark)
-        return found or queue.job_ids(
+        queued = queue.job_ids(self._queued(), mark)
+        return queued or queue.job_ids(
             self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark
         )
 
     def my_jobs(self) -> dict[int, JobState]:
-        """Return the states of all jobs of this user that squeue shows, by job id; a job array is one job."""
+        """Return the states of all jobs of this user that squeue shows, by job id.
+
+        A job array is one job.
+        """
         return self.snapshot().states
 
     def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
         """Return all jobs of this user, and their marks.
 
-        This is one question about one user, whatever the number of jobs. Jobs that ended are among
-        them for the time that the controller remembers them (MinJobAge).
+        This is one query about one user, whatever the number of jobs. Ended jobs are included for
+        as long as the controller remembers them (MinJobAge).
 
         Args:
-            ids: jobs that are looked up in the accounting, all at once, where the controller has forgotten them.
+            ids: jobs that are looked up in the accounting, all at once, if the controller has
+                forgotten them.
         """
         return self._with_forgotten(self._queued(), ids)
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
-        """Return the states of jobs by job id, of ended ones too; a job that Slurm has forgotten is missing.
+        """Return the states of jobs by job id, of ended ones too.
 
-        Several jobs are looked for among those of this user, because squeue fetches the queue of
-        the whole site for a list of ids. One job may be another user's.
+        A job that Slurm has forgotten is missing.
+
+        Several jobs are selected from those of this user, because squeue fetches the queue of the
+        whole site for a list of ids. A single job may be another user's.
         """
         if not ids:
             return {}
@@ -231,7 +249,7 @@ class Client:
         )
         result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
-            raise silent("Slurm does not tell which jobs it has", "squeue", result.tail(3))
+            raise silent("squeue does not list the jobs", "squeue", result.tail(3))
         return queue.squeue_entries(result.stdout, separator)
 
     def _accounted(self, which: str) -> list[queue.Entry]:
@@ -243,7 +261,7 @@ class Client:
         return queue.sacct_entries(result.stdout, separator) if result.ok else []
 
     def expected_start(self, job_id: int) -> str:
-        """When Slurm thinks that a waiting job starts, in its words; empty where it does not know."""
+        """Return Slurm's estimate of when a pending job starts; empty if unknown."""
         result = self._run(
             ["squeue", "--noheader", "--start", f"--jobs={job_id}", "--format=%S"], check=False
         )
@@ -251,21 +269,24 @@ class Client:
         return "" if text in ("", "N/A") else text
 
     def unhealthy_nodes(self, hosts: str, since: int) -> dict[str, str]:
-        """Return those of some nodes that are down or do not answer, and have been so since no earlier than a time.
+        """Return those of some nodes that are down or do not answer since a time, or since later.
 
         Args:
             hosts: host list as Slurm writes it.
             since: seconds since the epoch.
 
         Returns:
-            node -> what Slurm says of it: ``{"nid002": "down*: Not responding"}``.
+            node -> Slurm's state and reason: ``{"nid002": "down*: Not responding"}``.
         """
         asked = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%H|%E"]
         result = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
         return parse.unhealthy_nodes(result.stdout, since)
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
-        """Of each node of a partition, or of all: its state in Slurm's long form, and the reason that somebody gave."""
+        """Return the state of each node of a partition, or of all nodes.
+
+        The state is Slurm's long form; with it is the reason that an administrator or Slurm gave.
+        """
         asked = [
             "sinfo",
             "--noheader",
@@ -281,10 +302,12 @@ class Client:
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
 
     def on_nodes(self, job_id: int, nodes: int, script: str) -> str:
-        """What a bash script prints on the nodes of a running job, once on each, beside what runs there.
+        """Run a bash script once on each node of a running job, and return the output.
+
+        The script runs beside the job's tasks.
 
         Raises:
-            SubmissionError: the job does not run, or Slurm does not let us.
+            SubmissionError: the job does not run, or Slurm refuses the job step.
         """
         shape = (
             f"--nodes={nodes}",
@@ -297,7 +320,7 @@ class Client:
         ).stdout
 
     def cancel(self, job_id: int) -> None:
-        """Cancel a job; one that has ended already is no error."""
+        """Cancel a job; if it has ended already, that is no error."""
         result = self._run(["scancel", str(job_id)], check=False)
         if (
             not result.ok
@@ -309,35 +332,40 @@ class Client:
             )
 
 
-# What Slurm's refusals are about (slurm_errno.c, getopt_long), and where the right value is listed.
+# Slurm's refusals (slurm_errno.c, getopt_long), and the command that lists the valid values.
 _REFUSALS = {
     "Invalid license specification": "scontrol show licenses lists those of the cluster",
-    "Invalid account or account/partition": "sacctmgr show associations user=$USER lists your accounts",
-    "Invalid qos specification": "sacctmgr show associations user=$USER format=qos lists yours",
+    "Invalid account or account/partition": (
+        "sacctmgr show associations user=$USER lists your accounts"
+    ),
+    "Invalid qos specification": (
+        "sacctmgr show associations user=$USER format=qos lists those that you may use"
+    ),
     "Invalid feature specification": "scontrol show nodes lists the features of each node",
-    "Invalid generic resource (gres)": "sinfo --format='%P %G' lists the generic resources of each partition",
+    "Invalid generic resource (gres)": (
+        "sinfo --format='%P %G' lists the generic resources of each partition"
+    ),
     "Invalid wckey specification": "sacctmgr show wckey user=$USER lists yours",
     "unrecognized option": "sbatch --help lists the options that this version takes",
 }
-_SILENT_STEP = (
-    "ask again later; sinfo tells when Slurm answers. On a local cluster: toolkit cluster status"
-)
+_SILENT_STEP = "try again when sinfo gets an answer. On a local cluster: toolkit cluster status"
 
 
 def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
-    """The error for a Slurm whose controller does not answer."""
+    """Return the error for a Slurm whose controller does not answer."""
     return SlurmSilentError(cause, place=place, details=details, next_step=_SILENT_STEP)
 
 
 def no_slurm(
     cause: str, place: str | None = None, details: Sequence[str] = ()
 ) -> SlurmUnreachableError:
-    """The error for a place without Slurm, with what to do about it."""
+    """Return the error for a machine without Slurm, with the way to get one."""
     return SlurmUnreachableError(
         cause,
         place=place,
         details=details,
-        next_step="on a cluster: log in to a login node. Here: toolkit cluster up (a real Slurm on this machine)",
+        next_step="on a cluster: log in to a login node. Without one: toolkit cluster up "
+        "(a real Slurm on this machine)",
     )
 
 
@@ -346,14 +374,14 @@ def _jobs_option(ids: Sequence[int]) -> str:
 
 
 def _new_separator() -> str:
-    """Return a word that ends each value of an answer and that no job can have in its name or path."""
+    """Return a random word to end each value of an answer; no job's name or path contains it."""
     return f"<{os.urandom(4).hex()}>"
 
 
 def _marked_name(script: Path, mark: str) -> Path:
     """Give a script a second name with the mark in it, in the same directory, and return that."""
     marked = script.with_name(f"{script.stem}.{mark}{script.suffix}")
-    marked.unlink(missing_ok=True)  # of a submission that was killed
+    marked.unlink(missing_ok=True)  # left by a submission that was killed
     try:
         marked.hardlink_to(script)
     except OSError:  # a file system without hard links

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """``nid[001-002],ctl`` as ``("nid001", "nid002", "ctl")``; widths of numbers are kept.
+    """Return the hosts of a host list: ``("nid001", "nid002", "ctl")`` for ``nid[001-002],ctl``.
+
+    The widths of numbers are kept.
 
     Raises:
         ValueError: a bracket is not closed, or a range runs backwards.
@@ -17,10 +19,9 @@ def expand(text: str) -> tuple[str, ...]:
         raise ValueError(f"{text!r} is not a host list: a bracket is not closed")
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
+        texts = re.split(r"\[([^\]]*)\]", part)
         choices = [
-            [piece] if index % 2 == 0 else list(_numbers(piece))
-            for index, piece in enumerate(pieces)
+            [text] if index % 2 == 0 else list(_numbers(text)) for index, text in enumerate(texts)
         ]
         names += ["".join(combination) for combination in itertools.product(*choices)]
     return tuple(names)
@@ -40,5 +41,5 @@ def _numbers(ranges: str) -> Iterable[str]:
 
 
 def count(nodes: str | int | None) -> int | None:
-    """Return how many nodes a host list or a number stands for; None if unset."""
+    """Return the number of nodes of a host list; a number stands for itself, None for unset."""
     return len(expand(nodes)) if isinstance(nodes, str) else nodes

@@ -1,75 +1,88 @@
-"""Ask a cluster how it is now."""
+"""Query the present state of a cluster."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from toolkit.model.overview import Queue, Standing, Start
 from toolkit.model.site import Limits, Site, Use
-from toolkit.slurm import overview, usage
+from toolkit.slurm import overview
 from toolkit.slurm.client import Client, no_slurm
+from toolkit.slurm.parse import gpus_in
+
+USAGE_FORMAT = "%P|%t|%D|%b|%i"
+_ENDING = ("CG", "CD", "F", "CA", "TO", "NF", "OOM", "BF", "DL", "PR")
+_GIVEN = re.compile(r"\bGRES=(\S+)")
 
 
 def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple[Standing, ...]:
-    """Every partition that this user may see, in Slurm's order.
+    """Return every partition that this user may see, in Slurm's order.
 
     Args:
-        client: the door to it.
-        site: what is written of it.
-        shape: options of sbatch; None: nobody wants to know where a job would start.
+        client: of the cluster.
+        site: the site file.
+        shape: options of sbatch; None: do not estimate where a job would start.
 
     Raises:
         SlurmUnreachableError: no Slurm answers.
     """
-    said = client.ask("scontrol", "--oneliner", "show", "partition")
-    if not said.ok:
+    answer = client.ask("scontrol", "--oneliner", "show", "partition")
+    if not answer.ok:
         raise no_slurm(
-            "Slurm does not show its partitions", "scontrol show partition", said.tail(3)
+            "Slurm does not show its partitions", "scontrol show partition", answer.tail(3)
         )
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
-    mine = usage.mine(client)
+    own = mine(client)
     qos, associations = accounts(client)
-    found = []
-    for queue in overview.queues(said.stdout):
+    standings = []
+    for queue in overview.queues(answer.stdout):
         members = [node for node in nodes if queue.name in node.partitions]
         allowed = overview.limits(queue, site, qos, associations)
-        found.append(
+        standings.append(
             overview.standing(
                 queue,
                 members,
                 site,
                 allowed,
-                mine.get(queue.name, Use()),
+                own.get(queue.name, Use()),
                 _start(client, site, queue, shape),
             )
         )
-    return tuple(found)
+    return tuple(standings)
 
 
 def limits(client: Client, partition: str) -> dict[str, Limits]:
-    """What Slurm lets this user have in a partition, by its name; empty where it sets no limit, or there is no accounting."""
+    """Return Slurm's limits of this user in a partition, by its name.
+
+    The result is empty if Slurm sets no limit, or there is no accounting.
+    """
     qos, associations = accounts(client)
-    if not any(one != Limits(source=one.source) for one in (*qos.values(), *associations.values())):
+    known = (*qos.values(), *associations.values())
+    if all(limits == Limits(source=limits.source) for limits in known):
         return {}
-    said = client.ask("scontrol", "--oneliner", "show", "partition", partition)
-    found = {
+    answer = client.ask("scontrol", "--oneliner", "show", "partition", partition)
+    by_name = {
         queue.name: overview.limits(queue, Site(name="-"), qos, associations)
-        for queue in overview.queues(said.stdout)
+        for queue in overview.queues(answer.stdout)
     }
-    return {name: one for name, one in found.items() if one.source}
+    return {name: limits for name, limits in by_name.items() if limits.source}
 
 
 def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
-    """Limits by quality of service, and of this user by partition; empty where there is no accounting."""
+    """Return the limits by quality of service, and those of this user by partition.
+
+    Both are empty if there is no accounting.
+    """
     name = pwd.getpwuid(os.getuid()).pw_name
-    asked = ("sacctmgr", "--noheader", "--parsable2", "show")
-    qos = client.ask(*asked, "qos", f"format={overview.QOS_FORMAT}")
+    command = ("sacctmgr", "--noheader", "--parsable2", "show")
+    qos = client.ask(*command, "qos", f"format={overview.QOS_FORMAT}")
     if not qos.ok:
         return {}, {}
     own = client.ask(
-        *asked, "associations", f"user={name}", f"format={overview.ASSOCIATION_FORMAT}"
+        *command, "associations", f"user={name}", f"format={overview.ASSOCIATION_FORMAT}"
     )
     return overview.limits_of(qos.stdout, "Slurm's QOS"), overview.limits_of(
         own.stdout if own.ok else "", "Slurm's association"
@@ -90,3 +103,51 @@ def _start(client: Client, site: Site, queue: Queue, shape: Sequence[str] | None
     ]
     result = client.ask("sbatch", "--test-only", *words, *shape, "--wrap=true")
     return overview.start(result.stdout + result.stderr)
+
+
+def mine(client: Client) -> dict[str, Use]:
+    """Return the user's jobs and GPUs in each partition; empty if squeue fails."""
+    result = client.ask(
+        "squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={USAGE_FORMAT}"
+    )
+    return (
+        {}
+        if not result.ok
+        else uses(
+            result.stdout,
+            lambda job: client.ask("scontrol", "--details", "show", "job", job).stdout,
+        )
+    )
+
+
+def uses(text: str, details: Callable[[str], str]) -> dict[str, Use]:
+    """Parse lines of ``squeue --format=USAGE_FORMAT`` into the usage of each partition.
+
+    A job that waits for one of several partitions counts in each.
+
+    Args:
+        text: output of squeue.
+        details: function that returns scontrol's output for a job; it is called for jobs whose GPUs
+            squeue does not print (those of ``--gpus``).
+    """
+    usage: dict[str, Use] = {}
+    for line in text.splitlines():
+        partitions, state, nodes, gres, job = line.split("|", 4)
+        if state in _ENDING:
+            continue
+        gpus = 0
+        if state != "PD":
+            gpus = gpus_in(gres) * int(nodes) if gpus_in(gres) else _given(details(job))
+        for name in partitions.split(","):
+            before = usage.get(name, Use())
+            usage[name] = Use(
+                submitted=before.submitted + 1,
+                running=before.running + (state != "PD"),
+                gpus=before.gpus + gpus,
+            )
+    return usage
+
+
+def _given(text: str) -> int:
+    """Return the GPUs of a job from ``scontrol --details show job``, summed over its nodes."""
+    return sum(gpus_in(gres) for gres in _GIVEN.findall(text))

@@ -1,4 +1,4 @@
-"""What Slurm's commands say of nodes, partitions and limits, as the state of a cluster. Pure."""
+"""Parse Slurm's output on nodes, partitions and limits into the state of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.model.overview import Live, Queue, Standing, Start
 from toolkit.model.site import Limits, Site, Use
-from toolkit.slurm.parse import gpu_counts, minutes
-from toolkit.slurm.usage import gpus_in
+from toolkit.slurm.parse import gpu_counts, gpus_in, minutes
 
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
@@ -31,36 +30,42 @@ _GONE = frozenset(
         "MAINT",
     )
 )
-_FLAGS = "*~#!%$@^-"  # behind a state, in some versions; * is: it does not answer
+_FLAGS = "*~#!%$@^-"  # suffixes of a state, in some versions; * means that the node does not answer
 
 
 def fields(line: str) -> dict[str, str]:
-    """A line of ``scontrol --oneliner show ...``; values with blanks (a reason, an operating system) keep their first word."""
+    """Return the fields of a line of ``scontrol --oneliner show ...``.
+
+    A value with blanks (a reason, an operating system) is cut after its first word.
+    """
     return dict(re.findall(r"(?:^|\s)([A-Za-z_:]+)=(\S*)", line))
 
 
 def nodes(text: str) -> tuple[Live, ...]:
-    """The answer of ``scontrol --oneliner --details show node``."""
+    """Parse the output of ``scontrol --oneliner --details show node``."""
     return tuple(_node(fields(line)) for line in text.splitlines() if line.startswith("NodeName="))
 
 
-def _node(said: Mapping[str, str]) -> Live:
-    counts = gpu_counts(said.get("Gres", ""))
+def _node(values: Mapping[str, str]) -> Live:
+    counts = gpu_counts(values.get("Gres", ""))
     return Live(
-        name=said["NodeName"],
-        partitions=tuple(filter(None, said.get("Partitions", "").split(","))),
-        state=_state(said.get("State", "UNKNOWN")),
-        cpus=int(said.get("CPUTot", 0)),
-        memory=int(said.get("RealMemory", 0)),
+        name=values["NodeName"],
+        partitions=tuple(filter(None, values.get("Partitions", "").split(","))),
+        state=_state(values.get("State", "UNKNOWN")),
+        cpus=int(values.get("CPUTot", 0)),
+        memory=int(values.get("RealMemory", 0)),
         gpus=sum(counts.values()),
-        gpus_used=gpus_in(said.get("GresUsed", "")),
+        gpus_used=gpus_in(values.get("GresUsed", "")),
         gpu_type=next(filter(None, counts), ""),
-        arch=said.get("Arch", ""),
+        arch=values.get("Arch", ""),
     )
 
 
 def _state(text: str) -> str:
-    """``MIXED+DRAIN`` is down for whoever wants to start a job; of ``IDLE+POWERED_DOWN`` Slurm switches the power on."""
+    """Return the state of a node for a user who wants to start a job.
+
+    ``MIXED+DRAIN`` is down. ``IDLE+POWERED_DOWN`` is idle: Slurm switches such a node on.
+    """
     words = [word.rstrip(_FLAGS) for word in text.split("+")]
     if "*" in text or _GONE.intersection(words):
         return "down"
@@ -70,23 +75,23 @@ def _state(text: str) -> str:
 
 
 def queues(text: str) -> tuple[Queue, ...]:
-    """The answer of ``scontrol --oneliner show partition``, in Slurm's order."""
+    """Parse the output of ``scontrol --oneliner show partition``, in Slurm's order."""
     return tuple(
         _queue(fields(line)) for line in text.splitlines() if line.startswith("PartitionName=")
     )
 
 
-def _queue(said: Mapping[str, str]) -> Queue:
-    most = said.get("MaxNodes", "")
+def _queue(values: Mapping[str, str]) -> Queue:
+    most = values.get("MaxNodes", "")
     return Queue(
-        name=said["PartitionName"],
-        default=said.get("Default") == "YES",
-        up=said.get("State", "UP") == "UP",
-        nodes="" if said.get("Nodes") == "(null)" else said.get("Nodes", ""),
-        max_minutes=_minutes(said.get("MaxTime", "")),
-        default_minutes=_minutes(said.get("DefaultTime", "")),
+        name=values["PartitionName"],
+        default=values.get("Default") == "YES",
+        up=values.get("State", "UP") == "UP",
+        nodes="" if values.get("Nodes") == "(null)" else values.get("Nodes", ""),
+        max_minutes=_minutes(values.get("MaxTime", "")),
+        default_minutes=_minutes(values.get("DefaultTime", "")),
         max_nodes=int(most) if most.isdigit() else None,
-        qos="" if said.get("QoS") in (None, "N/A") else said["QoS"],
+        qos="" if values.get("QoS") in (None, "N/A") else values["QoS"],
     )
 
 
@@ -98,21 +103,21 @@ def _minutes(text: str) -> int | None:
 
 
 def limits_of(text: str, source: str) -> dict[str, Limits]:
-    """Lines of ``sacctmgr --parsable2 show`` with a name and three limits, by that name."""
-    found = {}
+    """Parse lines of ``sacctmgr --parsable2 show``: a name and its three limits, by that name."""
+    by_name = {}
     for line in text.splitlines():
         name, running, submitted, tres = (*line.split("|"), "", "", "")[:4]
-        found[name] = Limits(
+        by_name[name] = Limits(
             jobs_submitted=_number(submitted),
             jobs_running=_number(running),
             gpus=gpus_of(tres),
             source=source,
         )
-    return found
+    return by_name
 
 
 def gpus_of(tres: str) -> int | None:
-    """The GPUs in ``cpu=40,gres/gpu=8``; None where they have no limit."""
+    """Return the GPUs in ``cpu=40,gres/gpu=8``; None if they have no limit."""
     return gpus_in(tres) if "gres/gpu" in tres else None
 
 
@@ -123,7 +128,10 @@ def _number(text: str) -> int | None:
 def limits(
     queue: Queue, site: Site, qos: Mapping[str, Limits], associations: Mapping[str, Limits]
 ) -> Limits:
-    """What one user may have in a partition. A limit of Slurm's own goes before what is written."""
+    """Return the limits of one user in a partition.
+
+    Slurm's own limits take precedence over those of the site file.
+    """
     written = site.partitions.get(queue.name)
     from_site = (
         Limits(
@@ -135,23 +143,15 @@ def limits(
         if written
         else Limits()
     )
-    found = [
-        one
-        for one in (
-            qos.get(queue.qos),
-            associations.get(queue.name),
-            associations.get(""),
-            from_site,
-        )
-        if one
-    ]
+    sources = (qos.get(queue.qos), associations.get(queue.name), associations.get(""), from_site)
+    known = [limits for limits in sources if limits]
     chosen = {
-        name: next((one for one in found if getattr(one, name) is not None), None)
+        name: next((limits for limits in known if getattr(limits, name) is not None), None)
         for name in ("jobs_submitted", "jobs_running", "gpus")
     }
     return Limits(
-        **{name: getattr(one, name) for name, one in chosen.items() if one},
-        source=" and ".join(dict.fromkeys(one.source for one in chosen.values() if one)),
+        **{name: getattr(limits, name) for name, limits in chosen.items() if limits},
+        source=" and ".join(dict.fromkeys(limits.source for limits in chosen.values() if limits)),
     )
 
 
@@ -163,7 +163,7 @@ def standing(
     use: Use,
     start: Start | None,
 ) -> Standing:
-    """A partition, counted."""
+    """Return the present state of a partition from its nodes, limits and usage."""
     written = site.partitions.get(queue.name)
     kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
     alive = [node for node in members if node.state != "down"]
@@ -186,7 +186,7 @@ def standing(
 
 
 def start(text: str) -> Start:
-    """What ``sbatch --test-only`` says."""
+    """Parse the output of ``sbatch --test-only``."""
     match = _STARTS.search(text)
     if match:
         return Start(at=match["at"], nodes=match["nodes"])
@@ -198,7 +198,8 @@ def start(text: str) -> Start:
     return Start(refused="; ".join(dict.fromkeys(lines)) or "no answer")
 
 
-def soonest(found: Sequence[Standing]) -> tuple[Standing, ...]:
-    """The partitions where a job would start, the soonest first."""
-    able = [one for one in found if one.start and one.start.at]
-    return tuple(sorted(able, key=lambda one: one.start.at if one.start else ""))
+def soonest(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return the partitions where a job would start, the soonest first."""
+    starts = [(standing.start.at, standing) for standing in standings if standing.start]
+    able = [pair for pair in starts if pair[0]]
+    return tuple(standing for _, standing in sorted(able, key=lambda pair: pair[0]))

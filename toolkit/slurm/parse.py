@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.model.site import Partition
@@ -17,10 +18,12 @@ _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
 
 
 def minutes(text: str) -> int | None:
-    """Slurm's time (``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH``, ``D-HH:MM[:SS]``) in minutes, begun ones counted; None: unlimited.
+    """Return a time in Slurm's form in minutes, rounded up; None: unlimited.
+
+    The forms are ``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH`` and ``D-HH:MM[:SS]``.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: the text is not a time.
     """
     if text.lower() in ("infinite", "unlimited", "-1"):
         return None
@@ -36,10 +39,12 @@ def minutes(text: str) -> int | None:
 
 
 def megabytes(text: str) -> int:
-    """Return a size in Slurm's form (``16G``, ``500M``, plain megabytes) in megabytes, rounded up; 0 is all of a node.
+    """Return a size in Slurm's form in megabytes, rounded up; 0 is all of a node.
+
+    The forms are ``16G``, ``500M`` and plain megabytes.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is not a size.
     """
     match = re.fullmatch(r"(\d{1,15})(?:([KMGT])B?)?", text, re.IGNORECASE | re.ASCII)
     if not match:
@@ -49,11 +54,14 @@ def megabytes(text: str) -> int:
 
 
 def partitions(text: str) -> tuple[Partition, ...]:
-    """Lines of ``sinfo --format=SINFO_FORMAT``, one for each partition, state and kind of node, as partitions in Slurm's order."""
-    found: dict[str, dict[str, Any]] = {}
+    """Parse the output of ``sinfo --format=SINFO_FORMAT`` into partitions in Slurm's order.
+
+    It has one line for each partition, node state and kind of node.
+    """
+    by_name: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
         name, available, limit, size, count, state, cpus, memory, gres = line.split("|")
-        entry = found.setdefault(
+        entry = by_name.setdefault(
             name.rstrip("*"),
             {
                 "default": name.endswith("*"),
@@ -80,7 +88,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
             if name_of_type:
                 most = entry["gpus_by_type"].get(name_of_type, 0)
                 entry["gpus_by_type"][name_of_type] = max(most, count_of_type)
-    return tuple(Partition(name=name, **entry) for name, entry in found.items())
+    return tuple(Partition(name=name, **entry) for name, entry in by_name.items())
 
 
 def _upper(size: str) -> int | None:
@@ -94,9 +102,10 @@ def _number(text: str) -> int:
 
 
 def gpu_counts(gres: str) -> dict[str, int]:
-    """Return the GPUs of each type in a list of generic resources, however a command of Slurm writes it.
+    """Return the GPUs of each type in a list of generic resources.
 
-    ``gpu:v100:4(IDX:0-3),gpu:2`` is ``{"v100": 4, "": 2}``; ``gres/gpu=8`` is ``{"": 8}``.
+    Each of Slurm's commands has its own form: ``gpu:v100:4(IDX:0-3),gpu:2`` is ``{"v100": 4, "":
+    2}``, ``gres/gpu=8`` is ``{"": 8}``.
     """
     counts: dict[str, int] = {}
     for match in _GPU.finditer(gres):
@@ -105,8 +114,16 @@ def gpu_counts(gres: str) -> dict[str, int]:
     return counts
 
 
+def gpus_in(gres: str) -> int:
+    """Return the GPUs in a list of generic resources, as any of Slurm's commands writes it.
+
+    Examples: ``gpu:v100:4(IDX:0-3)``, ``gres/gpu:2``, ``gres/gpu=8``.
+    """
+    return sum(gpu_counts(gres).values())
+
+
 def sbatch_options(text: str) -> dict[str, Takes]:
-    """Return what each long option takes from the text of ``sbatch --help``, those of plugins included."""
+    """Parse ``sbatch --help`` into what each long option takes, those of plugins included."""
     options: dict[str, Takes] = {}
     for name, optional, value in _HELP_OPTION.findall(text):
         options[name] = "maybe" if optional else "value" if value else "flag"
@@ -114,10 +131,11 @@ def sbatch_options(text: str) -> dict[str, Takes]:
 
 
 def mpi_types(text: str) -> tuple[str, ...]:
-    """The answer of ``srun --mpi=list``: names only, the plugin's versions (``pmix_v4``) included, in Slurm's order.
+    """Parse the output of ``srun --mpi=list`` into names in Slurm's order.
 
-    22.05 prints ``MPI plugin types are...`` and indented names, later ``specific pmix plugin
-    versions available: pmix_v4``.
+    The names include the versions of a plugin (``pmix_v4``). Slurm 22.05 prints ``MPI plugin types
+    are...`` and indented names, later versions ``specific pmix plugin versions available:
+    pmix_v4``.
     """
     names: list[str] = []
     for line in text.splitlines():
@@ -129,15 +147,34 @@ def mpi_types(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
-    """Return nodes that went down no earlier than ``since`` (seconds since the epoch) from lines of ``name|state|time|reason``.
+def common_mpi_type(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
+    """Return the first PMI type that an MPI speaks and Slurm offers; None if there is none.
 
-    A node that does not answer yet (``idle*``) has no time: that is too recent to have one.
+    That is the plain name if Slurm has it, else the newest version of its plugin (``pmix_v4``).
+
+    Args:
+        spoken: what the image's MPI speaks, best first.
+        offered: what ``srun --mpi=list`` prints.
     """
-    found = {}
+    for name in spoken:
+        if name in offered:
+            return name
+        versions = [kind for kind in offered if re.fullmatch(rf"{name}_v\d+", kind)]
+        if versions:
+            return max(versions, key=lambda kind: int(kind.rpartition("_v")[2]))
+    return None
+
+
+def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
+    """Parse lines of ``name|state|time|reason`` into the nodes that went down since a time.
+
+    ``since`` is in seconds since the epoch. A node that does not answer yet (``idle*``) has no
+    time: it stopped answering too recently.
+    """
+    unhealthy = {}
     for line in text.splitlines():
         name, state, when, reason = (part.strip() for part in (*line.split("|", 3), "", "", "")[:4])
         down = state.startswith(("down", "fail")) or state.endswith("*")
         if name and down and (not when.isdigit() or int(when) >= since):
-            found[name] = f"{state}: {reason}"
-    return found
+            unhealthy[name] = f"{state}: {reason}"
+    return unhealthy

@@ -1,4 +1,4 @@
-"""A controller that restarts is waited for: seconds or minutes, and not for ever."""
+"""Wait for a Slurm controller that restarts: for seconds or minutes, within a limit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TypeVar
 from toolkit.errors import SlurmSilentError, UsageError
 from toolkit.units import human_time
 
-PATIENCE = 300.0  # seconds; a controller that is restarted or taken over by its backup is there again by then
+PATIENCE = 300.0  # seconds; a restart of the controller or a takeover by its backup is faster
 VARIABLE = "TOOLKIT_WAIT_FOR_SLURM"
-PAUSE = 2.0  # seconds between two questions
+PAUSE = 2.0  # seconds between two queries
 
 Tell = Callable[[str], object]
 _Answer = TypeVar("_Answer")
 
 
 class Wait:
-    """So much patience, for all that is asked of Slurm on the way to one run.
+    """The patience of one command with a silent controller.
 
     Args:
-        seconds: how long a silent controller is asked again, each time that it falls silent; 0: not at all.
-        tell: is told once when the waiting begins.
+        seconds: how long to repeat a query, each time that the controller falls silent; 0: no
+            repetition.
+        tell: is called once with a message when the waiting begins.
     """
 
     def __init__(self, seconds: float = 0.0, tell: Tell = bool) -> None:
@@ -32,14 +33,14 @@ class Wait:
         self._until: float | None = None
 
     def heard(self) -> None:
-        """Slurm answered."""
+        """Record that Slurm answered."""
         self._until = None
 
     def on(self, error: SlurmSilentError) -> None:
-        """Slurm did not answer: wait a moment, and return to ask again.
+        """Wait a moment after an unanswered query, and return so that the caller repeats it.
 
         Raises:
-            SlurmSilentError: it has been silent for too long.
+            SlurmSilentError: Slurm has been silent for too long.
         """
         now = time.monotonic()
         if self._until is None:
@@ -52,29 +53,31 @@ class Wait:
 
 
 def asked(tell: Tell) -> Wait:
-    """For who cannot be given an option: as patient as the environment says, and as `toolkit run` is where it says nothing.
+    """Return the patience that the environment sets, or the default of `toolkit run`.
+
+    It is for callers that have no option for it.
 
     Raises:
-        UsageError: the environment says no number of seconds.
+        UsageError: the variable is not a number of seconds.
     """
-    said = os.environ.get(VARIABLE)
-    if said is None:
+    value = os.environ.get(VARIABLE)
+    if value is None:
         return Wait(PATIENCE, tell)
-    if not said.isdecimal():
+    if not value.isdecimal():
         raise UsageError(
-            f"{said!r} is no number of seconds",
+            f"{value!r} is not a number of seconds",
             place=VARIABLE,
             next_step=f"{VARIABLE}={PATIENCE:g}",
         )
-    return Wait(int(said), tell)
+    return Wait(int(value), tell)
 
 
 def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
-    """``error``, with how long was waited."""
+    """Return the error with the time that was waited."""
     if not seconds:
         return error
     return type(error)(
-        f"{error.cause}; it was asked for {human_time(seconds)}",
+        f"{error.cause}; the query was repeated for {human_time(seconds)}",
         place=error.place,
         details=error.details,
         next_step=error.next_step,
@@ -82,10 +85,12 @@ def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
 
 
 def patiently(ask: Callable[[], _Answer], wait: Wait) -> _Answer:
-    """What ``ask`` answers, asked again while Slurm is silent. It must be a question: what acts could act twice.
+    """Call ``ask`` until Slurm answers, and return its answer.
+
+    ``ask`` must only read: a repeated action could act twice.
 
     Raises:
-        SlurmSilentError: Slurm was silent for longer than ``wait`` has patience.
+        SlurmSilentError: Slurm was silent for longer than the patience of ``wait``.
     """
     while True:
         try:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.model.run import JobState
-from toolkit.slurm import tasks
 
 _SQUEUE = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
@@ -30,6 +29,7 @@ _SACCT = (
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
 # Newer versions quote words; older ones show the script's argument, which is the mark once more.
 _MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?(?: ['\"]?\1['\"]?)?$")
+_TASK_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,8 @@ class Entry(NamedTuple):
     Attributes:
         state: of the job.
         array: job id of the array; 0 if the job is not one.
-        tasks: ids of the tasks in Slurm's notation (``3`` or ``3-9%2``); empty if the job is not an array.
+        tasks: ids of the tasks in Slurm's notation (``3`` or ``3-9%2``); empty if the job is not an
+            array.
     """
 
     state: JobState
@@ -50,8 +51,10 @@ class Snapshot(NamedTuple):
     """Jobs as Slurm knows them at one moment.
 
     Attributes:
-        states: job id -> state; a job array is one job under the array's id, and each of its tasks one under its own.
-        marks: mark -> ids of the jobs that were submitted with it, in rising order; a job array is one job.
+        states: job id -> state; a job array is one job under the array's id, and each of its tasks
+            one under its own.
+        marks: mark -> ids of the jobs that were submitted with it, in rising order; a job array is
+            one job.
     """
 
     states: dict[int, JobState]
@@ -133,7 +136,10 @@ def _job(
 
 
 def mark_of(command: str) -> str:
-    """Return the mark in the path of the submitted script, the last word of a command; empty if there is none."""
+    """Return the mark in the path of the submitted script; empty if there is none.
+
+    The path is the last word of the command.
+    """
     match = _MARKED.search(command)
     return match[1] if match else ""
 
@@ -162,9 +168,9 @@ def _exit(text: str) -> tuple[int, int]:
 
 
 def merge(queued: Sequence[Entry], accounted: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of the queue, and those of the accounting that the queue does not have any more.
+    """Return the entries of the queue, and those of the accounting that have left the queue.
 
-    The accounting is some seconds late. So of a job array that is in the queue only ended tasks are
+    The accounting is some seconds late, so of a job array that is in the queue only ended tasks are
     taken.
     """
     known = {task for entry in queued for task in _tasks_of(entry)}
@@ -177,7 +183,20 @@ def _tasks_of(entry: Entry) -> set[tuple[int, int]]:
     """Return what identifies a job (its id and 0) or the tasks of an array (its id and theirs)."""
     if not entry.array:
         return {(entry.state.job_id, 0)}
-    return {(entry.array, task) for task in tasks.expand(entry.tasks)}
+    return {(entry.array, task) for task in task_ids(entry.tasks)}
+
+
+def task_ids(text: str) -> list[int]:
+    """Return the task ids that a value of ``--array`` or of squeue names.
+
+    The limit of simultaneous tasks after ``%`` and brackets around the ids are left out.
+    """
+    ids: list[int] = []
+    for part in text.strip("[]").partition("%")[0].split(","):
+        match = _TASK_RANGE.fullmatch(part)
+        if match:
+            ids += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+    return ids
 
 
 def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:
@@ -226,7 +245,7 @@ def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
         task: entry.state
         for entry in entries
         if entry.array == array
-        for task in tasks.expand(entry.tasks)
+        for task in task_ids(entry.tasks)
     }
     return {task: states[task] for task in sorted(states)}
 

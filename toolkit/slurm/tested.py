@@ -1,4 +1,4 @@
-"""The versions of Slurm that the toolkit was tested with, and what is said of the one that is met. Pure."""
+"""The versions of Slurm that the toolkit was tested with. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_tested(version: str) -> bool:
 
 
 def describe(version: str) -> str:
-    """Return in which way a version was tested."""
+    """Describe how a version was tested."""
     release = _release(version)
     if release in SUITE:
         return "tested with all tests"

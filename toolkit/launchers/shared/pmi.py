@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import LauncherMismatchError
 from toolkit.launchers.shared.base import Launcher, Request
-from toolkit.slurm.mpi_types import common
+from toolkit.slurm.parse import common_mpi_type
 
 # Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
 _DEFAULT = ("pmix", "pmi2")
@@ -78,4 +78,4 @@ def _spoken(request: Request) -> tuple[str, ...]:
 
 
 def _common(request: Request) -> str | None:
-    return common(_spoken(request), request.facts.mpi or ())
+    return common_mpi_type(_spoken(request), request.facts.mpi or ())

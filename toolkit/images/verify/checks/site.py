@@ -8,7 +8,7 @@ from toolkit.checks.registry import check
 from toolkit.checks.result import Result, failed, passed, unchecked
 from toolkit.images.recipe import catalogue
 from toolkit.images.verify.case import ImageCase
-from toolkit.slurm.mpi_types import common
+from toolkit.slurm.parse import common_mpi_type
 from toolkit.versions import compare
 
 
@@ -42,7 +42,7 @@ def check_pmi(case: ImageCase) -> Result:
         return unchecked("it has no MPI whose PMI types are known")
     if case.site is None or case.site.mpi is None:
         return unchecked(case.no_site)
-    shared = common(case.mpi, case.site.mpi)
+    shared = common_mpi_type(case.mpi, case.site.mpi)
     if shared is None:
         offered = ", ".join(case.site.mpi) or "none"
         return failed(f"Slurm offers {offered}, the image's MPI speaks {', '.join(case.mpi)}")
