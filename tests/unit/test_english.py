@@ -34,13 +34,9 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/lockfile/",
     #
-    "toolkit/planning/",
-    #
     "toolkit/sites/",
     #
     "toolkit/*.py",
-    #
-    "toolkit/cli/run*.py",
     #
 )
 

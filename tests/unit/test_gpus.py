@@ -60,8 +60,8 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
         ({"gpus": 10}, "--gpus", "has 4 GPU"),  # 5 each are too many as well
         ({"gpus": 7}, "--gpus", "has 4 GPU"),  # cannot be shared evenly
         ({"gpus": 8, "nodes": 1}, "--gpus", "has 4 GPU"),
-        ({"gpus": 8, "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus says 8"),
-        ({"gpus": "4,2", "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus says 4,2"),
+        ({"gpus": 8, "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 8"),
+        ({"gpus": "4,2", "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 4,2"),
         ({"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
     ],
 )

@@ -28,7 +28,7 @@ from toolkit.planning import gather as gathering
 from toolkit.planning import target as targets
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
-from toolkit.planning.target import module_file, of_python
+from toolkit.planning.target import module_file, parse_python
 from toolkit.preflight.model import HostFacts, PreflightCase
 from toolkit.preflight.rules.imports import check_imports
 from toolkit.resources import package_directory, shipped
@@ -376,10 +376,10 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
         pythons=(PYTHON,),
     )
     with pytest.raises(PlanError) as caught:
-        plan(inputs(manifest=manifest, seen=HostFacts(imports=found)))
+        plan(inputs(manifest=manifest, host=HostFacts(imports=found)))
     assert caught.value.exit_code == 97
     forced = plan(
-        inputs(manifest=manifest, seen=HostFacts(imports=found), force="it is bound by hand")
+        inputs(manifest=manifest, host=HostFacts(imports=found), force="it is bound by hand")
     )
     assert any("gone" in text for text in forced.warnings)
 
@@ -868,12 +868,12 @@ def test_a_command_of_python_is_a_script_or_a_module(
     root = write(
         tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/train.py": "", "train.py": ""}
     )
-    assert of_python(words, root) == expected
+    assert parse_python(words, root) == expected
 
 
 def test_a_file_called_python_is_run_as_it_is(tmp_path: Path) -> None:
     root = write(tmp_path, {"python": "", "train.py": ""})
-    assert of_python(("python", "train.py"), root) is None
+    assert parse_python(("python", "train.py"), root) is None
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])

@@ -62,7 +62,7 @@ def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
         "Not checked",
         "limits",
         "the image (",
-        "its comment is the example",
+        "the job's comment is the example",
     ):
         assert word in warnings[0]
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
@@ -136,7 +136,7 @@ def test_submitting_says_at_once_that_there_is_no_slurm(
     done = laptop(tmp_path, "run", *site, "--image", "pytorch_22.03", "train.py")
     assert done.returncode == SlurmUnreachableError.exit_code
     assert time.monotonic() - began < 10, "it does not wait for a controller that cannot be there"
-    assert "no Slurm here" in done.stderr
+    assert "has no Slurm" in done.stderr
     assert "--dry-run" in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -25,7 +25,7 @@ PURE = (
     "images/recipe/",
     "images/sif/",
     "planning/plan.py",
-    "planning/arrays.py",
+    "planning/sweep.py",
     "planning/requeue.py",
     "planning/settings.py",
     "scripts/render.py",

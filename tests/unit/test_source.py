@@ -11,7 +11,7 @@ from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Script
 from toolkit.model.job import Job
 from toolkit.model.source import Option, Source
-from toolkit.planning.script_source import look, read
+from toolkit.planning.script_source import module_source, read
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 SCRIPTS = [
@@ -167,7 +167,7 @@ parser.add_argument("-e", "--epochs", type=int)
 parser.add_argument("--multiprocessing-distributed", action="store_true")
 group.add_argument("--dist_url", default="env://")
 """
-    found = look(ast.parse(text)).options
+    found = module_source(ast.parse(text)).options
     assert found == (
         Option(flag="--epochs"),
         Option(flag="--multiprocessing-distributed", takes_value=False),

@@ -17,11 +17,19 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
-from toolkit.planning import arrays as sweep
 from toolkit.planning import requeue
 from toolkit.planning.plan import plan
 from toolkit.records import store
-from toolkit.runs import attempts, dependencies, excerpt, finish, interactive, logs, processes
+from toolkit.runs import (
+    attempts,
+    dependencies,
+    excerpt,
+    finish,
+    interactive,
+    logs,
+    points,
+    processes,
+)
 from toolkit.runs.outcome import outcome
 
 BATCH = """\
@@ -185,7 +193,7 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
         ({"sweep": ("lr=1,1",)}, "twice"),
         ({"sweep": ("lr=1", "lr=2")}, "twice"),
         ({"sweep": ("gpus=1,2,4",)}, "the same nodes, GPUs and time"),
-        ({"sweep": ("lr=1,2",), "array": "0,2"}, "no 2"),
+        ({"sweep": ("lr=1,2",), "array": "0,2"}, "no point 2"),
         ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "fixed number of nodes"),
         (
             {
@@ -212,7 +220,7 @@ def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_ty
     )
     assert plan(inputs({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
     (warning,) = plan(inputs({"sweep": ("lrr=1,2",)}, source=source)).warnings
-    assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
+    assert warning == "--sweep lrr: the script has no option --lrr; did you mean --lr?"
 
 
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
@@ -233,9 +241,9 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         ("FAILED", 3),
         ("PENDING", None),
     ]
-    assert sweep.failed(found) == [1]
-    assert sweep.told(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
-    header, rows = sweep.rows(decided.points, found)
+    assert points.failed_points(found) == [1]
+    assert points.summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
+    header, rows = points.table(decided.points, found)
     assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
     assert rows == [
         [0, "1", "COMPLETED", 0, "0.5"],
@@ -256,16 +264,8 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
         ("CANCELLED", 130),
     ]
     assert found[1].results == {"loss": 0.5}
-    assert sweep.failed(found) == [2]
-    assert sweep.told(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0-3", [0, 1, 2, 3]), ("1,5-7%2", [1, 5, 6, 7]), ("0-8:4", [0, 4, 8]), (3, [3]), (None, [])],
-)
-def test_the_numbers_of_an_array(text: Any, expected: list[int]) -> None:
-    assert sweep.numbers(text) == expected
+    assert points.failed_points(found) == [2]
+    assert points.summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
 
 def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
     """Return a table with a row for each point."""
-    from toolkit.planning.arrays import rows
+    from toolkit.runs import points
 
-    header, cells = rows(planned, outcomes)
-    return console.table(header, cells)
+    header, rows = points.table(planned, outcomes)
+    return console.table(header, rows)

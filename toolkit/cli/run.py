@@ -40,13 +40,13 @@ from toolkit.units import counted
 @click.option(
     "--force",
     metavar="REASON",
-    help="Submit although a rule of the site says no; the reason is kept with the run.",
+    help="Submit a job that a rule of the site refuses; the reason is recorded with the run.",
 )
-@click.option("--explain", is_flag=True, help="Print every value of the plan, and what decided it.")
+@click.option("--explain", is_flag=True, help="Print every value of the plan, and its source.")
 @click.option(
     "--failed",
     is_flag=True,
-    help="Of the sweep that SCRIPT is a run of, only the points that failed.",
+    help="Run only the failed points of the sweep SCRIPT, an earlier run.",
 )
 @click.option(
     "--interactive",
@@ -62,7 +62,7 @@ from toolkit.units import counted
     default=int(PATIENCE),
     show_default=True,
     envvar=VARIABLE,
-    help="How long a controller that does not answer is asked again; a dry run does not wait.",
+    help="How long to retry while Slurm's controller does not answer; a dry run does not retry.",
 )
 @click.option(
     "--json",
@@ -70,7 +70,8 @@ from toolkit.units import counted
     is_flag=True,
     help="Print the result as JSON; everything else goes to standard error.",
 )
-@click.argument("script", type=click.Path(readable=False))  # a rule says it better
+# A preflight rule has the better message about a script that cannot be read.
+@click.argument("script", type=click.Path(readable=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @console.json_too
 def command(
@@ -86,9 +87,10 @@ def command(
     as_module: bool,
     **options: Any,
 ) -> int:
-    """Run SCRIPT on the nodes of a cluster, in an image or an environment; ends with the job's exit code.
+    """Run SCRIPT on the nodes of a cluster, and exit with the job's exit code.
 
-    SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run. Everything after it belongs to it.
+    SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run.
+    Everything after it is passed to it. It runs in an image or an environment.
 
     \b
     Examples:
@@ -102,7 +104,7 @@ def command(
       toolkit run --secret HF_TOKEN --wait-for-slurm 600 --image pytorch_cpu train.py
       toolkit run --dry-run --explain jobs/digits-ddp
       toolkit run --site neuron --dry-run --image pytorch_22.03 --nodes 2 --gpus-per-node 4 train.py
-      toolkit run --runtime conda --env torch --module cuda/11.4 --nodes 2 --gpus-per-node 4 train.py
+      toolkit run --runtime conda --env torch --module cuda/11.4 --gpus-per-node 4 train.py
       toolkit run --runtime docker --image pytorch/pytorch:2.7.1 --gpus-per-node 2 train.py
       toolkit run --image docker://python:3.11 --launcher none -- python3 --version
       toolkit run --sweep lr=0.1,0.01 --sweep batch-size=32,64 jobs/digits-ddp
@@ -122,22 +124,22 @@ def command(
         lambda text: console.note(console.subject("waiting", text)),
     )
 
-    def look() -> GatheredInputs:
-        found = gather_inputs(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
-        inputs = with_dependencies(found.inputs)
-        return found._replace(inputs=inputs._replace(force=_reason(force)))
+    def gather() -> GatheredInputs:
+        gathered = gather_inputs(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
+        inputs = with_dependencies(gathered.inputs)
+        return gathered._replace(inputs=inputs._replace(force=_reason(force)))
 
-    prepared = patiently(look, wait)
-    if prepared.inputs.to_fetch and not dry_run:
-        fetch_image(prepared.inputs)
-        prepared = patiently(look, wait)
+    gathered = patiently(gather, wait)
+    if gathered.inputs.to_fetch and not dry_run:
+        fetch_image(gathered.inputs)
+        gathered = patiently(gather, wait)
     if dry_run:
-        _dry_run(prepared.inputs, explain=explain, as_json=as_json)
+        _dry_run(gathered.inputs, explain=explain, as_json=as_json)
         return 0
-    if prepared.inputs.job.interactive:
-        return _interactive(prepared, detach=detach, as_json=as_json)
-    paths, decided, submission = _resumed(prepared, wait) or _submitted(
-        prepared, wait, explain=explain
+    if gathered.inputs.job.interactive:
+        return _interactive(gathered, detach=detach, as_json=as_json)
+    paths, decided, submission = _resumed(gathered, wait) or _submitted(
+        gathered, wait, explain=explain
     )
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
@@ -155,7 +157,7 @@ def command(
         return 0
     from toolkit.cli.follow import follow_run
 
-    return follow_run(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+    return follow_run(gathered.client, paths, decided, submission.job_id, as_json=as_json)
 
 
 def fetch_image(inputs: Inputs) -> None:
@@ -171,45 +173,47 @@ def fetch_image(inputs: Inputs) -> None:
         foreign.fetch(inputs.to_fetch, progress)
 
 
-def _resumed(prepared: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
+def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
     """Take up a submission of the same job that was interrupted, if Slurm has the job."""
-    runs = Path(prepared.inputs.run_directory).parent
+    runs = Path(gathered.inputs.run_directory).parent
     if next(runs.glob("*/attempt.json"), None) is None:
         return None
     from toolkit.runs.submit import resume
 
-    resumed = resume(prepared.inputs, wait)
+    resumed = resume(gathered.inputs, wait)
     if resumed is not None:
-        text = f"job {resumed.submission.job_id} is in the queue already, as {resumed.paths.name}; it is not submitted again"
+        text = (
+            f"job {resumed.submission.job_id} is in the queue already, as {resumed.paths.name}; "
+            "it is not submitted again"
+        )
         console.note(console.subject("resumed", text))
     return resumed
 
 
 def _submitted(
-    prepared: GatheredInputs, wait: Wait, *, explain: bool
+    gathered: GatheredInputs, wait: Wait, *, explain: bool
 ) -> tuple[Paths, Plan, Submission]:
-    paths, decided = write(prepared.inputs)
+    paths, decided = write(gathered.inputs)
     if explain:
         console.note(explanation(decided))
     console.note(console.subject("plan", console.plan_summary(decided)))
     _warn(decided)
     _show_snapshot(paths)
-    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
-    return paths, decided, submit(paths, decided, prepared.client, cluster, wait)
+    cluster = default_name() if gathered.inputs.site.access == "local-cluster" else None
+    return paths, decided, submit(paths, decided, gathered.client, cluster, wait)
 
 
 def _failed_points(name: str) -> dict[str, Any]:
-    """Settings that run only what failed of an earlier sweep.
+    """Return the settings that run only the failed points of an earlier sweep.
 
     Raises:
-        UsageError: that is no sweep, or none of its points has failed.
+        UsageError: the run is not a sweep, or none of its points has failed.
     """
-    from toolkit.planning import arrays as sweep
     from toolkit.records.store import find
-    from toolkit.runs import status
+    from toolkit.runs import points, status
 
     paths = find(name, Path("runs"))
-    numbers = sweep.failed(status.elements(paths))
+    numbers = points.failed_points(status.elements(paths))
     if not numbers:
         raise UsageError(
             f"no point of {paths.name} has failed",
@@ -219,22 +223,22 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
-def _interactive(prepared: GatheredInputs, *, detach: bool, as_json: bool) -> int:
+def _interactive(gathered: GatheredInputs, *, detach: bool, as_json: bool) -> int:
     from toolkit.cli.interactive import run_interactively
 
     if detach:
         raise UsageError(
-            "a run that somebody waits for cannot be left alone",
+            "an interactive run cannot be detached",
             place="--detach",
-            next_step="leave out --interactive",
+            next_step="leave out --detach or --interactive",
         )
-    return run_interactively(prepared, as_json=as_json)
+    return run_interactively(gathered, as_json=as_json)
 
 
 def _reason(force: str | None) -> str | None:
     if force is not None and not force.strip():
         raise UsageError(
-            "a reason is needed: it is kept with the run",
+            "--force needs a reason, which is recorded with the run",
             place="--force",
             next_step='--force "the limit was raised for us"',
         )
@@ -294,7 +298,7 @@ def _gpus(decided: Plan) -> str:
 
 
 def explanation(decided: Plan) -> str:
-    """A table of the plan's values and what decided each."""
+    """Return a table of the plan's values and their sources."""
     values: dict[str, object] = {
         "runtime": decided.container.runtime,
         "image": decided.container.image or "-",

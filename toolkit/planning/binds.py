@@ -18,21 +18,21 @@ def binds(inputs: Inputs) -> tuple[Bind, ...]:
     Raises:
         UsageError: a path cannot be bound.
     """
-    own = [
+    paths = [
         inputs.directory,
         inputs.run_directory,
         inputs.folder,
-        *(one.path for one in inputs.shown),
+        *(directory.path for directory in inputs.shown),
     ]
     if inputs.tree is not None:
-        own = [inputs.tree.cwd, inputs.run_directory, *own]
-    kept: list[str] = []
-    for path in (
-        sorted(own, key=lambda path: len(PurePosixPath(path).parts)) if inputs.shown else own
-    ):
-        if not any(PurePosixPath(path).is_relative_to(other) for other in kept):
-            kept.append(path)
-    places = [checked_bind(Bind(source=path, target=path), "working directory") for path in kept]
+        paths = [inputs.tree.cwd, inputs.run_directory, *paths]
+    if inputs.shown:
+        paths.sort(key=lambda path: len(PurePosixPath(path).parts))
+    outermost: list[str] = []
+    for path in paths:
+        if not any(PurePosixPath(path).is_relative_to(other) for other in outermost):
+            outermost.append(path)
+    own = [checked_bind(Bind(source=path, target=path), "working directory") for path in outermost]
     named = tuple(parse_bind(text, inputs.directory) for text in inputs.job.bind)
     taken = {bind.target for bind in named}
     data = (
@@ -43,4 +43,4 @@ def binds(inputs: Inputs) -> tuple[Bind, ...]:
         for name in inputs.job.datasets
         if name in inputs.site.datasets and f"/data/{name}" not in taken
     )
-    return (*places, *data, *named)
+    return (*own, *data, *named)

@@ -34,10 +34,10 @@ class Cluster(NamedTuple):
 
 
 def find_cluster(name: str, *, dry_run: bool = False) -> Cluster:
-    """Return the cluster of a site; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
+    """Return the cluster of a site.
 
     Args:
-        name: of the site.
+        name: of the site; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
         dry_run: a named site need not be reachable.
 
     Raises:
@@ -64,7 +64,7 @@ def find_cluster(name: str, *, dry_run: bool = False) -> Cluster:
 def _require_slurm(error: ToolkitError) -> None:
     """Raise if the only Slurm is a local cluster that is not up, or if that was named."""
     named = os.environ.get("TOOLKIT_CLUSTER")
-    has_slurm = _slurm_is_here()
+    has_slurm = _has_slurm()
     if named and has_slurm:
         raise SlurmUnreachableError(
             error.cause,
@@ -73,15 +73,12 @@ def _require_slurm(error: ToolkitError) -> None:
         )
     if not has_slurm:
         step = error.next_step or ""
-        more = (
-            " (a real Slurm on this machine), or log in to a cluster's login node"
-            if step.startswith("toolkit")
-            else ""
-        )
+        if step.startswith("toolkit"):
+            step += " (a real Slurm on this machine), or log in to a cluster's login node"
         raise SlurmUnreachableError(
-            f"there is no Slurm here, and {error.cause}",
+            f"this machine has no Slurm, and {error.cause}",
             place="--site auto",
-            next_step=f"{step}{more}; toolkit run --site NAME --dry-run plans for a cluster from its file",
+            next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
         ) from None
 
 
@@ -89,16 +86,18 @@ def cluster_of(site: Site) -> Cluster:
     """Return the cluster of a site that was read.
 
     Raises:
-        SlurmUnreachableError: it is the local cluster, and that is not up; or there is no Slurm on PATH.
+        SlurmUnreachableError: the local cluster is not up, or no Slurm is on PATH.
     """
     if site.access == "local-cluster":
         return _local(site, local_access(default_name()), site.name)
     imitated = _imitated(site)
-    if imitated is None and not _slurm_is_here():
+    if imitated is None and not _has_slurm():
         raise SlurmUnreachableError(
-            f"there is no Slurm here, and site {site.name} can only be reached from its own machines",
+            f"this machine has no Slurm, and site {site.name} can only be reached from its own "
+            "machines",
             place=f"--site {site.name}",
-            next_step="log in to a login node of it; toolkit run --dry-run writes the script here",
+            next_step="log in to its login node; or write the script on this machine: "
+            "toolkit run --dry-run",
         )
     return imitated or Cluster(site, Access(), site.name)
 
@@ -109,13 +108,13 @@ def _local(site: Site, access: Access, origin: str) -> Cluster:
         return Cluster(site, access, origin)
     from toolkit.localcluster.imitation import adapt_site
 
-    alike = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
-    return Cluster(alike, access, f"{origin}, like {access.like}")
+    imitation = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
+    return Cluster(imitation, access, f"{origin}, like {access.like}")
 
 
 def _imitated(site: Site) -> Cluster | None:
-    """Return the local cluster if it imitates a site and there is no other Slurm here."""
-    if _slurm_is_here():
+    """Return the local cluster if it imitates a site and no other Slurm is on PATH."""
+    if _has_slurm():
         return None
     try:
         access = local_access(default_name())
@@ -124,19 +123,14 @@ def _imitated(site: Site) -> Cluster | None:
     return _local(site, access, site.name) if access.like == site.name else None
 
 
-def _slurm_is_here() -> bool:
-    """Return whether Slurm's commands are on PATH and may know a controller."""
-    return shell.which("sbatch") is not None and _has_configuration()
+def _has_slurm() -> bool:
+    """Return whether Slurm's commands are on PATH and may have a configuration.
 
-
-def _has_configuration() -> bool:
-    """Return whether Slurm's commands may know a controller.
-
-    Debian's look in /etc/slurm, a site's own build somewhere else.
+    Debian's commands read /etc/slurm; those of a site's own build read another directory.
     """
-    own_build = shell.which("sbatch") != "/usr/bin/sbatch"
-    return (
-        own_build
+    sbatch = shell.which("sbatch")
+    return sbatch is not None and (
+        sbatch != "/usr/bin/sbatch"
         or "SLURM_CONF" in os.environ
         or Path("/etc/slurm/slurm.conf").exists()
         or Path("/run/slurm/conf").exists()
@@ -144,38 +138,32 @@ def _has_configuration() -> bool:
 
 
 def _node_local_directory(path: str, cluster: Cluster) -> str | None:
-    """Return the directory of each node's own that a path lies in; None if all nodes see the path."""
-    where = PurePosixPath(path)
-    if any(where.is_relative_to(shared) for shared in cluster.access.shared_directories):
+    """Return the node-local directory that holds a path; None if all nodes see the path."""
+    pure_path = PurePosixPath(path)
+    if any(pure_path.is_relative_to(shared) for shared in cluster.access.shared_directories):
         return None
     private = cluster.access.private_directories
-    return next(
-        (
-            name
-            for name in (cluster.site.private_directories if private is None else private)
-            if where.is_relative_to(name)
-        ),
-        None,
-    )
+    names = cluster.site.private_directories if private is None else private
+    return next((name for name in names if pure_path.is_relative_to(name)), None)
 
 
 def node_local_paths(
     cluster: Cluster, paths: Mapping[str, Iterable[str]]
 ) -> dict[str, tuple[str, str]]:
-    """Return the first path of each option that lies in a directory of each node's own.
+    """Return the first path of each option that is node-local.
 
     Args:
-        cluster: that the job goes to.
+        cluster: that the job is submitted to.
         paths: option -> the paths that it names.
 
     Returns:
         option -> the path, and the directory that each node has for itself.
     """
-    owners = {
-        option: next(
-            ((path, owner) for path in named if (owner := _node_local_directory(path, cluster))),
-            None,
-        )
-        for option, named in paths.items()
-    }
-    return {option: owner for option, owner in owners.items() if owner}
+    result: dict[str, tuple[str, str]] = {}
+    for option, named in paths.items():
+        for path in named:
+            directory = _node_local_directory(path, cluster)
+            if directory:
+                result[option] = (path, directory)
+                break
+    return result

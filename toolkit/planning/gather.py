@@ -1,6 +1,7 @@
-"""Gather the inputs of a plan: settings in files and in the environment, the cluster, the image, the script.
+"""Gather the inputs of a plan.
 
-Errors on the way are collected, so that the user sees all of them at once.
+They are the settings in files and in the environment, the cluster, the image and the script. Errors
+on the way are collected, so that the user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Run(NamedTuple):
 
     Attributes:
         target: what is run.
-        cluster: that it goes to.
+        cluster: that it is submitted to.
         job: the merged settings.
         origins: of the settings.
         cwd: the current working directory.
@@ -150,12 +151,7 @@ def _with_launcher(
     return Settings(replace(settings.job, launcher=launcher), origins)
 
 
-def _inputs(
-    run: _Run,
-    client: Client,
-    source: Source,
-    findings: list[ToolkitError],
-) -> Inputs:
+def _inputs(run: _Run, client: Client, source: Source, findings: list[ToolkitError]) -> Inputs:
     target, job, runtime = run.target, run.job, run.runtime
     name = job.job_name or PurePosixPath(target.script).stem
     run_directory = store.next_directory(run.runs, name)
@@ -176,7 +172,7 @@ def _inputs(
         folder=target.folder,
         directory=target.snapshot_cwd or str(run.cwd),
         run_directory=str(run_directory),
-        seen=_host_facts(run, imports),
+        host=_host_facts(run, imports),
         tree=_tree(target, job, run.cwd, findings),
         findings=findings,
         source=source,
@@ -216,7 +212,7 @@ def _imports(run: _Run, run_directory: Path) -> tuple[tuple[Shown, ...], Imports
 
 
 def _signature_findings(run: _Run) -> list[ToolkitError]:
-    image = run.images.found
+    image = run.images.image
     if image is None or not run.job.require_signed or not run.cluster.is_reachable:
         return []
     from toolkit.images.store.signature_policy import signature
@@ -226,16 +222,16 @@ def _signature_findings(run: _Run) -> list[ToolkitError]:
 
 
 def _facts(run: _Run, client: Client) -> Facts:
-    """Return what the cluster says of itself, or the site's file where it cannot be asked."""
+    """Return what Slurm says of the cluster, or the site's file where Slurm cannot be called."""
     site, job = run.cluster.site, run.job
     if not run.cluster.is_reachable:
         facts = offline.facts(site)
     else:
         container = next((command for command in site.containers if shell.which(command)), None)
         if container is None and site.modules:
-            container = offline.container_command(site)  # the module brings it, in the job
+            container = offline.container_command(site)  # The module brings it, in the job.
         partitions = client.partitions()
-        name = job.partition or next((one.name for one in partitions if one.default), "")
+        name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         needs_limits = name and (job.most_gpus or job.array is not None)
         limits = inventory.limits(client, name) if needs_limits else {}
         # The user's jobs count only where there are limits.
@@ -260,22 +256,20 @@ def _sbatch_options(client: Client) -> dict[str, Takes]:
 
 
 def _host_facts(run: _Run, imports: Imports) -> HostFacts:
-    """Return what preflight rules need to know of this machine."""
+    """Return the facts of this machine that the preflight rules need."""
     if not run.cluster.is_reachable:
-        return offline.seen(run.script)
-    paths = {"directory": (str(run.cwd), run.target.folder)}
-    named: dict[str, tuple[str, ...]] = {}
+        return offline.host_facts(run.script)
+    paths: dict[str, tuple[str, ...]] = {"directory": (str(run.cwd), run.target.folder)}
     if run.runtime.shared:
-        named[run.runtime.shared[0]] = (run.runtime.shared[1],)
-    named["imports"] = tuple(shown.path for shown in imports.directories)
-    hidden = node_local_paths(run.cluster, {**paths, **named})
+        paths[run.runtime.shared[0]] = (run.runtime.shared[1],)
+    paths["imports"] = tuple(shown.path for shown in imports.directories)
     facts = read_host_facts(
         run.job,
         run.cluster.site,
         run.cwd,
         script=run.script,
-        image=run.images.found,
-        hidden=hidden,
+        image=run.images.image,
+        hidden=node_local_paths(run.cluster, paths),
     )
     return facts._replace(imports=imports)
 
@@ -292,7 +286,7 @@ def _tree(target: Target, job: Job, cwd: Path, findings: list[ToolkitError]) -> 
 
     folder = Path(target.folder)
     if is_shipped(folder) and git.top(folder) is None:
-        return None  # what was installed does not change
+        return None  # Installed files do not change.
     try:
         return tree_of(folder, cwd)
     except ToolkitError as error:

@@ -1,4 +1,4 @@
-"""What `--gpus` means: Slurm's option counts the GPUs of a job, ours has always counted those of a node. Pure."""
+"""Decide whether `--gpus` counts the GPUs of a job, as Slurm's, or of each node. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def on_a_node(
     """Return how many GPUs a node of a partition has, at most; None: not known.
 
     Args:
-        site: whose file is read where Slurm was not asked.
-        partition: as Slurm describes it; None: Slurm was not asked.
+        site: whose file is read if Slurm was not called.
+        partition: as Slurm describes it; None: Slurm was not called.
         name: of the partition; None: unset, and then the site's largest node counts.
         gpu_type: the type that is asked for; empty: any.
     """
@@ -26,14 +26,14 @@ def on_a_node(
         return by_type.get(gpu_type.lower(), partition.gpus)
     if name is not None:
         return site.partitions[name].gpus if name in site.partitions else None
-    return max((one.gpus for one in site.partitions.values() if one.batch), default=None)
+    return max((entry.gpus for entry in site.partitions.values() if entry.batch), default=None)
 
 
 def resolved(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
-    """Return the job with its GPUs on each node, and what to tell the user about `--gpus`.
+    """Return the job with its GPUs on each node, and a note for the user on what `--gpus` means.
 
-    Where no node has as many GPUs as `--gpus` says and the nodes can share them evenly, it is the
-    number for the job, as in Slurm. Everywhere else it is the number for each node.
+    If no node has as many GPUs as `--gpus` says and the nodes can share them evenly, it is the
+    number for the job, as in Slurm. Otherwise it is the number for each node.
 
     Args:
         job: the merged settings.
@@ -50,33 +50,35 @@ def resolved(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
     if job.gpus_by_node:
         return job, ()
     total, (least, nodes) = job.most_gpus, job.node_range
-    kind = f"{job.gpu_type}:" if job.gpu_type else ""
-    if (
-        has is not None
-        and total > has >= total // nodes
-        and total % nodes == 0
-        and least == nodes > 1
-    ):
-        share = total // nodes
-        text = f"--gpus {job.gpus} is the number for the job, as in Slurm: {share} on each of {nodes} nodes (--gpus-per-node {kind}{share})"
-        return replace(job, gpus_per_node=f"{kind}{share}" if kind else share), (text,)
+    share, rest = divmod(total, nodes)
+    if has is not None and total > has >= share and rest == 0 and least == nodes > 1:
+        per_node = f"{job.gpu_type}:{share}" if job.gpu_type else share
+        note = (
+            f"--gpus {job.gpus} is the number for the job, as in Slurm: "
+            f"{share} on each of {nodes} nodes (--gpus-per-node {per_node})"
+        )
+        return replace(job, gpus_per_node=per_node), (note,)
     if nodes == 1 or not total:
         return replace(job, gpus_per_node=job.gpus), ()
     where = f"each of {nodes} nodes, {total * nodes} in all" if least == nodes else "each node"
-    text = f"--gpus {job.gpus} gives {total} on {where}; Slurm's --gpus counts per job, --gpus-per-node {job.gpus} is clear to both"
-    return replace(job, gpus_per_node=job.gpus), (text,)
+    note = (
+        f"--gpus {job.gpus} gives {total} on {where}; "
+        f"Slurm's --gpus counts per job, --gpus-per-node {job.gpus} has one meaning in both"
+    )
+    return replace(job, gpus_per_node=job.gpus), (note,)
 
 
 def _require_consistent(job: Job) -> None:
     _, nodes = job.node_range
     total = sum(job.gpus_by_node) or job.most_gpus * nodes
-    asked = str(job.gpus).rpartition(":")[2]
-    kinds = {
-        str(text).rpartition(":")[0] for text in (job.gpus, job.gpus_per_node) if ":" in str(text)
-    }
-    if len(kinds) > 1:
-        cause = f"--gpus-per-node {job.gpus_per_node} and --gpus {job.gpus} name two types"
+    per_node, all_gpus = str(job.gpus_per_node), str(job.gpus)
+    types = {text.rpartition(":")[0] for text in (all_gpus, per_node) if ":" in text}
+    if len(types) > 1:
+        cause = f"--gpus-per-node {per_node} and --gpus {all_gpus} name two types of GPU"
         raise UsageError(cause, place="--gpus", next_step="leave --gpus out")
-    if asked != str(total):
-        cause = f"--gpus-per-node {job.gpus_per_node} on {counted(nodes, 'node')} gives {total} GPUs, --gpus says {job.gpus}"
+    if all_gpus.rpartition(":")[2] != str(total):
+        cause = (
+            f"--gpus-per-node {per_node} on {counted(nodes, 'node')} gives {total} GPUs, "
+            f"--gpus asks for {all_gpus}"
+        )
         raise UsageError(cause, place="--gpus", next_step="leave --gpus out")

@@ -19,58 +19,53 @@ class ImageFinder:
     """Finder of the SIF that a job names.
 
     Attributes:
-        found: the image, if it is on this machine.
-        is_to_fetch: it is one of a registry that has not been fetched.
+        image: the image, if it is on this machine.
+        is_to_fetch: the image is in a registry and has not been fetched.
     """
 
     def __init__(self, job: Job, cluster: Cluster) -> None:
         self._name = job.image or ""
         self._cluster = cluster
-        self.found: store.StoredImage | None = None
+        self.image: store.StoredImage | None = None
         self.is_to_fetch = False
 
     def find(self) -> ImageFile:
         """Return the image where the ranks will have it.
 
         Raises:
-            UsageError: no image was named.
-            ToolkitError: it is not there.
+            UsageError: no image is named.
+            ToolkitError: there is no such image.
         """
         if not self._name:
             raise UsageError(
-                "no image was named",
+                "no image is named",
                 place="--image",
-                next_step="--image pytorch_cpu; toolkit image list shows what there is",
+                next_step="--image NAME, such as pytorch_cpu; toolkit image list shows the names",
             )
         if "://" in self._name:
             from toolkit.images.registry import foreign
 
             if foreign.is_reference(self._name):
-                self.found = foreign.find_stored(self._name)
-                if self.found is None:
+                self.image = foreign.find_stored(self._name)
+                if self.image is None:
                     self.is_to_fetch = True
                     return ImageFile(str(foreign.path_of(self._name)), exists=False)
-                return ImageFile(self.found.path, self.found.manifest)
+                return ImageFile(self.image.path, self.image.manifest)
         if not self._cluster.is_reachable:
-            expected = offline.find_image(self._name)
-            self.found = expected
-            return ImageFile(expected.path, expected.manifest, exists=False)
+            self.image = offline.find_image(self._name)
+            return ImageFile(self.image.path, self.image.manifest, exists=False)
         directories = [Path(os.path.expandvars(name)) for name in self._cluster.site.images]
-        self.found = store.find(self._name, directories)
-        return ImageFile(self.found.path, self.found.manifest)
+        self.image = store.find(self._name, directories)
+        return ImageFile(self.image.path, self.image.manifest)
 
 
 def runtime_facts(
-    job: Job,
-    cluster: Cluster,
-    client: Client,
-    images: ImageFinder,
-    findings: list[ToolkitError],
+    job: Job, cluster: Cluster, client: Client, images: ImageFinder, findings: list[ToolkitError]
 ) -> RuntimeFacts:
-    """Return what the job's runtime discovers; add an error to ``findings`` if it finds nothing."""
+    """Return the facts that the job's runtime discovers; add its error to ``findings``."""
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
     if runtime is None:
-        return RuntimeFacts()  # the plan refuses it
+        return RuntimeFacts()  # The plan refuses the runtime.
     live = client if cluster.is_reachable else None
     discovery = Discovery(job, cluster.site, live, images.find, offline.is_recipe(job))
     try:

@@ -1,4 +1,4 @@
-"""What a plan is made from. Pure data; ``gather`` looks it up."""
+"""The inputs of a plan. Pure data; ``gather`` collects them."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from toolkit.preflight.model import HostFacts
 
 
 class Inputs(NamedTuple):
-    """All that a plan is made from.
+    """The inputs of a plan.
 
     Attributes:
         job: the merged settings.
-        origins: where each of them came from.
-        site, facts: the cluster, as written and as it answered.
-        image: absolute path of the SIF; empty where it was not found.
-        manifest: of the image; None: nobody knows what is in it.
-        script: the script as the rank will be given it.
+        origins: the source of each setting.
+        site: the cluster as its file describes it; ``facts``: as Slurm describes it.
+        image: absolute path of the SIF; empty if there is none.
+        manifest: of the image; None: its content is not known.
+        script: the script as the ranks are given it.
         folder: directory of the script, absolute.
-        directory: where the user stands, absolute; the ranks run there.
-        run_directory: where the run's files will be, absolute.
-        findings: what was found wrong while looking things up.
-        source: what was read of the script.
+        directory: the working directory of the ranks, absolute.
+        run_directory: the directory of the run's files, absolute.
+        findings: errors from gathering the inputs.
+        source: imports, calls and options of the script.
         program: there is no script: ``script`` is a program of the image.
-        shown: further directories that the ranks must see, such as the git work tree.
-        environment, engine: where the ranks run in no SIF: the Python, or the engine, that was found.
-        after: what the job waits for, in Slurm's words: ``afterok:7``.
-        seen: what was looked at on this machine, for the rules.
-        force: why what the rules find shall not stop the job; None: it does.
+        after: dependencies of the job as Slurm writes them: ``afterok:7``.
+        host: facts of this machine, for the preflight rules.
+        force: the reason to submit a job that the rules refuse; None: the rules decide.
+        environment: the Python of the host, ``engine``: the container engine, for ranks that run
+            in no SIF.
         script_file: the script's hash; None: it is a program, or cannot be read.
-        notes: warnings of what was looked up.
+        notes: warnings from gathering the inputs.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
         unchecked: the warning of a plan that was made without the cluster; empty: it was asked.
-        to_fetch: the reference of an image that must be fetched before the job is submitted; empty: none.
-        is_recipe: the image comes from one of our recipes, also where it is not here.
+        to_fetch: the reference of an image that must be fetched before the job is submitted; empty:
+            none.
+        is_recipe: the image comes from one of our recipes, even if it is not on this machine.
+        shown: further directories that the ranks must see, such as the git work tree.
     """
 
     job: Job
@@ -58,7 +60,7 @@ class Inputs(NamedTuple):
     source: Source = Source()
     program: bool = False
     after: tuple[str, ...] = ()
-    seen: HostFacts = HostFacts()
+    host: HostFacts = HostFacts()
     force: str | None = None
     environment: Environment | None = None
     engine: Engine | None = None

@@ -1,4 +1,4 @@
-"""Read the layers of settings that hold in a directory: files of settings, and this shell's variables."""
+"""Read the layers of settings of a directory: files of settings, and this shell's variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolkit.runtimes import DEFAULT, RUNTIMES
 
 
 def project_layers(cwd: Path) -> list[Layer]:
-    """Return the settings of the machine, of the user, and of the nearest project from ``cwd`` upwards."""
+    """Return the settings of the machine, of the user, and of the project around ``cwd``."""
     return [layer(file.origin, read_toml(file.path, Project)) for file in settings_files(cwd)]
 
 
@@ -26,28 +26,24 @@ def merge_layers(layers: Sequence[Layer]) -> Settings:
     """Merge layers.
 
     Raises:
-        UsageError: a value does not fit.
+        UsageError: a value is not valid.
     """
     try:
         return merge(layers)
     except BadDataError as error:
-        raise UsageError(f"a setting does not fit: {error}", place=error.key) from None
+        raise UsageError(f"a setting is not valid: {error}", place=error.key) from None
 
 
 def chosen_site(cwd: Path) -> str:
     """Return the site that the settings of a directory choose; ``auto`` if they choose none."""
-    return (
-        merge_layers(
-            [layer("default", DEFAULTS), *project_layers(cwd), from_environment(os.environ)]
-        ).job.site
-        or "auto"
-    )
+    layers = [layer("default", DEFAULTS), *project_layers(cwd), from_environment(os.environ)]
+    return merge_layers(layers).job.site or "auto"
 
 
 def with_variables(settings: Settings, findings: list[ToolkitError]) -> Settings:
     """Return the settings with the values of secret variables and of those that are passed on.
 
-    A run that is repeated has them already. For a runtime that has named environments, the first
+    A repeated run has the values already. For a runtime that has named environments, the first
     name that is not a variable of this shell is that of the environment.
     """
     job = settings.job

@@ -1,11 +1,12 @@
 """Plan a job for a cluster that this machine does not reach, from the site's file alone.
 
-A laptop has no Slurm, no Apptainer and no image. What they would tell stays unknown, and one
-warning names all of it.
+A laptop has no Slurm, no Apptainer and no image. The facts that they would give stay unknown, and
+one warning lists them.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UnknownImageError
@@ -19,29 +20,27 @@ from toolkit.runtimes.shared.base import RuntimeFacts
 
 
 def facts(site: Site) -> Facts:
-    """Return what the site's file says where the cluster itself would answer."""
+    """Return the facts of a cluster that its site's file has."""
     return Facts(mpi=site.mpi or None, container=container_command(site), mpirun="")
 
 
 def container_command(site: Site) -> str | None:
-    """Return the command that one of the site's modules brings, or else the first that the site names."""
-    brought = {module.partition("/")[0] for module in site.modules}
-    return next(
-        (name for name in site.containers if name in brought), next(iter(site.containers), None)
-    )
+    """Return the command of one of the site's modules, else the first that the site names."""
+    modules = {module.partition("/")[0] for module in site.modules}
+    first = next(iter(site.containers), None)
+    return next((name for name in site.containers if name in modules), first)
 
 
 def comment(site: Site) -> Layer:
-    """Return the site's example of a comment as settings, for a site that takes no job without one."""
+    """Return the site's example of a comment as settings if the site requires a comment."""
     rule = site.comment
-    needed = rule is not None and rule.required and rule.example
-    return Layer(
-        f"the example of site {site.name}", {"comment": rule.example} if rule and needed else {}
-    )
+    is_needed = rule is not None and rule.required and rule.example
+    values = {"comment": rule.example} if rule and is_needed else {}
+    return Layer(f"the example of site {site.name}", values)
 
 
 def find_image(name: str) -> StoredImage:
-    """Return an image where the cluster would have it; one that is on this machine is used as it is.
+    """Return the image on this machine, else at the path that the cluster would have it at.
 
     Raises:
         UnknownImageError: no recipe has the name.
@@ -51,10 +50,8 @@ def find_image(name: str) -> StoredImage:
     except UnknownImageError as error:
         if name.startswith(("/", "./", "../", "~")):
             return StoredImage(name=Path(name).stem, path=name)
-        error.place, error.next_step = (
-            "--image",
-            "toolkit image list; or the path that the image has on the cluster",
-        )
+        error.place = "--image"
+        error.next_step = "toolkit image list; or give the path that the image has on the cluster"
         raise
     except ToolkitError:
         name = name.removesuffix(".sif")
@@ -66,17 +63,14 @@ def is_recipe(job: Job) -> bool:
     return job.image in store.recipe_names()
 
 
-def seen(script: Path | None) -> HostFacts:
-    """Return what is true of a job on any machine: all else is of the cluster's login node."""
-    import os
-
-    return HostFacts(
-        unreadable=str(script) if script is not None and not os.access(script, os.R_OK) else ""
-    )
+def host_facts(script: Path | None) -> HostFacts:
+    """Return the facts that hold on any machine; all others are of the cluster's login node."""
+    is_unreadable = script is not None and not os.access(script, os.R_OK)
+    return HostFacts(unreadable=str(script) if is_unreadable else "")
 
 
 def warning(job: Job, site: Site, image: RuntimeFacts, origins: dict[str, str]) -> str:
-    """Return the one warning: what was checked, what was not, and what a script from here takes for granted."""
+    """Return the warning that lists what was not checked and what the script assumes."""
     unknown = ["its partitions and limits as they are now", "your jobs there"]
     if image.manifest is None and image.image:
         unknown.append(f"the image ({image.image})")
@@ -87,12 +81,10 @@ def warning(job: Job, site: Site, image: RuntimeFacts, origins: dict[str, str]) 
         for option, given in (("--bind", job.bind), ("datasets", job.datasets))
         if given
     ]
-    taken = (
-        f"; its comment is {origins['comment']}"
-        if origins.get("comment", "").startswith("the example")
-        else ""
-    )
+    unknown.append("directories, which the script has as they are on this machine")
+    origin = origins.get("comment", "")
+    comment = f"; the job's comment is {origin}" if origin.startswith("the example") else ""
     return (
-        f"planned without the cluster, from the file of {source_of(site)}. Not checked: {', '.join(unknown)}, "
-        f"and directories, which are written as they are here{taken}"
+        f"planned without the cluster, from the file of {source_of(site)}. "
+        f"Not checked: {'; '.join(unknown)}{comment}"
     )

@@ -1,4 +1,4 @@
-"""Where each value of a plan came from, for `toolkit run --explain`. Pure."""
+"""Record the origin of each value of a plan, for `toolkit run --explain`. Pure."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> Pl
     }
     own = len(draft.container.binds) - len(job.bind)
     named = inputs.origins.get("bind", "job")
-    reasons = {one.path: one.reason for one in inputs.shown}
+    reasons = {directory.path: directory.reason for directory in inputs.shown}
     for index, bind in enumerate(draft.container.binds):
-        needed = reasons.get(bind.target, "the run needs it")
-        origins[f"bind {bind.target}"] = named if index >= own else needed
-    origins.pop("env", None)
-    origins.pop("bind", None)
+        reason = reasons.get(bind.target, "the run needs it")
+        origins[f"bind {bind.target}"] = named if index >= own else reason
+    origins = {key: value for key, value in origins.items() if key not in ("env", "bind")}
     return replace(draft, origins=dict(sorted(origins.items())))
 
 

@@ -1,11 +1,11 @@
-"""A job, a site and an image become a plan. Pure: what had to be looked up is in ``Inputs``; the same inputs give the same plan.
+"""Plan a job for a site and an image. Pure: the same ``Inputs`` give the same plan.
 
-Everything that is wrong is found before anything is raised, so that a user mends all of it at once.
+All errors are collected before one is raised, so that the user can fix them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -17,10 +17,9 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Request
 from toolkit.model.job import Job
-from toolkit.model.plan import Container, Plan
+from toolkit.model.plan import Container, Launch, Plan
 from toolkit.model.site import Partition, Site
-from toolkit.planning import arrays as sweep
-from toolkit.planning import gpus, requeue, slurm_options
+from toolkit.planning import gpus, requeue, slurm_options, sweep
 from toolkit.planning.binds import binds
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.origins import with_origins
@@ -41,39 +40,39 @@ from toolkit.sites.gpu_types import resolve as resolve_gpu_type
 
 _Decided = TypeVar("_Decided")
 
+_VISIBLE_SECRET = (
+    "an argument of the script looks like a secret: all users of a node can read it in the list of "
+    "processes; pass it with --secret NAME"
+)
+
 
 def plan(inputs: Inputs) -> Plan:
-    """Decide everything.
+    """Decide all values of a job.
 
     Raises:
-        PlanError: with all findings, if there is one; nothing has been written or submitted.
+        PlanError: with all errors, if there is one; nothing has been written or submitted.
     """
-    findings = list(inputs.findings)
-    partition = _collect(findings, lambda: _partition(inputs))
-    inputs, notes = _with_gpus(inputs, partition, findings)
+    errors = list(inputs.findings)
+    partition = _collect(errors, lambda: _partition(inputs))
+    inputs, gpu_notes = _with_gpus(inputs, partition, errors)
     job = replace(inputs.job, array=sweep.array(inputs.job))
     judged = judge(_case(inputs, partition), inputs.force)
-    installed = inputs.facts.sbatch_options
-    findings += slurm_options.findings(job, installed)
-    findings += [*judged.errors, *value_findings(job), *node_findings(job, inputs.origins)]
-    findings += [*requeue.findings(job, asked_minutes(job)), *terminal_findings(job)]
-    findings += sweep.findings(job, inputs.source)
+    errors += slurm_options.findings(job, inputs.facts.sbatch_options)
+    errors += [*judged.errors, *_option_errors(job, inputs)]
     if inputs.after:
-        job = replace(
-            job,
-            dependency=",".join((*((job.dependency,) if job.dependency else ()), *inputs.after)),
-        )
-    back = requeue.decide(job, asked_minutes(job))
-    named = job.launcher or ""
-    launcher = _collect(findings, lambda: launchers.get(named))
+        dependencies = (*((job.dependency,) if job.dependency else ()), *inputs.after)
+        job = replace(job, dependency=",".join(dependencies))
+    requeueing = requeue.decide(job, asked_minutes(job))
+    launcher_name = job.launcher or ""
+    launcher = _collect(errors, lambda: launchers.get(launcher_name))
     request = _request(inputs, partition)
     if launcher is not None:
-        findings += [*launcher_findings(job, named), *launcher.check(request)]
-    runtime_request = _runtime_request(inputs, findings)
-    container = _collect(findings, lambda: _container(inputs, runtime_request, findings))
-    if findings or launcher is None or container is None:
+        errors += [*launcher_findings(job, launcher_name), *launcher.check(request)]
+    runtime_request = _runtime_request(inputs, errors)
+    container = _collect(errors, lambda: _container(inputs, runtime_request, errors))
+    if errors or launcher is None or container is None:
         raise PlanError(
-            f"this job could not run on site {inputs.site.name}; nothing was submitted", findings
+            f"this job could not run on site {inputs.site.name}; nothing was submitted", errors
         )
     launch = launcher.launch(request)
     gpu_type = resolve_gpu_type(job, inputs.site, inputs.facts, partition)
@@ -87,7 +86,7 @@ def plan(inputs: Inputs) -> Plan:
         gpus_per_node=job.most_gpus,
         cpus_per_rank=request.cpus_per_rank,
         directives=slurm_options.directives(
-            job, name, launch, request.cpus_per_rank, gpu_type.name, back
+            job, name, launch, request.cpus_per_rank, gpu_type.name, requeueing
         ),
         slurm=slurm_options.passed(job),
         gpu_type=job.gpu_type,
@@ -95,33 +94,18 @@ def plan(inputs: Inputs) -> Plan:
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
-        environment={
-            **_always(job.runtime),
-            **launch.environment,
-            **inputs.site.environment,
-            **_open(job),
-        },
-        secrets=hidden(job),
+        environment=_environment(job, launch, inputs.site),
+        secrets=_secret_names(job),
         modules=(*inputs.site.modules, *job.modules),
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
-        requeue=back,
+        requeue=requeueing,
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=sweep.points(job),
-        notes=(*notes, *slurm_options.notes(job, installed)),
-        warnings=(
-            *inputs.notes,
-            *((inputs.unchecked,) if inputs.unchecked else ()),
-            *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, named),
-            *launch.warnings,
-            *_told_to_all(job),
-            *judged.warnings,
-            *sweep.warnings(job, inputs.source),
-            *requeue.warnings(job, inputs.script),
-            *runtimes.get(container.runtime).warnings(runtime_request),
-        ),
+        notes=(*gpu_notes, *slurm_options.notes(job, inputs.facts.sbatch_options)),
+        warnings=_warnings(job, inputs, launch, judged.warnings, runtime_request),
         forced=judged.forced,
         script_file=None if job.interactive else inputs.script_file,
         ports=inputs.site.ports,
@@ -130,16 +114,55 @@ def plan(inputs: Inputs) -> Plan:
     return with_origins(draft, inputs, partition)
 
 
+def _option_errors(job: Job, inputs: Inputs) -> list[ToolkitError]:
+    """Return the errors of a job's options that are independent of launcher and runtime."""
+    return [
+        *value_findings(job),
+        *node_findings(job, inputs.origins),
+        *requeue.findings(job, asked_minutes(job)),
+        *terminal_findings(job),
+        *sweep.findings(job, inputs.source),
+    ]
+
+
+def _warnings(
+    job: Job, inputs: Inputs, launch: Launch, rules: Sequence[str], request: RuntimeRequest
+) -> tuple[str, ...]:
+    """Return the warnings of a plan.
+
+    Args:
+        job: the merged settings.
+        inputs: of the plan.
+        launch: how the ranks are started.
+        rules: the warnings of the preflight rules.
+        request: of the runtime.
+    """
+    return (
+        *inputs.notes,
+        *((inputs.unchecked,) if inputs.unchecked else ()),
+        *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, job.launcher or ""),
+        *launch.warnings,
+        *((_VISIBLE_SECRET,) if shows(job.arguments) else ()),
+        *rules,
+        *sweep.warnings(job, inputs.source),
+        *requeue.warnings(job, inputs.script),
+        *runtimes.get(job.runtime).warnings(request),
+    )
+
+
 def _writes_reports(inputs: Inputs) -> bool:
-    """Return whether the ranks may be programs of Python; a path with a colon in it cannot stand in PYTHONPATH."""
+    """Return whether the ranks may be Python programs that can write reports.
+
+    A directory with a colon in its path cannot be an entry of PYTHONPATH.
+    """
     launcher = launchers.get(inputs.job.launcher or "")
     is_program = inputs.program and not launcher.starts_python
     is_python = not is_program or PurePosixPath(inputs.script).name.startswith("python")
     return is_python and launcher.writes_reports and ":" not in inputs.run_directory
 
 
-def hidden(job: Job) -> tuple[str, ...]:
-    """The user's variables whose values are shown nowhere, sorted: those said to be secret, and those that look so."""
+def _secret_names(job: Job) -> tuple[str, ...]:
+    """Return the user's variables that are declared secret or look like secrets, sorted."""
     return tuple(
         sorted(
             name for name, value in job.env.items() if name in job.secret or is_secret(name, value)
@@ -147,52 +170,38 @@ def hidden(job: Job) -> tuple[str, ...]:
     )
 
 
-def _told_to_all(job: Job) -> tuple[str, ...]:
-    """A warning where an argument looks like a secret."""
-    if not shows(job.arguments):
-        return ()
-    return (
-        "an argument of the script looks like a secret: all users of a node see it in the list of processes; give it by --secret NAME",
-    )
-
-
-def _open(job: Job) -> dict[str, str]:
-    kept = hidden(job)
-    return {name: value for name, value in job.env.items() if name not in kept}
-
-
-def _collect(findings: list[ToolkitError], decide: Callable[[], _Decided]) -> _Decided | None:
+def _collect(errors: list[ToolkitError], decide: Callable[[], _Decided]) -> _Decided | None:
     try:
         return decide()
     except ToolkitError as error:
-        findings.append(error)
+        errors.append(error)
         return None
 
 
 def _partition(inputs: Inputs) -> Partition | None:
     live = {partition.name: partition for partition in inputs.facts.partitions}
-    asked = inputs.job.partition
-    if asked is None:
+    name = inputs.job.partition
+    if name is None:
         return inputs.facts.default_partition
     known = live or inputs.site.partitions
-    if asked not in known and known:
+    if name not in known and known:
         raise UnknownPartitionError(
-            f"site {inputs.site.name} has no partition {asked!r}",
+            f"site {inputs.site.name} has no partition {name!r}",
             place="--partition",
             choices=known,
-            value=asked,
+            value=name,
             next_step=f"one of {', '.join(sorted(known))}",
         )
-    return live.get(asked)
+    return live.get(name)
 
 
 def _with_gpus(
-    inputs: Inputs, partition: Partition | None, findings: list[ToolkitError]
+    inputs: Inputs, partition: Partition | None, errors: list[ToolkitError]
 ) -> tuple[Inputs, tuple[str, ...]]:
-    """The inputs with the job's GPUs on each node, and what to tell about it."""
+    """Return the inputs with the job's GPUs on each node, and notes for the user on them."""
     job = inputs.job
     has = gpus.on_a_node(inputs.site, partition, job.partition, job.gpu_type)
-    decided = _collect(findings, lambda: gpus.resolved(job, has))
+    decided = _collect(errors, lambda: gpus.resolved(job, has))
     job, notes = decided or (job, ())
     return inputs._replace(job=job), notes
 
@@ -204,7 +213,7 @@ def _case(inputs: Inputs, partition: Partition | None) -> PreflightCase:
         facts=inputs.facts,
         partition=partition,
         manifest=inputs.manifest,
-        host=inputs.seen,
+        host=inputs.host,
         minutes=asked_minutes(inputs.job),
         memory=asked_memory(inputs.job),
     )
@@ -212,12 +221,10 @@ def _case(inputs: Inputs, partition: Partition | None) -> PreflightCase:
 
 def _request(inputs: Inputs, partition: Partition | None) -> Request:
     job = inputs.job
-    wanted, launcher = job.most_gpus, LAUNCHERS.get(job.launcher or "")
-    ranks = job.ntasks_per_node or (1 if launcher and launcher.takes_node else wanted) or 1
+    launcher = LAUNCHERS.get(job.launcher or "")
+    ranks = job.ntasks_per_node or (1 if launcher and launcher.takes_node else job.most_gpus) or 1
     node = partition or inputs.site.partitions.get(job.partition or "")
-    share = (
-        ((node.cpus or 0) // node.gpus) * wanted // ranks if node and node.gpus and wanted else 0
-    )
+    share = ((node.cpus or 0) // node.gpus) * job.most_gpus // ranks if node and node.gpus else 0
     return Request(
         nodes=job.node_range[1],
         ranks_per_node=ranks,
@@ -238,16 +245,16 @@ def _request(inputs: Inputs, partition: Partition | None) -> Request:
 
 
 def _network(inputs: Inputs) -> Site:
-    """Return the site as the ranks see it: some runtimes have a network of their own."""
+    """Return the site with the runtime's network interface if the runtime has a network."""
     runtime = RUNTIMES.get(inputs.job.runtime or runtimes.DEFAULT)
     if runtime is None or not runtime.interface:
         return inputs.site
     return replace(inputs.site, interface=runtime.interface)
 
 
-def _runtime_request(inputs: Inputs, findings: list[ToolkitError]) -> RuntimeRequest:
+def _runtime_request(inputs: Inputs, errors: list[ToolkitError]) -> RuntimeRequest:
     runtime = RUNTIMES.get(inputs.job.runtime or runtimes.DEFAULT)
-    bound = _collect(findings, lambda: binds(inputs)) if runtime and runtime.image else None
+    bound = _collect(errors, lambda: binds(inputs)) if runtime and runtime.image else None
     return RuntimeRequest(
         job=inputs.job,
         origins=inputs.origins,
@@ -263,21 +270,26 @@ def _runtime_request(inputs: Inputs, findings: list[ToolkitError]) -> RuntimeReq
     )
 
 
-def _container(inputs: Inputs, request: RuntimeRequest, findings: list[ToolkitError]) -> Container:
+def _container(inputs: Inputs, request: RuntimeRequest, errors: list[ToolkitError]) -> Container:
     runtime = runtimes.get(inputs.job.runtime)
-    findings += runtime.check(request)
+    errors += runtime.check(request)
     launcher = inputs.job.launcher or ""
     if launcher in LAUNCHERS:
-        findings += runtimes.launcher_findings(runtime.name, launcher)
+        errors += runtimes.launcher_findings(runtime.name, launcher)
     return runtime.container(request)
 
 
-def _always(runtime: str | None) -> dict[str, str]:
-    has_user_site = runtimes.get(runtime).has_user_site
+def _environment(job: Job, launch: Launch, site: Site) -> dict[str, str]:
+    """Return the variables of the ranks whose values may be shown."""
+    secrets = _secret_names(job)
+    has_user_site = runtimes.get(job.runtime).has_user_site
     return {
-        # ~/.local of the user would shadow the image's packages. To a Python of the host it
-        # belongs.
+        # The user's ~/.local would shadow the packages of an image; it belongs to a Python of the
+        # host.
         **({} if has_user_site else {"PYTHONNOUSERSITE": "1"}),
-        # Ranks write to files, where Python would keep lines back until its buffer is full.
+        # Ranks write to files, where Python would hold lines back until its buffer is full.
         "PYTHONUNBUFFERED": "1",
+        **launch.environment,
+        **site.environment,
+        **{name: value for name, value in job.env.items() if name not in secrets},
     }

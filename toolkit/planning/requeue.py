@@ -1,9 +1,9 @@
-"""Jobs that go back into the queue before they are stopped, and go on from what they have saved.
+"""Requeue jobs before their time limit, so that they continue from what they have saved. Pure.
 
-Slurm tells the batch shell (``--signal=B:USR1@120``), which tells the ranks, waits for them, and
-asks Slurm to queue the job again. Ranks that do not know the signal take no notice of it. Whatever
-ends with 0 meanwhile has finished. The script says what it does in lines of the batch shell's log,
-from which ``runs.attempts`` reads the history.
+Slurm signals the batch shell (``--signal=B:USR1@120``), which signals the ranks, waits for them,
+and asks Slurm to queue the job again. Ranks that do not handle the signal ignore it. A job that
+exits with 0 meanwhile has finished. The script logs each step in the batch shell's log, from
+which ``runs.attempts`` reads the history.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from toolkit.units import counted
 
 _TIMES = 20
 _SECONDS = 120
-_EARLY = (
-    60  # Slurm looks at time limits now and then, and may send a signal so many seconds too early
-)
+# Slurm checks time limits periodically, and may send a signal up to so many seconds too early.
+_EARLY = 60
 _SIGNAL = re.compile(r"(?P<to>[BR]{0,2}:)?(?:SIG)?(?P<name>[A-Z]+\d?|\d+)(?:@(?P<seconds>\d+))?\Z")
 _NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
 
 
 def decide(job: Job, minutes: int | None) -> Requeue | None:
-    """What was asked for, with what nobody said; None: the job shall not go back into the queue, or ``findings`` has something.
+    """Fill in the defaults of requeueing. Return None if it is off, or ``findings`` has errors.
 
     Args:
         job: the merged settings.
@@ -43,61 +42,52 @@ def decide(job: Job, minutes: int | None) -> Requeue | None:
 
 
 def directive(decided: Requeue) -> str:
-    """The value of ``--signal``: to the batch shell alone."""
+    """Return the value of ``--signal``, which signals the batch shell only."""
     return f"B:{decided.signal}@{decided.seconds}"
 
 
 def findings(job: Job, minutes: int | None) -> list[ToolkitError]:
-    """What does not go together with going back into the queue."""
+    """Return the errors of settings that contradict requeueing."""
     if not job.requeue:
-        alone = job.max_requeues is not None and job.requeue is None
-        return (
-            [
-                UsageError(
-                    "it says how often a job goes back, and none does",
-                    place="--max-requeues",
-                    next_step="--requeue",
-                )
-            ]
-            if alone
-            else []
-        )
+        if job.max_requeues is None or job.requeue is not None:
+            return []
+        cause = "--max-requeues has no effect without --requeue"
+        return [UsageError(cause, place="--max-requeues", next_step="add --requeue")]
     match = _SIGNAL.match(job.signal or "B:USR1")
     if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
-        cause = f"--requeue needs a signal to the batch shell, which is USR1 or USR2 and nothing else's: not {job.signal!r}"
-        return [
-            UsageError(
-                cause, place="--signal", next_step=f"--signal B:USR1@{_SECONDS}, or leave it out"
-            )
-        ]
+        cause = f"--requeue needs USR1 or USR2 to the batch shell (B:) only, got {job.signal!r}"
+        step = f"--signal B:USR1@{_SECONDS}, or leave --signal out"
+        return [UsageError(cause, place="--signal", next_step=step)]
     seconds = _signal(job, minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
-        length = counted(minutes, "minute")
-        when = f"{seconds} s before its end, and up to {_EARLY} s early"
-        cause = f"a job of {length} would be told to stop as soon as it runs: {when}"
-        return [
-            UsageError(
-                cause, place="--signal", next_step="a longer --time, or a signal nearer to the end"
-            )
-        ]
+        cause = (
+            f"a job of {counted(minutes, 'minute')} would be stopped as soon as it runs: Slurm "
+            f"sends the signal {seconds} s before the time limit, and up to {_EARLY} s earlier"
+        )
+        step = "give a longer --time, or a signal nearer to the end: --signal B:USR1@SECONDS"
+        return [UsageError(cause, place="--signal", next_step=step)]
     return []
 
 
 def warnings(job: Job, script: str) -> tuple[str, ...]:
-    """Return a warning for a script that cannot notice the signal.
+    """Return a warning for a script that cannot handle the signal.
 
-    It is ignored where the ranks begin, so that it ends none that does not know it, and POSIX lets
-    no shell trap a signal that it was started to ignore.
+    Ranks start with the signal ignored, so that it ends no rank that does not handle it, and POSIX
+    lets no shell trap a signal that was ignored when the shell started.
     """
     if not job.requeue or not script.endswith(".sh"):
         return ()
     return (
-        f"the shell that runs {script} cannot trap the signal of --requeue: handle it in a program that the script starts",
+        f"the shell that runs {script} cannot trap the signal of --requeue: "
+        "handle it in a program that the script starts",
     )
 
 
 def _signal(job: Job, minutes: int | None) -> tuple[str, int]:
-    """Which signal, and how many seconds before the end: at most a quarter of the time where nobody says."""
+    """Return the signal, and how many seconds before the time limit Slurm sends it.
+
+    The default is at most a quarter of the time.
+    """
     match = _SIGNAL.match(job.signal or "B:USR1")
     assert match
     usual = _SECONDS if minutes is None else max(1, min(_SECONDS, minutes * 15))

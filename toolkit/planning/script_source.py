@@ -1,4 +1,4 @@
-"""Reads a training script without running it: what it imports, what it calls, which options it defines."""
+"""Read a training script without running it: its imports, its calls and its options."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from toolkit.model.code import ScriptFile
 from toolkit.model.source import Option, Source
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
-_MOST_FILES = (
-    50  # of one's own modules; a script that has more is not told apart better by the rest
-)
+# Modules of the user that are read; more of them do not make the choice of a launcher better.
+_MOST_FILES = 50
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 
 
 def read(path: Path) -> Source:
-    """A script and the modules beside it that it imports, as far as they can be read; options are the script's own."""
+    """Read a script and the modules beside it that it imports, as far as they can be parsed."""
     script = _parsed(path)
     if script is None:
         return Source()
-    seen, todo, found = {path}, _beside(script, path.parent), [script]
-    while todo and len(seen) < _MOST_FILES:
+    visited, todo, trees = {path}, _local_modules(script, path.parent), [script]
+    while todo and len(visited) < _MOST_FILES:
         module = todo.pop()
-        if module in seen:
+        if module in visited:
             continue
-        seen.add(module)
+        visited.add(module)
         tree = _parsed(module)
         if tree is not None:
-            found.append(tree)
-            todo += _beside(tree, path.parent)
-    parts = [look(tree) for tree in found]
+            trees.append(tree)
+            todo += _local_modules(tree, path.parent)
+    parts = [module_source(tree) for tree in trees]
     return Source(
         python=True,
         imports=_sorted(name for part in parts for name in part.imports),
@@ -57,12 +56,12 @@ def script_file(path: Path) -> ScriptFile | None:
 def _parsed(path: Path) -> ast.Module | None:
     try:
         return ast.parse(path.read_bytes()) if path.suffix == ".py" else None
-    except (OSError, SyntaxError, ValueError):  # a broken script tells so itself, with the line
+    except (OSError, SyntaxError, ValueError):  # Python reports it, with the line.
         return None
 
 
-def _beside(tree: ast.Module, folder: Path) -> list[Path]:
-    """The files of the script's own modules, among those that it imports."""
+def _local_modules(tree: ast.Module, folder: Path) -> list[Path]:
+    """Return the files of the imported modules that are beside the script."""
     named = {name for name, _ in _imported(tree)}
     parts = {prefix for name in named for prefix in (name, name.rpartition(".")[0]) if prefix}
     places = [folder.joinpath(*name.split(".")) for name in sorted(parts)]
@@ -74,8 +73,8 @@ def _beside(tree: ast.Module, folder: Path) -> list[Path]:
     ]
 
 
-def look(tree: ast.Module) -> Source:
-    """What one module shows of itself."""
+def module_source(tree: ast.Module) -> Source:
+    """Return the imports, calls and options of one module."""
     imported = list(_imported(tree))
     meaning = {alias: name for name, alias in imported}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -92,7 +91,7 @@ def look(tree: ast.Module) -> Source:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(what was imported, the name that it has in the module), also within functions."""
+    """Yield each imported name and its alias in the module, also within functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -104,14 +103,14 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _decorators(tree: ast.Module) -> Iterator[ast.expr]:
-    """What is put before a function or class by ``@``, which calls it too."""
+    """Yield the decorators of functions and classes, since Python calls them too."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from node.decorator_list
 
 
 def _dotted(node: ast.expr, meaning: dict[str, str]) -> str:
-    """``mp.spawn`` as ``torch.multiprocessing.spawn``; empty for what has no name."""
+    """Return ``mp.spawn`` as ``torch.multiprocessing.spawn``; empty for an unnamed expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)

@@ -1,6 +1,7 @@
-"""Precedence, as code: default < site < user < project < job < environment < flag; and where each value came from.
+"""Merge layers of settings, and record the origin of each value.
 
-Pure: the layers are read elsewhere (``gather``); here they are only put on top of each other.
+The precedence is default < site < user < project < job < environment < flag. Pure: ``layers`` and
+``gather`` read the layers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NO_VARIABLE = frozenset(
 )
 _JOINED = ("arguments", "pass_env", "secret", "bind", "modules")
 _GPUS = ("gpus", "gpus_per_node")
-# What a site may demand of every job.
+# Settings that a site may require of every job.
 _DEMANDS = ("require_signed", "signature_key")
 _WHOLE = re.compile(r"-?\d+\Z")
 _TRUE = ("1", "true", "yes")
@@ -54,21 +55,21 @@ DEFAULTS = Job(
 
 
 class Layer(NamedTuple):
-    """Settings from one place: ``origin`` is how people know it, such as ``job.toml`` or ``--nodes``."""
+    """Settings from one origin, named as users know it, such as ``job.toml`` or ``--nodes``."""
 
     origin: str
     values: Mapping[str, Any]
 
 
 class Settings(NamedTuple):
-    """All layers merged, and for each key the layer that decided it."""
+    """Merged settings, and for each key the origin of its value."""
 
     job: Job
     origins: dict[str, str]
 
 
 def layer(origin: str, job: Job) -> Layer:
-    """Return the settings of ``job`` as a layer, without those that it leaves open."""
+    """Return the settings of ``job`` as a layer, without those that are unset."""
     values = {name: getattr(job, name) for name in field_names(Job)}
     return Layer(
         origin, {name: value for name, value in values.items() if value not in (None, (), {})}
@@ -78,12 +79,12 @@ def layer(origin: str, job: Job) -> Layer:
 def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers on top of each other, the first at the bottom.
 
-    A later layer's value replaces an earlier one's; ``arguments``, ``bind`` and ``modules`` are
+    A later layer's value replaces an earlier value; ``arguments``, ``bind`` and ``modules`` are
     joined, ``env`` and ``slurm`` are joined key by key. A layer with a number of GPUs for each node
-    has said how many ranks each starts, whatever an earlier one says of all nodes.
+    also decides how many ranks each node starts, and replaces an earlier ``ntasks_per_node``.
 
     Raises:
-        BadDataError: a layer's value does not fit.
+        BadDataError: a value is not valid.
         UsageError: a layer gives an option of sbatch twice.
     """
     merged: dict[str, Any] = {}
@@ -117,8 +118,8 @@ def _split_slurm(
 ) -> tuple[dict[str, Any], dict[str, SlurmValue]]:
     """Return a layer's settings, and its further options of sbatch.
 
-    An option that is a setting of its own becomes that setting: ``--slurm partition=long`` is
-    ``--partition long``, so that all that is decided by the partition still is.
+    An option that has a setting becomes that setting: ``--slurm partition=long`` is
+    ``--partition long``, so that all decisions that depend on the partition are made.
 
     Raises:
         UsageError: both are given, and they differ.
@@ -130,10 +131,10 @@ def _split_slurm(
         if option is None or not option.kind or option.refusal:
             continue
         if value is True and option.takes == "value":
-            continue  # the plan refuses it
+            continue  # The plan refuses it.
         if settings.get(option.field, value) != value:
             raise UsageError(
-                f"--slurm {name}={value} and {settings[option.field]!r} are two values of one option",
+                f"--slurm {name}={value} contradicts --{name} {settings[option.field]}",
                 place=origin if origin != "flag" else f"--{name}",
                 next_step="leave one of them out",
             )
@@ -144,7 +145,7 @@ def _split_slurm(
 def _drop_other_gpus(
     values: Mapping[str, Any], merged: dict[str, Any], origins: dict[str, str]
 ) -> None:
-    """Drop earlier numbers of GPUs: ``gpus`` and ``gpus_per_node`` are two names of one value."""
+    """Drop earlier numbers of GPUs: ``gpus`` and ``gpus_per_node`` are names of the same value."""
     named = [key for key in _GPUS if key in values]
     dropped = list(_GPUS) if named else []
     if any("," in str(values[key]) for key in named):
@@ -155,7 +156,7 @@ def _drop_other_gpus(
 
 
 def demands(site: Layer) -> Layer:
-    """Return what a site demands, to be merged last: no setting, variable or flag relaxes it."""
+    """Return the demands of a site, merged last: no setting, variable or flag relaxes them."""
     keys = _DEMANDS if site.values.get("require_signed") else ()
     return Layer(site.origin, {key: site.values[key] for key in keys if key in site.values})
 
@@ -164,7 +165,7 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
     """Return the layer of ``TOOLKIT_NODES``, ``TOOLKIT_SLURM_LICENSES`` and the like.
 
     Raises:
-        UsageError: a value does not fit.
+        UsageError: a value is not valid.
     """
     types = {field.encode_name: field.type for field in msgspec.structs.fields(Job)}
     values: dict[str, Any] = {}
@@ -185,7 +186,7 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
 
 
 def _value(text: str, hint: object) -> Any:
-    """Return the text of a variable as the number or the yes or no that its field takes."""
+    """Convert the text of a variable to the number or boolean that its field takes."""
     if _accepts(hint, int) and _WHOLE.match(text):
         return int(text)
     is_switch = _accepts(hint, bool)
@@ -212,4 +213,4 @@ def _check(place: str, key: str, value: Any) -> None:
     try:
         convert({key: value}, Job)
     except BadDataError as error:
-        raise UsageError(f"{value!r} does not fit: {error}", place=place) from None
+        raise UsageError(f"{value!r} is not valid: {error}", place=place) from None

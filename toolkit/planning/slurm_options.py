@@ -1,4 +1,4 @@
-"""Options of sbatch: those of a plan's script, and those that a user hands to sbatch with ``--slurm``. Pure."""
+"""Decide the options of sbatch: a script's directives, and those of ``--slurm``. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from toolkit.planning import requeue
 
 
 def directives(
-    job: Job, name: str, launch: Launch, cpus_per_rank: int, gpu_type: str, back: Requeue | None
+    job: Job,
+    name: str,
+    launch: Launch,
+    cpus_per_rank: int,
+    gpu_type: str,
+    requeueing: Requeue | None,
 ) -> tuple[tuple[str, str], ...]:
     """Return the options of a plan's script in the order of the table; "" for one without a value.
 
@@ -26,7 +31,7 @@ def directives(
         launch: how the ranks are started.
         cpus_per_rank: CPUs of each rank.
         gpu_type: the type of the GPUs as Slurm names it; empty: any.
-        back: how the job goes back into the queue; None: it does not.
+        requeueing: how the job is requeued; None: it is not.
     """
     least, most = job.node_range
     is_equal, is_fixed = not job.gpus_by_node, least == most
@@ -38,20 +43,20 @@ def directives(
     decided: dict[str, object] = {
         "job-name": name,
         "nodes": most if is_fixed else f"{least}-{most}",
-        # Slurm takes as few nodes as it can where it is told how many tasks are on each.
+        # If Slurm knows the number of tasks on each node, it allocates as few nodes as it can.
         "ntasks-per-node": launch.ntasks_per_node if is_fixed else None,
         "cpus-per-task": launch.cpus_per_task,
         "gres": ",".join(gres) or None,
         "gpus-per-node": None,
-        # Nodes that differ: so many in all, and each node's script counts those that it was given.
+        # If nodes differ, Slurm gets the total, and each node's script counts its GPUs.
         "gpus": None if is_equal else f"{kind}{sum(job.gpus_by_node)}",
         "cpus-per-gpu": None if is_equal else cpus_per_rank,
         "exclusive": "" if job.exclusive is True else job.exclusive or None,
-        # A job that can never start, because another one failed, does not wait for ever.
+        # Cancel a job that can never start because another job failed.
         "kill-on-invalid-dep": job.slurm.get(
             "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
         ),
-        "signal": requeue.directive(back) if back else job.signal,
+        "signal": requeue.directive(requeueing) if requeueing else job.signal,
         "requeue": None,
     }
     rows: list[tuple[str, object]] = [
@@ -59,17 +64,17 @@ def directives(
         for option in OPTIONS.values()
         if option.kind or option.name in decided
     ]
-    usual = (("requeue" if back else "no-requeue", None if job.interactive else ""),)
-    rows += launch.directives or usual
+    default = (("requeue" if requeueing else "no-requeue", None if job.interactive else ""),)
+    rows += launch.directives or default
     return tuple((key, str(value)) for key, value in rows if value is not None)
 
 
-# Of those that a user may name, the directives hold these.
+# Options of ``--slurm`` that the directives already have.
 _IN_DIRECTIVES = ("gres", "kill-on-invalid-dep")
 
 
 def passed(job: Job) -> dict[str, str | None]:
-    """Return the options that go to sbatch as the user gave them; None for one without a value."""
+    """Return the options that are passed to sbatch unchanged; None for one without a value."""
     return {
         name: None if value is True else str(value)
         for name, value in job.slurm.items()
@@ -78,21 +83,22 @@ def passed(job: Job) -> dict[str, str | None]:
 
 
 def findings(job: Job, installed: Mapping[str, Takes]) -> list[ToolkitError]:
-    """Return what is wrong with the options that the user hands to sbatch.
+    """Return the errors of the options that the user passes to sbatch.
 
     Args:
         job: the merged settings.
-        installed: what ``sbatch --help`` lists; empty where there is no sbatch.
+        installed: the options that ``sbatch --help`` lists; empty if there is no sbatch.
     """
-    found = (_finding(name, value, installed) for name, value in job.slurm.items())
-    return [error for error in found if error is not None]
+    errors = (_finding(name, value, installed) for name, value in job.slurm.items())
+    return [error for error in errors if error is not None]
 
 
 def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
-    """Return a note for each option that nothing here knows, where there is no sbatch to ask."""
+    """Return a note for each unknown option if there is no sbatch that could list it."""
     unknown = [name for name in job.slurm if name not in OPTIONS and not installed]
     return tuple(
-        f"--slurm {name}: not an option of Slurm 22.05 to 26.05, and there is no sbatch here to ask; it is written as it is"
+        f"--slurm {name}: not an option of Slurm 22.05 to 26.05, and this machine has no sbatch to "
+        "check it with; the script has it unchanged"
         for name in unknown
     )
 
@@ -106,15 +112,14 @@ def _finding(name: str, value: SlurmValue, installed: Mapping[str, Takes]) -> Us
         return UsageError(error.cause, place=place, next_step=error.next_step)
     if option is not None and option.refusal:
         return UsageError(
-            f"--{name} cannot be handed to sbatch: {option.refusal}",
+            f"--{name} cannot be passed to sbatch: {option.refusal}",
             place=place,
             next_step=option.instead or None,
         )
     if name == "gres" and any(entry.strip().startswith("gpu") for entry in str(value).split(",")):
-        own = OPTIONS["gpus-per-node"]
-        return UsageError(
-            f"GPUs cannot be handed to sbatch: {own.refusal}", place=place, next_step=own.instead
-        )
+        gpus = OPTIONS["gpus-per-node"]
+        cause = f"GPUs cannot be passed to sbatch: {gpus.refusal}"
+        return UsageError(cause, place=place, next_step=gpus.instead)
     if installed and name not in installed and (option is None or option.in_help):
         return _unknown(name, installed)
     if not installed and option is None and name in SHORT:
@@ -122,20 +127,20 @@ def _finding(name: str, value: SlurmValue, installed: Mapping[str, Takes]) -> Us
     takes = option.takes if option is not None else installed.get(name, "maybe")
     if takes == "flag" and value is not True:
         return UsageError(
-            f"--{name} of sbatch takes no value, got {value!r}", place=place, next_step=place
+            f"sbatch's --{name} takes no value, got {value!r}", place=place, next_step=place
         )
     if takes == "value" and value is True:
-        return UsageError(
-            f"--{name} of sbatch needs a value", place=place, next_step=f"{place}=VALUE"
-        )
+        cause = f"sbatch's --{name} needs a value"
+        return UsageError(cause, place=place, next_step=f"{place}=VALUE")
     return None
 
 
 def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
     refused = {key for key, option in OPTIONS.items() if option.refusal}
     if name in SHORT:
-        step = f"--slurm {SHORT[name]}, as options are given by their long names"
-        return UsageError(f"{name!r} is a short option", place=f"--slurm {name}", next_step=step)
+        cause = f"{name!r} is a short option; --slurm takes long names"
+        step = f"--slurm {SHORT[name]}"
+        return UsageError(cause, place=f"--slurm {name}", next_step=step)
     return UsageError(
         f"the sbatch of this cluster has no option --{name}",
         place=f"--slurm {name}",

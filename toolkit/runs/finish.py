@@ -12,10 +12,11 @@ from toolkit.model.plan import Plan
 from toolkit.model.report import Report
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.ways import PointOutcome
-from toolkit.planning import arrays
 from toolkit.records.store import Log, Paths
 from toolkit.runs import excerpt, logs, once
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
+from toolkit.runs.points import summary
+from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 
 
@@ -66,8 +67,8 @@ def _of_array(
     came_out = _of_job(
         client, plan, state, lines, excerpt.reports_of(paths, state.job_id, first, past)
     )
-    summary = arrays.told(points, "point" if plan.points else "element")
-    message = summary if came_out.kind in ("ok", "failed") else f"{came_out.message}; {summary}"
+    counts = summary(points, "point" if plan.points else "element")
+    message = counts if came_out.kind in ("ok", "failed") else f"{came_out.message}; {counts}"
     return replace(came_out, points=points, results={}, message=message)
 
 
@@ -91,7 +92,7 @@ def read_elements(
         ended: the array has ended: an element without a state never started, or is forgotten.
     """
     logs_of = _logs_by_element(paths, job_id)
-    numbers = sorted({*states, *arrays.numbers(dict(plan.directives).get("array"))})
+    numbers = sorted({*states, *queue.task_ids(dict(plan.directives).get("array", ""))})
     return tuple(
         _point(
             paths,

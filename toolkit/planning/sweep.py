@@ -1,0 +1,168 @@
+"""Expand a sweep into a job array, whose elements run one script with different arguments.
+
+``--sweep lr=0.1,0.01 --sweep batch=32,64`` has four points.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Sequence
+
+from toolkit.errors import ToolkitError, UsageError, nearest
+from toolkit.model.job import Job
+from toolkit.model.source import Source
+from toolkit.model.ways import Point
+from toolkit.slurm import queue
+
+_AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
+_MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
+# Settings that are the same for all elements of an array.
+_RESOURCES = (
+    "nodes",
+    "gpus",
+    "gpus-per-node",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "mem",
+    "time",
+    "partition",
+    "image",
+)
+
+
+def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Parse ``lr=0.1,0.01`` into a name and its values; a value with a comma is in double quotes.
+
+    Raises:
+        UsageError: a text has another form, has no value, or names something twice.
+    """
+    parsed: list[tuple[str, tuple[str, ...]]] = []
+    for text in texts:
+        match = _AXIS.match(text)
+        values = _values(match["values"]) if match else ()
+        if not match or not values or "" in values:
+            raise UsageError(
+                f"expected NAME=VALUE,VALUE, got {text!r}",
+                place="--sweep",
+                next_step="--sweep lr=0.1,0.01",
+            )
+        if match["name"] in dict(parsed):
+            raise UsageError(
+                f"{match['name']} is given twice",
+                place="--sweep",
+                next_step="give all values of a name in one --sweep",
+            )
+        if len(set(values)) < len(values):
+            raise UsageError(
+                f"{text!r} has a value twice",
+                place="--sweep",
+                next_step="give each value once",
+            )
+        parsed.append((match["name"], values))
+    return parsed
+
+
+def _values(text: str) -> tuple[str, ...]:
+    """Split text at its commas; return nothing if quotes are not closed or it has several lines."""
+    try:
+        rows = list(csv.reader([text], strict=True))
+    except csv.Error:
+        return ()
+    return tuple(rows[0]) if len(rows) == 1 and "\n" not in text and "\r" not in text else ()
+
+
+def points(job: Job) -> tuple[Point, ...]:
+    """Return all points of a job's sweep, the last name varying fastest; none without a sweep.
+
+    Raises:
+        UsageError: an axis is not valid.
+    """
+    if not job.sweep:
+        return ()
+    parsed = axes(job.sweep)
+    names = [name for name, _ in parsed]
+    combinations = itertools.product(*(values for _, values in parsed))
+    return tuple(
+        Point(
+            number=number,
+            values=tuple((name.lstrip("-"), value) for name, value in zip(names, row, strict=True)),
+            arguments=tuple(
+                word for name, value in zip(names, row, strict=True) for word in _words(name, value)
+            ),
+        )
+        for number, row in enumerate(combinations)
+    )
+
+
+def _words(name: str, value: str) -> tuple[str, ...]:
+    flag = name if name.startswith("-") else f"--{name}"
+    # argparse would read a value that begins with a dash as an option.
+    if value.startswith("-") and flag.startswith("--"):
+        return (f"{flag}={value}",)
+    return flag, value
+
+
+def array(job: Job) -> str | int | None:
+    """Return the value of ``--array``: the user's, else all points of the sweep."""
+    if not job.sweep or job.array is not None:
+        return job.array
+    try:
+        count = len(points(job))
+    except UsageError:
+        return None
+    return f"0-{count - 1}" if count > 1 else "0"
+
+
+def findings(job: Job, source: Source) -> list[ToolkitError]:
+    """Return the errors of a job's sweep."""
+    if not job.sweep:
+        return []
+    try:
+        parsed, count = axes(job.sweep), len(points(job))
+    except UsageError as error:
+        return [error]
+    errors: list[ToolkitError] = [
+        _resource_error(name, values)
+        for name, values in parsed
+        if name in _RESOURCES and source.option(name) is None
+    ]
+    if count > _MAX_POINTS:
+        cause = f"the sweep has {count} points; the limit is {_MAX_POINTS}"
+        errors.append(UsageError(cause, place="--sweep", next_step="give fewer values"))
+    least, most = job.node_range
+    if least < most:
+        cause = "a sweep needs a fixed number of nodes"
+        errors.append(UsageError(cause, place="--nodes", next_step=f"--nodes {most}"))
+    numbers = queue.task_ids(str(job.array)) if job.array is not None else []
+    beyond = [number for number in numbers if number >= count]
+    if beyond:
+        cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond[0]}"
+        errors.append(UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}"))
+    return errors
+
+
+def _resource_error(name: str, values: Sequence[str]) -> UsageError:
+    loop = f"for {name} in {' '.join(values)}; do toolkit run --detach --{name} ${name} ...; done"
+    return UsageError(
+        f"{name} is not an argument of the script, and all points of a sweep run with the same "
+        "nodes, GPUs and time",
+        place="--sweep",
+        next_step=f"submit a job for each value: {loop}; "
+        f"if the script has such an argument: --sweep=--{name}=...",
+    )
+
+
+def warnings(job: Job, source: Source) -> list[str]:
+    """Return a warning for each name that is not an option in the script's source."""
+    if not source.options or not job.sweep:
+        return []
+    known = [option.flag for option in source.options]
+    flags = [name if name.startswith("-") else f"--{name}" for name, _ in axes(job.sweep)]
+    return [
+        f"--sweep {flag.lstrip('-')}: the script has no option {flag}"
+        + (f"; did you mean {close}?" if (close := nearest(flag, known)) else "")
+        for flag in flags
+        if flag not in known
+    ]
