@@ -22,6 +22,7 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.names import recipe_names
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
+from toolkit.model.slurm_options import OPTIONS
 from toolkit.resources import shipped
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,6 +68,14 @@ def exercises() -> str:
     )
 
 
+def refused_options() -> str:
+    return "".join(
+        f"| `--{option.name}` | {option.refusal} | {option.instead or '-'} |\n"
+        for option in OPTIONS.values()
+        if option.refusal
+    )
+
+
 def recipes() -> str:
     return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in recipe_names())
 
@@ -85,6 +94,11 @@ def script() -> str:
         ("reference", "| Exit code | Means |\n|---|---|\n", codes()),
         ("reference", "| Verb | Does |\n|---|---|\n", verbs()),
         ("running", "| Launcher | Starts |\n|---|---|\n", starters()),
+        (
+            "slurm-options",
+            "| Refused | Reason | Use instead |\n|---|---|---|\n",
+            refused_options(),
+        ),
         ("images", "| Recipe | Contains |\n|---|---|\n", recipes()),
         ("workshops", "| Exercise | Shows |\n|---|---|\n", exercises()),
         (
