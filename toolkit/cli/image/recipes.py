@@ -68,7 +68,7 @@ def new(
             place="NAME",
             next_step="another name, or remove the file",
         )
-    text = draft(name, origin, features, packages, here=str(Path.cwd()))
+    text = draft(name, origin, features, packages, cwd=str(Path.cwd()))
     write_atomically(path, text)
     try:
         resolved = library.load(str(path))

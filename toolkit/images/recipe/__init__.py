@@ -1,1 +1,1 @@
-"""Recipes, and the definitions that they become. Pure, but for reading files that are shipped."""
+"""Recipes and the definitions rendered from them. Pure, but for reading shipped files."""

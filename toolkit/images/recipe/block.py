@@ -1,4 +1,4 @@
-"""What a block gives to a definition, and what every block is."""
+"""The base class of blocks, and the output that a block gives to a definition."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import re
 
 from toolkit.model.base import Model
 
-CHECKS = "/opt/toolkit/checks"  # where an image keeps what proves it
+CHECKS = "/opt/toolkit/checks"  # where an image keeps its own checks
 VENV = (
     "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
 )
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
-HOST_WHEELS = "/mnt/wheels"  # where an earlier build's products are, if somebody lends them
+HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 
 
 class CheckCall(Model, frozen=True, kw_only=True):
-    """A check of the image: it passes when ``command`` ends with 0; the last line it prints is its detail.
+    """A check of the image, which passes when ``command`` exits with 0.
+
+    The last line that the command prints is the detail of the check.
 
     Attributes:
         name: one word.
         command: for the image's own shell, every value in it quoted already.
-        scripts: the files of ``images/checks`` that it runs; they are put at ``CHECKS`` in the image.
+        scripts: the files of ``images/checks`` that it runs; they are at ``CHECKS`` in the image.
     """
 
     name: str
@@ -29,27 +31,32 @@ class CheckCall(Model, frozen=True, kw_only=True):
 
 
 class BlockOutput(Model, frozen=True, kw_only=True):
-    """A block, resolved: what the definition gets from it.
+    """The output of a resolved block: what the definition gets from it.
 
     Attributes:
         name: of the step, one word: ``pip``.
         detail: what it does, for people: ``torch 2.13.0+cpu``.
         packages: Debian packages that stay in the image.
-        build_packages: Debian packages that ``build_lines`` need, or ``lines`` where nothing is compiled; they do not stay.
-        build_lines: commands that compile something and leave it in ``WHEELS``; they run where compilers are, which the image never sees.
-        lines: the commands, for ``sh -e``, every value in them quoted already; what was compiled is in ``WHEELS``.
-        finish: commands for the end, when every step has run and before what only the build needs is removed.
+        build_packages: Debian packages that ``build_lines`` need, or ``lines`` where nothing is
+            compiled; they do not stay.
+        build_lines: commands that compile something and leave it in ``WHEELS``; they run in a stage
+            that has compilers, which the image never sees.
+        lines: the commands, for ``sh -e``, every value in them quoted already; compiled products
+            are in ``WHEELS``.
+        finish: commands for the end, when every step has run and before what only the build needs
+            is removed.
         environment: what the image's environment has from it.
         expanding: the same, for values that are made of the base's (``expansion``).
         path: directories put before the image's PATH.
-        keeps_temporary: what it leaves in /tmp and /var/tmp is there for later steps, as in a Dockerfile.
+        keeps_temporary: files that it leaves in /tmp and /var/tmp are there for later steps, as in
+            a Dockerfile.
         imports: modules that a script can import.
         installed: distributions whose modules, whatever they are called, a script can import.
         brings: distributions that later steps must not replace.
         requirements: what the lines have pip install; empty: they are no step of pip.
         replaces: distributions that the step replaces on purpose.
         index: a further package index that it asks.
-        checks: what proves that it worked.
+        checks: the checks that it worked.
     """
 
     name: str
@@ -73,14 +80,22 @@ class BlockOutput(Model, frozen=True, kw_only=True):
 
 
 class Block(Model, frozen=True, kw_only=True):
-    """The options of one step of a recipe; a kind of block adds its own keys and says what becomes of them."""
+    """The options of a step of a recipe.
+
+    A kind of block adds its own keys, and returns in ``output`` what becomes of them.
+    """
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
-        """Whether a base that holds this makes the step needless; ``kind`` is the block's name in recipes."""
+        """Return whether a base that holds this makes the step needless.
+
+        Args:
+            kind: the block's name in recipes.
+            holds: what the base has.
+        """
         return kind in holds
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
-        """What the definition gets from this step.
+        """Return what the definition gets from this step.
 
         Args:
             holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
@@ -93,10 +108,10 @@ _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 
 
 def require_debian_packages(packages: tuple[str, ...]) -> None:
-    """Refuse what apt would not take for the name of a package, such as an option.
+    """Raise for a text that apt would not take for the name of a package, such as an option.
 
     Raises:
-        ValueError: with the first that is none.
+        ValueError: A name is invalid; gives the first.
     """
     for package in packages:
         if not _DEBIAN_PACKAGE.match(package):
@@ -104,10 +119,10 @@ def require_debian_packages(packages: tuple[str, ...]) -> None:
 
 
 def require_requirements(packages: tuple[str, ...]) -> None:
-    """Refuse what pip would take for an option.
+    """Raise for a requirement that pip would take for an option.
 
     Raises:
-        ValueError: with the first that is one.
+        ValueError: A requirement is invalid; gives the first.
     """
     for package in packages:
         if package.startswith("-") or not package.strip():
@@ -115,25 +130,25 @@ def require_requirements(packages: tuple[str, ...]) -> None:
 
 
 def require_step_name(name: str) -> None:
-    """A step's name is one word, since the progress of a build is read by it.
+    """Raise if a step's name is not one word, since the progress of a build is read by it.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: It is not one word.
     """
     if not _STEP_NAME.match(name):
         raise ValueError(f"{name!r} is no name of a step: one word of letters, digits, _ . + -")
 
 
 def require_directory(path: str) -> None:
-    """Refuse a path that depends on where somebody stands.
+    """Raise for a path that depends on the current working directory.
 
     Raises:
-        ValueError: it is not absolute.
+        ValueError: It is not absolute.
     """
     if not path.startswith("/"):
         raise ValueError(f"{path!r} is no absolute path")
 
 
 def format_requirement(requirement: str) -> str:
-    """A requirement as people say it: ``torch==2.13.0+cpu`` becomes ``torch 2.13.0+cpu``."""
+    """Return a requirement for people: ``torch==2.13.0+cpu`` becomes ``torch 2.13.0+cpu``."""
     return requirement.replace("==", " ")

@@ -1,4 +1,7 @@
-"""The catalogue of NGC releases: ``catalogue.toml``, as facts that each know their source. Pure, but for reading that file."""
+"""The catalogue of NGC releases: ``catalogue.toml``, as facts that each know their source.
+
+Pure, but for reading that file.
+"""
 
 from __future__ import annotations
 
@@ -12,55 +15,55 @@ from toolkit.resources import package_directory
 from toolkit.versions import numbers
 
 
-class Stated(Model, frozen=True, kw_only=True):
-    """A fact as it is written, where it is more than a value: the keys of its source and its note."""
+class StatedFact(Model, frozen=True, kw_only=True):
+    """A fact with the keys of its source and its note, where it is more than a value."""
 
     value: str
     source: str | None = None
     note: str | None = None
 
 
-class Entry(Model, frozen=True, kw_only=True):
-    """A release as it is written. ``source``: where its facts come from that name no other source."""
+class ReleaseEntry(Model, frozen=True, kw_only=True):
+    """A release in the file. Its facts come from ``source`` unless they name another one."""
 
     framework: str
     release: str
     source: str = "sheet"
-    version: str | Stated | None = None
-    python: str | Stated | None = None
-    ubuntu: str | Stated | None = None
-    cuda: str | Stated | None = None
-    nccl: str | Stated | None = None
-    openmpi: str | Stated | None = None
-    hpcx: str | Stated | None = None
-    driver: str | Stated | None = None
-    horovod: str | Stated | None = None
-    constraints: str | Stated | None = None
+    version: str | StatedFact | None = None
+    python: str | StatedFact | None = None
+    ubuntu: str | StatedFact | None = None
+    cuda: str | StatedFact | None = None
+    nccl: str | StatedFact | None = None
+    openmpi: str | StatedFact | None = None
+    hpcx: str | StatedFact | None = None
+    driver: str | StatedFact | None = None
+    horovod: str | StatedFact | None = None
+    constraints: str | StatedFact | None = None
 
 
-class Written(Model, frozen=True, kw_only=True):
-    """The whole file."""
+class CatalogueFile(Model, frozen=True, kw_only=True):
+    """The contents of ``catalogue.toml``."""
 
     sources: dict[str, str]
     notes: dict[str, str]
     references: dict[str, str]
     drivers: dict[str, str]
-    releases: tuple[Entry, ...]
+    releases: tuple[ReleaseEntry, ...]
 
 
 @lru_cache(maxsize=1)
-def _written() -> Written:
-    return read_toml(package_directory("images/recipe") / "catalogue.toml", Written)
+def _read_catalogue() -> CatalogueFile:
+    return read_toml(package_directory("images/recipe") / "catalogue.toml", CatalogueFile)
 
 
 @lru_cache(maxsize=1)
 def releases() -> tuple[Release, ...]:
-    """Every release that is known, the newest first, by framework."""
-    written = _written()
+    """Return every release in the catalogue by framework, the newest first."""
+    written = _read_catalogue()
     return tuple(
         sorted(
             (_release(entry, written) for entry in written.releases),
-            key=lambda one: (one.framework, _newest_first(one)),
+            key=lambda release: (release.framework, _newest_first(release)),
         )
     )
 
@@ -70,14 +73,14 @@ def _newest_first(release: Release) -> tuple[int, int]:
     return -year, -month
 
 
-def _release(entry: Entry, written: Written) -> Release:
+def _release(entry: ReleaseEntry, written: CatalogueFile) -> Release:
     reference = written.references[entry.framework].format(release=entry.release)
     facts = {"reference": Fact(value=reference, source=written.sources["registry"])}
-    for name in Entry.__struct_fields__:
+    for name in ReleaseEntry.__struct_fields__:
         stated = getattr(entry, name)
         if name in ("framework", "release", "source") or stated is None:
             continue
-        whole = stated if isinstance(stated, Stated) else Stated(value=stated)
+        whole = stated if isinstance(stated, StatedFact) else StatedFact(value=stated)
         source = written.sources[whole.source or entry.source]
         facts[name] = Fact(
             value=whole.value, source=source, note=written.notes[whole.note] if whole.note else ""
@@ -86,15 +89,15 @@ def _release(entry: Entry, written: Written) -> Release:
 
 
 def frameworks() -> tuple[str, ...]:
-    """The frameworks that there are NGC images of."""
-    return tuple(sorted(_written().references))
+    """Return the frameworks that there are NGC images of."""
+    return tuple(sorted(_read_catalogue().references))
 
 
 def find(framework: str, release: str) -> Release:
-    """A release by its framework (``pytorch``) and month (``22.03``).
+    """Return a release by its framework (``pytorch``) and month (``22.03``).
 
     Raises:
-        UnknownImageError: it is not in the catalogue; names the nearest that is.
+        UnknownImageError: It is not in the catalogue; names the nearest that is.
     """
     if framework not in frameworks():
         raise UnknownImageError(
@@ -103,7 +106,11 @@ def find(framework: str, release: str) -> Release:
             value=framework,
             next_step="toolkit image list",
         )
-    known = {one.release: one for one in releases() if one.framework == framework}
+    known = {
+        known_release.release: known_release
+        for known_release in releases()
+        if known_release.framework == framework
+    }
     if release not in known:
         raise UnknownImageError(
             f"the catalogue has no release {release} of {framework}",
@@ -115,37 +122,44 @@ def find(framework: str, release: str) -> Release:
 
 
 def find_by_name(text: str) -> Release | None:
-    """The release that a person means by ``pytorch:22.03``, ``pytorch:22.03-py3`` or ``nvcr.io/nvidia/pytorch:22.03-py3``; None: none."""
+    """Return the release that a name means, or None.
+
+    A name is ``pytorch:22.03``, ``pytorch:22.03-py3`` or ``nvcr.io/nvidia/pytorch:22.03-py3``.
+    """
     name = text.removeprefix("docker://").rsplit("/", 1)[-1]
     wanted = {name, text.removeprefix("docker://")}
     return next(
         (
-            one
-            for one in releases()
-            if wanted & {one.name, one.reference, one.reference.rsplit("/", 1)[-1]}
-            and _same_place(text, one)
+            release
+            for release in releases()
+            if wanted & {release.name, release.reference, release.reference.rsplit("/", 1)[-1]}
+            and _same_place(text, release)
         ),
         None,
     )
 
 
 def _same_place(text: str, release: Release) -> bool:
-    """A reference with a registry in it means that registry's image; a mirror's is another thing until somebody says otherwise."""
+    """Return whether a reference is of the release's registry, or names no registry.
+
+    An image of another registry, such as a mirror, may be another image.
+    """
     return "/" not in text or text.removeprefix("docker://") == release.reference
 
 
 def oldest_driver(cuda: str) -> tuple[str, str] | None:
-    """The oldest driver that runs programs of a CUDA version at all, and where that is written; None where nobody wrote it down.
+    """Return the oldest driver that runs programs of a CUDA version, and the source of that fact.
 
-    From CUDA 11 on that is one for each major version, NVIDIA's "minor version compatibility".
+    None if the catalogue has no such fact. From CUDA 11 on there is one driver for each major
+    version: NVIDIA's "minor version compatibility".
     """
-    written = _written()
+    written = _read_catalogue()
     parts = numbers(cuda)
     keys = (".".join(map(str, parts[:2])), str(parts[0]) if parts else "")
-    found = next((written.drivers[key] for key in keys if key in written.drivers), None)
-    return (found, written.sources["cuda-guide"]) if found else None
+    driver = next((written.drivers[key] for key in keys if key in written.drivers), None)
+    return (driver, written.sources["cuda-guide"]) if driver else None
 
 
 def newest(framework: str) -> Release:
-    """The newest release of a framework."""
-    return next(one for one in releases() if one.framework == framework)
+    """Return the newest release of a framework."""
+    return next(release for release in releases() if release.framework == framework)

@@ -1,4 +1,4 @@
-"""The steps of an image as scripts with keys: what a build in layers runs, and what it keeps. Pure."""
+"""The steps of an image as scripts with keys, which a layered build runs and caches. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.model.base import Model
 
-_FORMAT = "2"  # of what is kept under the keys: another number makes all that there is useless
+_FORMAT = "2"  # of the cache under the keys: another number makes all entries useless
 
 
 class Link(Model, frozen=True, kw_only=True):
-    """A step.
+    """A step as a script.
 
     Attributes:
         script: for ``sh -e`` as root of the image, in ``/``.
-        key: of what the image is after it: changes with the step and with all before it.
-        products: it takes something from what the build stage made.
+        key: of the image's state after it: changes with the step and with all before it.
+        products: it takes some of the build stage's products.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Chain(Model, frozen=True, kw_only=True):
         common: the first steps of the image, which the build stage is on top of as well.
         build: those of the build stage, which is thrown away but for its products.
         final: the further steps of the image.
-        products_key: of what the build stage makes: what it is compiled against, and how.
-        files: path -> text of what is put into the image last.
-        prelude: what the shell of every step begins with.
+        products_key: of the build stage's products: what they are compiled against, and how.
+        files: path -> text of the files that are put into the image last.
+        prelude: the first lines of every step's shell.
         keeps_temporary: /tmp and /var/tmp of the steps are those of the image.
     """
 
@@ -53,23 +53,26 @@ class Chain(Model, frozen=True, kw_only=True):
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The steps of the image itself."""
+        """Return the steps of the image itself."""
         return (*self.common, *self.final)
 
 
 def base_key(base: Base, state: str = "") -> str:
-    """What changes when the base would.
+    """Return a key that changes when the base would.
 
     Args:
-        state: which one it is now, where its description does not say: the digest of an image, the time of a file.
+        base: of the image.
+        state: the present version of the base, where its description does not fix it: the digest
+            of an image, the time of a file.
     """
     return _sha256((_FORMAT, *base.header(), *base.setup(), state))
 
 
 def build_chain(stages: Stages, state: str = "") -> Chain:
-    """The steps of an image, each with its key.
+    """Return the steps of an image, each with its key.
 
     Args:
+        stages: of the image.
         state: of the base, as for ``base_key``.
     """
     first = base_key(stages.base, state)

@@ -1,4 +1,4 @@
-"""What is known of an image's CUDA by its manifest alone. Pure but for reading the catalogue."""
+"""Facts on an image's CUDA from its manifest alone. Pure but for reading the catalogue."""
 
 from __future__ import annotations
 
@@ -11,34 +11,44 @@ _PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
 
 
 def version(manifest: Manifest) -> str:
-    """CUDA's version: of the NGC release that the image began as, of what torch was built for, or of CUDA's packages; empty: not known."""
+    """Return CUDA's version, or an empty text if it is not known.
+
+    It is that of the NGC release that the image is based on, that which torch was built for, or
+    that of CUDA's packages.
+    """
     from toolkit.images.recipe import catalogue
 
     release = catalogue.find_by_name(manifest.base.reference) if manifest.base else None
     if release is not None and release.cuda:
         return release.cuda
-    found = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
-    found = found or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
-    return f"{found['major']}.{found['minor']}" if found else ""
+    match = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
+    match = match or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
+    return f"{match['major']}.{match['minor']}" if match else ""
 
 
 def for_cpus(manifest: Manifest) -> bool:
-    """Whether a framework in it says that it was built without CUDA, and none that it was built with it."""
+    """Return whether the frameworks in the image are built for CPUs only.
+
+    At least one has a version for CPUs, and none has one for CUDA.
+    """
     versions = manifest.frameworks.values()
     return (
-        any(one.endswith("+cpu") for one in versions)
-        and not any(_TORCH.search(one) for one in versions)
+        any(framework_version.endswith("+cpu") for framework_version in versions)
+        and not any(_TORCH.search(framework_version) for framework_version in versions)
         and not version(manifest)
     )
 
 
 def compat(manifest: Manifest) -> bool:
-    """Whether it has the package with which newer CUDA runs on older drivers; NGC's images all have it."""
+    """Return whether the image has the package with which newer CUDA runs on older drivers.
+
+    NGC's images all have it.
+    """
     return any(name.startswith("cuda-compat-") for name in manifest.packages.apt)
 
 
 def oldest_driver(cuda: str) -> tuple[str, str] | None:
-    """The oldest driver that runs this CUDA, and where that is written; None: not known."""
+    """Return the oldest driver that runs this CUDA and the source of that fact, or None."""
     from toolkit.images.recipe import catalogue
 
     return catalogue.oldest_driver(cuda)

@@ -1,4 +1,7 @@
-"""A first text of a recipe, from what somebody wants an image to begin as and to have. Pure but for the names of what is shipped."""
+"""The first draft of a recipe, from a base, features and packages.
+
+Pure but for the names of shipped files.
+"""
 
 from __future__ import annotations
 
@@ -13,55 +16,58 @@ from toolkit.model.catalogue import Release
 
 
 def draft(
-    name: str, origin: str, things: Iterable[str], packages: Iterable[str], *, here: str
+    name: str, origin: str, wanted_features: Iterable[str], packages: Iterable[str], *, cwd: str
 ) -> str:
-    """The text of a recipe.
+    """Return the text of a recipe.
 
     Args:
-        origin: what the image begins as: a recipe's name, a SIF, an NGC release, or any reference of a registry.
-        things: ``horovod``, and names of features.
+        name: of the recipe.
+        origin: the base of the image: a recipe's name, a SIF, an NGC release, or any reference of
+            a registry.
+        wanted_features: ``horovod``, and names of features.
         packages: requirements for pip.
-        here: directory that a relative path of a SIF is from.
+        cwd: the directory that a relative path of a SIF is from.
 
     Raises:
-        UsageError, UnknownImageError: something is unknown; with the nearest.
+        UsageError: A feature is unknown; names the nearest.
+        UnknownImageError: The base is unknown; names the nearest.
     """
-    wanted = tuple(dict.fromkeys(things))
+    wanted = tuple(dict.fromkeys(wanted_features))
     choices = ("horovod", *feature_names())
-    wrong = next((thing for thing in wanted if thing not in choices), None)
+    wrong = next((feature for feature in wanted if feature not in choices), None)
     if wrong is not None:
         raise UsageError(
-            f"nothing is known by {wrong}",
+            f"there is no feature {wrong}",
             place="--with",
             choices=choices,
             value=wrong,
             next_step=f"one of {', '.join(choices)}",
         )
     release = catalogue.find_by_name(origin)
-    features = [thing for thing in wanted if thing != "horovod"]
+    features = [feature for feature in wanted if feature != "horovod"]
     lines = [
         f"# After a change: toolkit image build {name}.toml",
         f"summary = {json.dumps(_summary(origin, wanted), ensure_ascii=False)}",
     ]
     lines += [f"extends = {json.dumps(origin)}"] if origin in recipe_names() else []
     lines += [f"features = {json.dumps(features)}"] if features else []
-    lines += [] if origin in recipe_names() else _base(origin, release, here)
+    lines += [] if origin in recipe_names() else _base(origin, release, cwd)
     lines += _horovod(release) if "horovod" in wanted else []
     lines += _pip(tuple(packages))
     return "\n".join(lines) + "\n"
 
 
-def _summary(origin: str, things: Iterable[str]) -> str:
-    return f"{origin}{''.join(f', {thing}' for thing in things)}"
+def _summary(origin: str, wanted_features: Iterable[str]) -> str:
+    return f"{origin}{''.join(f', {feature}' for feature in wanted_features)}"
 
 
-def _base(origin: str, release: Release | None, here: str) -> list[str]:
+def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
     if origin.endswith(".sif"):
         return [
             "",
             "[base]",
             'kind = "localimage"',
-            f"path = {json.dumps(str(PurePosixPath(here) / origin), ensure_ascii=False)}",
+            f"path = {json.dumps(str(PurePosixPath(cwd) / origin), ensure_ascii=False)}",
         ]
     if release is not None:
         space = [
@@ -84,11 +90,14 @@ def _base(origin: str, release: Release | None, here: str) -> list[str]:
         raise UnknownImageError(
             f"no recipe or release is called {origin}",
             place="--from",
-            choices=(*recipe_names(), *(one.name for one in catalogue.releases())),
+            choices=(*recipe_names(), *(release.name for release in catalogue.releases())),
             value=origin,
             next_step="toolkit image search",
         )
-    has = "# What it has already, so that it is not built again: any of compilers, horovod, nccl, openmpi, python, ray, tensorflow, torch"
+    has = (
+        "# What it has already, so that it is not built again: any of compilers, horovod, nccl, "
+        "openmpi, python, ray, tensorflow, torch"
+    )
     return [
         "",
         "[base]",

@@ -68,20 +68,22 @@ def for_docker(text: str) -> str:
 
 
 def ordered(values: Mapping[str, str]) -> dict[str, str]:
-    """Return variables in an order in which each is set after those that still need the base's value of it.
+    """Return variables in an order in which each is set after those whose values name it.
+
+    So the base's value of a variable is there as long as it is needed.
 
     Raises:
-        ValueError: two need each other's.
+        ValueError: Two need each other's values.
     """
-    left, found = dict(values), {}
+    left, result = dict(values), {}
     while left:
-        name = next((one for one in left if not _needed(one, left)), None)
+        name = next((variable for variable in left if not _needed(variable, left)), None)
         if name is None:
             raise ValueError(
                 f"the variables {', '.join(left)} are made of each other's values in the base image"
             )
-        found[name] = left.pop(name)
-    return found
+        result[name] = left.pop(name)
+    return result
 
 
 def _needed(name: str, values: Mapping[str, str]) -> bool:
@@ -89,7 +91,10 @@ def _needed(name: str, values: Mapping[str, str]) -> bool:
 
 
 def exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterator[str]:
-    """Yield ``NAME=value`` for a shell: what is made of the base's values first, while those are still there."""
+    """Yield ``NAME=value`` for a shell, first those made of the base's values.
+
+    The base's values are still there when these are set.
+    """
     yield from (f"{name}={for_shell(value)}" for name, value in ordered(expanding).items())
     yield from (f"{name}={word(value)}" for name, value in literals.items())
 
@@ -103,10 +108,10 @@ def separated(
 
 
 def require_expandable(variables: Mapping[str, str], expand: Collection[str]) -> None:
-    """Refuse what no shell can make.
+    """Raise for variables that no shell can expand.
 
     Raises:
-        ValueError: an unknown variable, a wrong value, or two that need each other.
+        ValueError: A variable is unknown, a value is invalid, or two need each other.
     """
     unknown = next((name for name in expand if name not in variables), None)
     if unknown is not None:

@@ -1,4 +1,4 @@
-"""A Dockerfile or a Singularity definition that is there already, as a recipe that means the same.
+"""Import an existing Dockerfile or Singularity definition as a recipe that means the same.
 
 Every instruction becomes a step of its own, in the file's order, and runs in the directory, with
 the variables, the shell and the user that the engine gives it. What a recipe cannot carry is named
@@ -27,7 +27,7 @@ class UnsupportedLine(Model, frozen=True, kw_only=True):
 
 
 class ImportedRecipe(Model, frozen=True, kw_only=True):
-    """A recipe's text, and what of the file is not in it."""
+    """A recipe's text, and the lines of the file that are not in it."""
 
     recipe: str
     unsupported: tuple[UnsupportedLine, ...]
@@ -37,12 +37,12 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
     """Read a Dockerfile or a definition.
 
     Args:
-        path: of the file; the files that it copies are found from its directory.
+        path: of the file; sources that it copies are relative to its directory.
         name: of the recipe.
 
     Raises:
-        ConfigError: it cannot be read, is neither, or a step needs what no recipe carries.
-        UsageError: it has several stages.
+        ConfigError: It cannot be read, is neither, or a step needs what no recipe carries.
+        UsageError: It has several stages.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
     base, steps, unsupported = recipe_of(text, path)
     return ImportedRecipe(
         recipe=_written(name, path, base, steps),
-        unsupported=tuple(sorted(unsupported, key=lambda one: one.line)),
+        unsupported=tuple(sorted(unsupported, key=lambda entry: entry.line)),
     )
 
 
@@ -123,18 +123,20 @@ def _step(step: Mapping[str, Any]) -> Iterator[str]:
     for key, value in step.items():
         if isinstance(value, list | tuple) and len(value) > 3:
             yield f"{key} = ["
-            yield from (f"    {_text(one)}," for one in value)
+            yield from (f"    {_text(item)}," for item in value)
             yield "]"
         else:
             yield f"{key} = {_text(value)}"
 
 
 def _text(value: Any) -> str:
-    """A value of TOML; strings are those of JSON, but for DEL."""
+    """Return a value in TOML; strings are those of JSON, but for DEL."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_text(key)} = {_text(one)}" for key, one in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_text(key)} = {_text(item)}" for key, item in value.items()) + " }"
+        )
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,7 @@
-"""Recipes on disk: found by name or path, read with what they extend and their features, and turned into definitions."""
+"""Recipes on disk: find them by name or path, read them, and render their definitions.
+
+A recipe is read with the recipes that it extends and its features.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from toolkit.resources import package_directory, shipped
 
 
 def recipe_path(recipe: str) -> Path:
-    """The file of a recipe that came with the tool, or the one that a path ending in ``.toml`` names.
+    """Return the file of a shipped recipe, or the path itself if it ends in ``.toml``.
 
     Raises:
-        UnknownImageError: no recipe is called so; names the nearest.
+        UnknownImageError: There is no such recipe; names the nearest.
     """
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser()
@@ -42,11 +45,13 @@ def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
     """Read and resolve a recipe, by name or path.
 
     Args:
-        features: more of them than the recipe names itself.
+        recipe: a name or a path.
+        features: further ones than the recipe names itself.
 
     Raises:
-        UnknownImageError: no recipe or feature is called so.
-        ConfigError: it is not there, or broken; with the file, the line, the key and the nearest valid one.
+        UnknownImageError: There is no such recipe or feature.
+        ConfigError: The file does not exist or is invalid; gives the file, the line, the key and
+            the nearest valid one.
     """
     path = recipe_path(recipe)
     text = _text(path)
@@ -59,7 +64,7 @@ def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
 
 
 def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
-    """A recipe with what it extends in its place."""
+    """Return a recipe merged with those that it extends."""
     if recipe.extends is None:
         return recipe
     other = (
@@ -68,7 +73,7 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
         else _named(recipe.extends, path)
     )
     if other.resolve() in within:
-        circle = " -> ".join(one.stem for one in (*within, other))
+        circle = " -> ".join(recipe_file.stem for recipe_file in (*within, other))
         raise ConfigError(
             f"recipes extend each other in a circle: {circle}", place=f"{path}, key extends"
         )
@@ -89,10 +94,10 @@ def _named(recipe: str, path: Path) -> Path:
 
 
 def feature(name: str) -> Feature:
-    """A feature that came with the tool.
+    """Return a shipped feature.
 
     Raises:
-        UnknownImageError: none is called so; names the nearest.
+        UnknownImageError: There is no such feature; names the nearest.
     """
     names = feature_names()
     if name not in names:
@@ -115,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def read_check_scripts() -> dict[str, str]:
-    """The text of every check, by file name."""
+    """Return the text of every check, by file name."""
     return {
         path.name: path.read_text(encoding="utf-8")
         for path in package_directory("images/checks").iterdir()
@@ -124,26 +129,30 @@ def read_check_scripts() -> dict[str, str]:
 
 
 def build_stages(resolved: Resolved) -> Stages:
-    """The steps of a recipe."""
+    """Return the steps of a recipe."""
     return stages(resolved, read_check_scripts())
 
 
 def render(resolved: Resolved, form: str = "apptainer") -> str:
-    """The definition of a recipe, as it is committed and as it is built.
+    """Return the definition of a recipe, as it is committed and as it is built.
 
     Args:
+        resolved: the recipe.
         form: one of ``definitions.FORMATS``.
     """
     return definitions.render(resolved, read_check_scripts(), __version__, form)
 
 
 def recipe_hash(resolved: Resolved) -> str:
-    """What changes when the image would."""
+    """Return a hash that changes when the image would."""
     return definitions.recipe_hash(resolved, read_check_scripts())
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:
-    """Where the rendered definition of a recipe lies: a shipped one's in ``containers``, another's beside it."""
+    """Return the path of a recipe's rendered definition.
+
+    A shipped recipe's is in ``containers``, another's is beside it.
+    """
     suffix = definitions.FORMATS[form].suffix
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser().with_suffix(suffix)
@@ -151,5 +160,5 @@ def definition_path(recipe: str, form: str = "apptainer") -> Path:
 
 
 def rename(resolved: Resolved, name: str) -> Resolved:
-    """The same recipe for an image of another name."""
+    """Return the same recipe for an image of another name."""
     return replace(resolved, name=name)

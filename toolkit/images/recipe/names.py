@@ -54,7 +54,8 @@ def image_name(name: str, place: str, *, error: type[ToolkitError] = MalformedIn
     raise error(
         f"{name[:LONGEST]!r} cannot be the name of an image",
         place=place,
-        next_step=f"use letters, digits and . _ + -, at most {LONGEST}; the first is a letter or digit",
+        next_step=f"use letters, digits and . _ + -, at most {LONGEST}; "
+        "the first is a letter or digit",
     )
 
 

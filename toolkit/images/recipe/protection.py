@@ -1,7 +1,8 @@
-"""Keep what an image was verified for: later steps of pip replace it only on purpose. Pure.
+"""Protect the packages that an image was verified with from later steps of pip. Pure.
 
-It becomes their constraints, in the versions that are installed when a step begins: so a base of
-any kind is kept, and a definition means the same without us.
+These packages become constraints of pip, in the versions that are installed when a step begins: so
+a base of any kind is protected, and a definition means the same without us. A step replaces a
+package only on purpose.
 """
 
 from __future__ import annotations
@@ -78,42 +79,44 @@ def normal(name: str) -> str:
 
 def name_of(requirement: str) -> str:
     """Return which distribution a requirement names; empty for an address or a file."""
-    found = _NAME.match(requirement.strip())
-    if found is None:
+    match = _NAME.match(requirement.strip())
+    if match is None:
         return ""
-    rest = requirement.strip()[found.end() :].lstrip()
-    is_place = rest.startswith((":", "/", "+")) or found[0].endswith(_FILES)
-    return "" if is_place else normal(found[0])
+    rest = requirement.strip()[match.end() :].lstrip()
+    is_place = rest.startswith((":", "/", "+")) or match[0].endswith(_FILES)
+    return "" if is_place else normal(match[0])
 
 
 def names_of(requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the distributions that requirements name."""
-    return tuple(dict.fromkeys(name for one in requirements if (name := name_of(one))))
+    return tuple(
+        dict.fromkeys(name for requirement in requirements if (name := name_of(requirement)))
+    )
 
 
 def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockOutput, ...]:
-    """Return the steps of a recipe, of which those of pip keep what is there before them.
+    """Return the outputs of a recipe, in which steps of pip keep the packages of earlier steps.
 
     Args:
-        outputs: in the order of the image.
+        outputs: of the blocks, in the order of the image.
         has_python: the base has a Python of its own, and so perhaps frameworks.
     """
-    kept: dict[str, None] = dict.fromkeys(FRAMEWORKS if has_python else ())
-    index, found = "", []
+    protected: dict[str, None] = dict.fromkeys(FRAMEWORKS if has_python else ())
+    index, result = "", []
     for output in outputs:
-        found.append(
-            _guarded(output, [name for name in kept if name not in output.replaces], index)
+        result.append(
+            _guarded(output, [name for name in protected if name not in output.replaces], index)
         )
-        kept |= dict.fromkeys(output.brings)
+        protected |= dict.fromkeys(output.brings)
         index = output.index or index
-    return tuple(found)
+    return tuple(result)
 
 
-def _guarded(output: BlockOutput, kept: Sequence[str], index: str) -> BlockOutput:
+def _guarded(output: BlockOutput, protected: Sequence[str], index: str) -> BlockOutput:
     """Return a step of pip with its constraints; another step, and the first, as it is."""
-    if not output.requirements or not kept:
+    if not output.requirements or not protected:
         return output
-    pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in kept)
+    pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in protected)
     others = "" if output.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
     is_companion = not set(names_of(output.requirements)).isdisjoint(COMPANIONS)
     asked = index if is_companion and not output.index else ""
@@ -122,7 +125,8 @@ def _guarded(output: BlockOutput, kept: Sequence[str], index: str) -> BlockOutpu
         lines=(
             "# What the image is verified for stays as it is.",
             f"mkdir -p {CONSTRAINTS.rpartition('/')[0]}",
-            f"pip list --format=freeze | grep -iE {word(f'^({pattern})==')} > {CONSTRAINTS} || true",
+            f"pip list --format=freeze | grep -iE {word(f'^({pattern})==')} "
+            f"> {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
             *(("# From where torch is from: elsewhere are builds for another.",) if asked else ()),
             *(f"{_from(line, asked)} || {_explained(output)}" for line in output.lines),
@@ -131,27 +135,27 @@ def _guarded(output: BlockOutput, kept: Sequence[str], index: str) -> BlockOutpu
 
 
 def _from(line: str, index: str) -> str:
-    """Return a command of pip that asks a further index, if there is one; briefly if it is silent."""
+    """Return a command of pip that asks a further index, if there is one, with few retries."""
     options = f"--retries 2 --extra-index-url {word(index)} " if index else ""
     return line.replace("pip install ", f"pip install {options}", 1)
 
 
 def _explained(output: BlockOutput) -> str:
-    """Return what a step does when pip has failed: it says which versions would fit."""
+    """Return what a step does when pip has failed: it prints which versions would fit."""
     wanted = word(f"{CONFLICT}{', '.join(output.requirements)}")
-    free = words(name for one in output.requirements if (name := name_of(one)))
+    free = words(name for requirement in output.requirements if (name := name_of(requirement)))
     say = word(f"s/^Would install /{FITS}/p")
     fits = f"pip install --dry-run {free} | sed -n {say}; " if free else ""
     return f"{{ echo {wanted}; {fits}exit 1; }}"
 
 
 def with_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the steps of a recipe with what they replace in the place of what is replaced.
+    """Return the steps of a recipe with replacements in the place of the packages they replace.
 
-    What was built on it comes later in the recipe, and so is built again.
+    Steps that build on such a package come later in the recipe, and so are built again.
 
     Raises:
-        BadDataError: a step replaces what it does not bring.
+        BadDataError: A step replaces a package that it does not bring.
     """
     done: list[dict[str, Any]] = []
     for number, step in enumerate(map(dict, steps)):
@@ -179,21 +183,24 @@ def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> Non
     """Move a requirement to where an earlier step has the one that it replaces, if one does."""
     old = next(
         (
-            one
-            for one in done
-            if one.get("block") == "pip" and name in names_of(map(str, one.get("packages", ())))
+            earlier
+            for earlier in done
+            if earlier.get("block") == "pip"
+            and name in names_of(map(str, earlier.get("packages", ())))
         ),
         None,
     )
     if old is None:
         return
-    new = next(one for one in step["packages"] if name_of(str(one)) == name)
-    old["packages"] = [new if name_of(str(one)) == name else one for one in old["packages"]]
+    new = next(package for package in step["packages"] if name_of(str(package)) == name)
+    old["packages"] = [
+        new if name_of(str(package)) == name else package for package in old["packages"]
+    ]
     old["replaces"] = [*old.get("replaces", ()), name]
     if "index" in step:
         old["index"] = step["index"]
-    step["packages"] = [one for one in step["packages"] if one != new]
-    step["replaces"] = [one for one in step["replaces"] if normal(str(one)) != name]
+    step["packages"] = [package for package in step["packages"] if package != new]
+    step["replaces"] = [package for package in step["replaces"] if normal(str(package)) != name]
 
 
 def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
@@ -204,7 +211,7 @@ def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
 
 
 def replaced(steps: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return what steps replace, wherever it came from."""
+    """Return the packages that steps replace, from whatever source these came."""
     return frozenset(
         normal(str(name))
         for step in steps

@@ -1,4 +1,4 @@
-"""A recipe, resolved: every step of it turned into what a definition gets from it. Pure: the reading is done by ``store``."""
+"""Resolve a recipe: turn each step into its block's output. Pure; ``library`` reads the files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ RESERVED = ("base", "apt", "compilers", "clean", "checks", "pack", "convert")
 
 
 class Resolved(Model, frozen=True, kw_only=True):
-    """A recipe whose every part is known and valid.
+    """A recipe whose keys, base and steps are all valid.
 
     Attributes:
+        outputs: of the blocks, in the order of the image.
         dropped: steps that the base makes needless, since it holds what they bring: ``openmpi``.
-        whole: the recipe with what it extends and its features, as it would be written down without them.
+        whole: the recipe with those that it extends and its features, as it would be written
+            without them.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Resolved(Model, frozen=True, kw_only=True):
 
 
 def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
-    """``recipe``, with what it extends put in its place."""
+    """Return ``recipe`` merged with the recipe that it extends."""
     return replace(
         recipe,
         extends=None,
@@ -51,7 +53,7 @@ def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
 
 
 def add_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
-    """``recipe``, with the steps of its features."""
+    """Return ``recipe`` with the steps of its features."""
     for feature in features:
         space = recipe.space or Space()
         recipe = replace(
@@ -69,10 +71,10 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
 
     Args:
         name: of the recipe: the file's name without ``.toml``.
-        recipe: with what it extends, and its features, in their places already.
+        recipe: merged with those that it extends and its features.
 
     Raises:
-        BadDataError: something in it is unknown or impossible; with the key.
+        BadDataError: A value in it is unknown or impossible; gives the key.
     """
     if not is_image_name(name):
         raise BadDataError(
@@ -96,8 +98,8 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     holds = base.holds - (
         {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
-    kept = tuple(block.output(holds) for kind, block in wanted if not block.is_held(kind, holds))
-    outputs = protect(kept, has_python="python" in holds or isinstance(base, LocalImage))
+    needed = tuple(block.output(holds) for kind, block in wanted if not block.is_held(kind, holds))
+    outputs = protect(needed, has_python="python" in holds or isinstance(base, LocalImage))
     _require_different_names(outputs)
     return Resolved(
         name=name,
@@ -114,7 +116,7 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
 def _variant(
     data: Mapping[str, Any], place: str, selector: str, known: Mapping[str, type[AnyModel]]
 ) -> AnyModel:
-    """The model of ``known`` that the key ``selector`` names, with the other keys as its options."""
+    """Return the model that the key ``selector`` names, with the other keys as its options."""
     chosen = data.get(selector)
     if chosen is None:
         raise BadDataError(
@@ -136,7 +138,7 @@ def _variant(
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every string within plain data, with the path of its key."""
+    """Yield every string within plain data, with the path of its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -148,7 +150,7 @@ def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _require_printable(key: str, text: str) -> None:
-    """A definition is made of lines: what could end one, or hide in one, is refused."""
+    """Raise for a character that could end a line of a definition, or hide in one."""
     bad = next((character for character in text if not character.isprintable()), None)
     if bad is not None:
         name = {"\n": "a line break", "\t": "a tab", "\0": "a NUL byte"}.get(
@@ -158,11 +160,11 @@ def _require_printable(key: str, text: str) -> None:
 
 
 def _require_different_names(outputs: tuple[BlockOutput, ...]) -> None:
-    seen = set(RESERVED)
+    taken = set(RESERVED)
     for number, output in enumerate(outputs):
-        if output.lines and output.name in seen:
+        if output.lines and output.name in taken:
             raise BadDataError(
                 f"the name {output.name!r} is taken; give this step another `name`",
                 f"steps[{number}].name",
             )
-        seen.add(output.name)
+        taken.add(output.name)

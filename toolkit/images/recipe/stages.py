@@ -1,8 +1,8 @@
-"""The steps of an image in the order in which they run: what every definition is written from, and every builder works by. Pure.
+"""The steps of an image in the order in which they run, for every definition and builder. Pure.
 
-Compilers do not reach an image. What has to be compiled is compiled in a stage of its own, the
-build stage, on top of the same steps as the image itself, and leaves wheels and the like in
-``WHEELS``; the image takes them from there. Nothing else of that stage is kept.
+Compilers do not reach an image. The build stage compiles, on top of the same steps as the image
+itself, and leaves wheels and the like in ``WHEELS``; the image takes them from there. Nothing else
+of that stage stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Step(Model, frozen=True, kw_only=True):
     Attributes:
         name: one word.
         detail: what it does, for people.
-        lines: for ``sh -e`` as root of the image, in ``/``, every value quoted; each step has a shell of its own.
+        lines: for ``sh -e`` as root of the image, in ``/``, every value quoted; each step has a
+            shell of its own.
         products: it takes something from ``WHEELS``.
     """
 
@@ -41,15 +42,15 @@ class Stages(Model, frozen=True, kw_only=True):
     """A recipe as steps.
 
     Attributes:
-        prelude: what the shell of every step begins with.
+        prelude: the first lines of every step's shell.
         common: the first steps of the image, and of the build stage.
-        build: what the build stage does then; empty: there is none.
+        build: the further steps of the build stage; empty: there is none.
         final: the further steps of the image; the last one cleans up.
-        files: path -> text of what is written into the image last: what proves it.
+        files: path -> text of the files that are written into the image last: its checks.
         path: directories put before the image's PATH.
         environment: variables of the image.
         expanding: those whose values are made of the base's, set before the others.
-        checks: what proves it.
+        checks: of the image.
         dropped: steps of the recipe that the base makes needless.
         keeps_temporary: a step may need what an earlier one left in /tmp or /var/tmp.
     """
@@ -69,13 +70,14 @@ class Stages(Model, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of the image itself."""
+        """Return the steps of the image itself."""
         return (*self.common, *self.final)
 
 
 _RUNNER = f"""\
 #!/bin/sh
-# Proves this image: runs every check and says of each, in one line, how it came out. Ends with 1 if one failed.
+# Proves this image: runs every check and says of each, in one line, how it came out. \
+Ends with 1 if one failed.
 cd {CHECKS} || exit 1
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 newline='
@@ -92,9 +94,10 @@ check() {{
 
 
 def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
-    """The steps of a recipe.
+    """Return the steps of a recipe.
 
     Args:
+        resolved: the recipe.
         scripts: the text of every file of ``images/checks``, by name.
     """
     outputs, base = resolved.outputs, resolved.base
@@ -147,7 +150,7 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
 
 
 def _environment(outputs: Iterable[BlockOutput]) -> tuple[dict[str, str], dict[str, str]]:
-    """The image's variables; of two steps that set one, the later counts."""
+    """Return the image's variables; of two steps that set the same, the later counts."""
     literals: dict[str, str] = {}
     expanding: dict[str, str] = {}
     for output in outputs:
@@ -163,17 +166,19 @@ def _prelude(base: Base, path: tuple[str, ...]) -> tuple[str, ...]:
     return (
         "umask 022",
         "export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive",
-        "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1",
+        "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 "
+        "PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1",
         "if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi",
         "if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi",
-        "if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi",
+        "if [ -f /mnt/ca-certificates.crt ]; "
+        "then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi",
         *base.prelude(),
         *((f"export PATH={':'.join(path)}:$PATH",) if path else ()),
     )
 
 
 def _apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
-    """What the first steps need from Debian."""
+    """Yield the step that installs the Debian packages of the first steps."""
     packages = sorted({package for output in outputs for package in output.packages})
     if packages:
         yield Step(
@@ -196,14 +201,17 @@ def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
 
 
 def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]:
-    """The step of a output in the image itself."""
+    """Yield the step of a block's output in the image itself."""
     before = _apt_lines(sorted(output.packages)) if own_apt and output.packages else ()
     lines = output.lines
     if output.build_packages and not output.build_lines:
         # They come for this step only. What comes with them is marked as automatic, and goes with
         # them.
         packages = " ".join(sorted(output.build_packages))
-        only = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
+        only = (
+            "-o APT::AutoRemove::RecommendsImportant=false "
+            "-o APT::AutoRemove::SuggestsImportant=false"
+        )
         lines = (
             *_apt_lines(sorted(output.build_packages)),
             *lines,
@@ -223,7 +231,7 @@ def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]
 
 
 def _build(outputs: Iterable[BlockOutput]) -> tuple[Step, ...]:
-    """What the build stage does beyond the common steps."""
+    """Return the steps of the build stage beyond the common ones."""
     known = tuple(outputs)
     packages = sorted({package for output in known for package in output.build_packages})
     apt = (
@@ -249,13 +257,16 @@ def _clean(resolved: Resolved, *, uses_apt: bool) -> Iterator[str]:
         yield from output.finish
     if uses_apt:
         yield f"rm -f {_DPKG}"
-        yield "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/debconf/*-old /var/lib/dpkg/*-old"
+        yield (
+            "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* "
+            "/var/cache/debconf/*-old /var/lib/dpkg/*-old"
+        )
         yield "find /var/log -type f -delete"
     yield from resolved.base.finish()
 
 
 def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
-    """What proves the image: one check for all imports, then those of the steps."""
+    """Return the checks of the image: one for all imports, then those of the steps."""
     known = tuple(outputs)
     modules = tuple(dict.fromkeys(chain.from_iterable(output.imports for output in known)))
     packages = tuple(dict.fromkeys(chain.from_iterable(output.installed for output in known)))

@@ -1,6 +1,6 @@
 """Values of a recipe in the text of a definition.
 
-Apptainer replaces ``{{ name }}`` everywhere in a definition before it looks at anything else, and
+Apptainer replaces ``{{ name }}`` everywhere in a definition before it reads anything else, and
 has no way to write two braces. In a word of the shell they can be kept apart by quotes; in plain
 text they cannot, so there a blank is put between.
 """
@@ -13,7 +13,7 @@ from toolkit.quoting import comment, shell
 
 
 def word(value: object) -> str:
-    """``value`` as one word for the shell of a definition: it arrives there byte for byte."""
+    """Return ``value`` as one word for the shell of a definition, which gets it byte for byte."""
     quoted = shell(value)
     while "{{" in quoted or "}}" in quoted:  # again, for three braces in a row
         quoted = quoted.replace("{{", "{''{").replace("}}", "}''}")
@@ -21,12 +21,12 @@ def word(value: object) -> str:
 
 
 def words(values: Iterable[object]) -> str:
-    """Several values, each a word."""
+    """Return several values, each as a word."""
     return " ".join(word(value) for value in values)
 
 
 def plain(value: object) -> str:
-    """``value`` for a comment, a label or a message of a definition: on one line."""
+    """Return ``value`` on one line, for a comment, a label or a message of a definition."""
     text = comment(value)
     while "{{" in text or "}}" in text:
         text = text.replace("{{", "{ {").replace("}}", "} }")

@@ -1,4 +1,4 @@
-"""What a step of a recipe can be. A new block is a module of its own and a line here."""
+"""The blocks, which are the kinds of steps. A new block is a class and a line here."""
 
 from __future__ import annotations
 

@@ -18,5 +18,6 @@ class Apt(Block, frozen=True, kw_only=True):
         require_debian_packages(self.packages)
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         return BlockOutput(name="apt", packages=self.packages)

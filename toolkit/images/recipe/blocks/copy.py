@@ -1,4 +1,7 @@
-"""A small text file, written into the image: its text stands in the recipe, so that the definition needs no other file."""
+"""A small text file, written into the image.
+
+Its text is part of the recipe, so that the definition needs no other file.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ class Copy(Block, frozen=True, kw_only=True):
             raise ValueError(f"{self.mode!r} are no permissions, such as 644 or 755")
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         directory = self.path.rpartition("/")[0] or "/"
         write = (

@@ -16,7 +16,8 @@ class Env(Block, frozen=True, kw_only=True):
 
     Attributes:
         variables: name -> value, for every program that runs in the image.
-        expand: those of them whose values hold ``${NAME}``, a variable of the base image; ``$$`` is a dollar sign.
+        expand: those of them whose values hold ``${NAME}``, a variable of the base image; ``$$`` is
+            a dollar sign.
     """
 
     variables: dict[str, str]
@@ -27,6 +28,7 @@ class Env(Block, frozen=True, kw_only=True):
         require_expandable(self.variables, self.expand)
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         literals, expanding = separated(self.variables, self.expand)
         return BlockOutput(
@@ -35,10 +37,10 @@ class Env(Block, frozen=True, kw_only=True):
 
 
 def require_names(variables: Iterable[str]) -> None:
-    """Refuse what cannot be the name of a variable.
+    """Raise for a text that cannot be the name of a variable.
 
     Raises:
-        ValueError: with the first such name.
+        ValueError: A name is invalid; gives the first.
     """
     wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
     if wrong is not None:

@@ -11,7 +11,7 @@ from toolkit.images.recipe.words import word, words
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")
 _MODULE = {"pytorch": "torch"}
-_SAID = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
+_LIBRARIES = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
 _SOURCES = {"0.28.1": "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"}
 _CUDA = "/usr/local/cuda"
 # What it needs to run, in versions that are known to work with it. A base with a Python of its own
@@ -27,14 +27,16 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Horovod(Block, frozen=True, kw_only=True):
-    """``block = "horovod"``. Needs ``python`` and the framework before it, and ``openmpi`` where MPI is among ``operations``.
+    """``block = "horovod"``. Needs ``python`` and the framework before it.
+
+    Where MPI is among ``operations``, it needs ``openmpi`` as well.
 
     Attributes:
         version: of the release on the package index.
-        sha256: of its source; known here for 0.28.1.
-        frameworks: what it is built for.
-        operations: what carries its collectives; ``nccl`` needs a base with CUDA.
-        from_base: the base has it, and nothing is built; it is checked like one of ours.
+        sha256: of its source; that of 0.28.1 is the default.
+        frameworks: that it is built for.
+        operations: the libraries that carry its collectives; ``nccl`` needs a base with CUDA.
+        from_base: the base has it, and nothing is built; it is checked like a built one.
     """
 
     version: str = "0.28.1"
@@ -48,7 +50,8 @@ class Horovod(Block, frozen=True, kw_only=True):
             raise ValueError(f"{self.version!r} is no release of Horovod, such as 0.28.1")
         if self.sha256 is None and self.version not in _SOURCES:
             raise ValueError(
-                f"sha256 of the source of Horovod {self.version} is needed; it is known of {', '.join(_SOURCES)}"
+                f"sha256 of the source of Horovod {self.version} is needed; "
+                f"it is known of {', '.join(_SOURCES)}"
             )
         if self.sha256 is not None and not _HASH.fullmatch(self.sha256):
             raise ValueError(f"{self.sha256!r} is no sha256: 64 hexadecimal digits")
@@ -58,8 +61,9 @@ class Horovod(Block, frozen=True, kw_only=True):
             )
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         own = "python" in holds
-        needs = words(one.partition("==")[0] if own else one for one in _NEEDS)
+        needs = words(need.partition("==")[0] if own else need for need in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
         imports = (
             "horovod",
@@ -71,7 +75,7 @@ class Horovod(Block, frozen=True, kw_only=True):
             )
         return BlockOutput(
             name="horovod",
-            detail=f"{self.version} with {', '.join(_SAID[operation] for operation in self.operations)}",
+            detail=f"{self.version} with {', '.join(map(_LIBRARIES.__getitem__, self.operations))}",
             build_packages=()
             if "compilers" in holds
             else ("cmake", "g++", "make", "python3-dev", *mpi),
@@ -86,7 +90,7 @@ class Horovod(Block, frozen=True, kw_only=True):
         )
 
     def _source(self, own: bool) -> tuple[str, ...]:
-        needs = words(one.partition("==")[0] if own else one for one in _BUILD_NEEDS)
+        needs = words(need.partition("==")[0] if own else need for need in _BUILD_NEEDS)
         archive = f"horovod-{self.version}.tar.gz"
         return (
             f"mkdir -p {WHEELS} {_WORK}",
@@ -96,7 +100,8 @@ class Horovod(Block, frozen=True, kw_only=True):
             f"cd {_WORK}",
             # `pip download` alone would run setup.py, which fails without a compiler for every
             # framework.
-            f"pip download --no-deps --no-build-isolation --no-binary horovod {word(f'horovod=={self.version}')}",
+            "pip download --no-deps --no-build-isolation --no-binary horovod "
+            + word(f"horovod=={self.version}"),
             f"echo {word(f'{self.sha256 or _SOURCES[self.version]}  {archive}')} | sha256sum -c -",
             f"tar -xzf {word(archive)} --strip-components=1",
             *self._patches(),
@@ -107,17 +112,22 @@ class Horovod(Block, frozen=True, kw_only=True):
         if "pytorch" in self.frameworks:
             made += [
                 "# torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.",
-                "if python3 -c \"import sys, torch; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))\"; then "
-                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt; "
+                'if python3 -c "import sys, torch; '
+                "sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))\"; then "
+                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' "
+                "CMakeLists.txt horovod/torch/CMakeLists.txt; "
                 "grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt; fi",
             ]
         if "tensorflow" in self.frameworks:
             made += [
                 "# So are TensorFlow's; and what it offers XLA is another thing since 2.12.",
-                "if python3 -c \"import sys, importlib.metadata as m; found = [d for d in m.distributions() if d.metadata['Name'] in "
+                'if python3 -c "import sys, importlib.metadata as m; '
+                "found = [d for d in m.distributions() if d.metadata['Name'] in "
                 "('tensorflow', 'tensorflow-cpu', 'tensorflow_cpu')]; "
-                "sys.exit(not found or tuple(map(int, found[0].version.split('.')[:2])) < (2, 12))\"; then "
-                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/tensorflow/CMakeLists.txt; "
+                "sys.exit(not found or tuple(map(int, found[0].version.split('.')[:2])) < (2, 12))"
+                '"; then '
+                "sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' "
+                "CMakeLists.txt horovod/tensorflow/CMakeLists.txt; "
                 "sed -i '/xla_mpi_ops.cc/d' horovod/tensorflow/CMakeLists.txt; fi",
             ]
         return (
@@ -150,11 +160,13 @@ class Horovod(Block, frozen=True, kw_only=True):
         return (
             f"export {' '.join(wanted + unwanted)}",
             *((f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}",) if gpu else ()),
-            "# CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.",
+            "# CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod "
+            "carries; -s leaves the symbols out.",
             'export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s',
             f"pip install --no-compile {needs}",
             *stubs,
-            f"ls {WHEELS}/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w {WHEELS} .",
+            f"ls {WHEELS}/horovod-*.whl 2>/dev/null || "
+            f"pip wheel -v --no-deps --no-build-isolation -w {WHEELS} .",
             *(("ldconfig",) if gpu else ()),
             "cd /",
             f"rm -r {_WORK}",
@@ -163,19 +175,21 @@ class Horovod(Block, frozen=True, kw_only=True):
     def _checks(self) -> tuple[CheckCall, ...]:
         built = CheckCall(
             name="horovod-build",
-            command=f"python3 horovod_build.py {' '.join((*self.frameworks, ',', *self.operations))}",
+            command="python3 horovod_build.py "
+            + " ".join((*self.frameworks, ",", *self.operations)),
             scripts=("horovod_build.py",),
         )
         script = "two_ranks.py" if "pytorch" in self.frameworks else "two_ranks_tensorflow.py"
         starts = {
             "mpi": f"timeout 300 {_MPIRUN} {script} mpi",
-            "gloo": f"timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 {script} gloo",
+            "gloo": "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo "
+            f"-np 2 python3 {script} gloo",
         }
         # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it
         # where there is one.
         ranks = (
-            CheckCall(name=f"ranks-{one}", command=starts[one], scripts=(script,))
-            for one in self.operations
-            if one in starts
+            CheckCall(name=f"ranks-{operation}", command=starts[operation], scripts=(script,))
+            for operation in self.operations
+            if operation in starts
         )
         return (built, *ranks)

@@ -1,4 +1,7 @@
-"""NVIDIA's nccl-tests, built against the base's CUDA, NCCL and MPI: bandwidth of collectives, ``all_reduce_perf`` above all."""
+"""NVIDIA's nccl-tests, built against the base's CUDA, NCCL and MPI.
+
+They measure the bandwidth of collectives, ``all_reduce_perf`` above all.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ class NcclTests(Block, frozen=True, kw_only=True):
             raise ValueError(f"{self.source!r} is no https address")
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         archive = f"nccl-tests-{self.version}.tar"
         clone = f"git clone --depth 1 --branch {word(self.version)} {word(self.source)}"
@@ -51,7 +55,8 @@ class NcclTests(Block, frozen=True, kw_only=True):
                 f"cp {HOST_WHEELS}/{word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_WORK}",
                 f"if [ -d {_WORK} ]; then",
                 *(f"    {line}" for line in checked),
-                f'    make -C {_WORK} -j"$(nproc)" MPI=1 MPI_HOME={word(self.mpi_home)} CUDA_HOME=/usr/local/cuda',
+                f'    make -C {_WORK} -j"$(nproc)" MPI=1 MPI_HOME={word(self.mpi_home)} '
+                "CUDA_HOME=/usr/local/cuda",
                 f"    tar -C {_WORK}/build -cf {WHEELS}/{word(archive)} .",
                 f"    rm -r {_WORK}",
                 "fi",

@@ -1,4 +1,4 @@
-"""Packages of Python, from wherever the host's pip gets its own, or from an index that the recipe names."""
+"""Packages of Python, from the index of the host's pip or one that the recipe names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ class Pip(Block, frozen=True, kw_only=True):
 
     Attributes:
         packages: requirements as pip reads them.
-        imports: modules that a script can import afterwards; the image's checks import them and record their versions. Where
-            it is left out, they are those that the packages bring; an empty list is for packages that bring none.
-        replaces: distributions among ``packages`` that take the place of those that are there: ``["torch"]``. What was built on
-            these is built again.
-        brings: what a base may hold already, so that the step is not needed there: ``torch``.
-        no_deps: install nothing that the packages ask for.
-        index: a further index, asked only where what pip is configured to ask does not have the packages.
+        imports: modules that a script can import afterwards; the image's checks import them and
+            record their versions. Where it is left out, they are those that the packages bring; an
+            empty list is for packages that bring none.
+        replaces: distributions among ``packages`` that take the place of those that are there:
+            ``["torch"]``. Later steps that build on these build again.
+        brings: a part that a base may hold already, so that the step is not needed there:
+            ``torch``.
+        no_deps: install no dependencies of the packages.
+        index: a further index, asked only where those in pip's configuration do not have the
+            packages.
         name: of the step.
     """
 
@@ -41,15 +44,18 @@ class Pip(Block, frozen=True, kw_only=True):
         require_step_name(self.name)
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
+        """Return whether the base has what the step brings and nothing is to be replaced."""
         del kind
         return self.brings is not None and self.brings in holds and not self.replaces
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         options = "--no-compile --no-deps" if self.no_deps else "--no-compile"
         install = f"pip install {options} {words(self.packages)}"
         if self.index is not None:
-            install += f" || pip install {options} --extra-index-url {word(self.index)} {words(self.packages)}"
+            source = f"--extra-index-url {word(self.index)}"
+            install += f" || pip install {options} {source} {words(self.packages)}"
         names = names_of(self.packages)
         return BlockOutput(
             name=self.name,
@@ -57,7 +63,9 @@ class Pip(Block, frozen=True, kw_only=True):
             lines=(install,),
             imports=self.imports or (),
             # One with a condition may not be installed at all.
-            installed=names_of(one for one in self.packages if ";" not in one)
+            installed=names_of(
+                requirement for requirement in self.packages if ";" not in requirement
+            )
             if self.imports is None
             else (),
             brings=names,

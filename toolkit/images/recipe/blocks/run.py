@@ -12,7 +12,7 @@ class Run(Block, frozen=True, kw_only=True):
     Attributes:
         commands: lines for the image's ``sh``, which stops at the first that fails.
         name: of the step.
-        checks: by name, what must end with 0 in the finished image.
+        checks: by name, commands that must exit with 0 in the finished image.
         packages: Debian packages that the commands leave in the image.
         build_packages: Debian packages that only the commands need.
     """
@@ -30,12 +30,14 @@ class Run(Block, frozen=True, kw_only=True):
         for command in self.commands:
             if "{{" in command or "}}" in command:
                 raise ValueError(
-                    "a command cannot hold two braces in a row: Apptainer would take them for an argument of the build"
+                    "a command cannot hold two braces in a row: "
+                    "Apptainer would take them for an argument of the build"
                 )
             if command.endswith("\\"):
                 raise ValueError("a command is one line: it cannot end with a backslash")
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         return BlockOutput(
             name=self.name,

@@ -1,4 +1,4 @@
-"""One command in its own shell, directory, environment and user, as a Dockerfile's RUN has them."""
+"""A command in its own shell, directory, environment and user, as a Dockerfile's RUN has them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from toolkit.images.recipe.expansion import (
 )
 from toolkit.images.recipe.words import word, words
 
-# What the shells of our steps begin with (``stages``), and a command of another file does not know.
-_OURS = "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK PIP_ROOT_USER_ACTION PIP_NO_INPUT"
+# Variables that the shells of our steps set (``stages``), and a command of another file does not
+# expect.
+_OURS = (
+    "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK "
+    "PIP_ROOT_USER_ACTION PIP_NO_INPUT"
+)
 _OF_BASE = (
     'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
 )
@@ -28,13 +32,14 @@ class Shell(Block, frozen=True, kw_only=True):
     Attributes:
         command: the last argument of ``program``; empty: it has no such argument.
         encoded: the command is text for ``printf %b``, such as ``echo a\012echo b`` for two lines.
-        program: what runs the command.
-        directory: where it runs.
-        variables: what it sees in its environment beside the base's variables.
-        expand: those whose values hold ``${NAME}``, as in the block ``env``; ``directory`` may, too.
-        user: whom it runs as: a name or a number, and perhaps ``:`` and a group.
+        program: the program and its options that run the command.
+        directory: its working directory.
+        variables: those of its environment beside the base's.
+        expand: those whose values hold ``${NAME}``, as in the block ``env``; ``directory`` may,
+            too.
+        user: that it runs as: a name or a number, and perhaps ``:`` and a group.
         name: of the step.
-        checks: by name, what must end with 0 in the finished image.
+        checks: by name, commands that must exit with 0 in the finished image.
     """
 
     command: str = ""
@@ -57,6 +62,7 @@ class Shell(Block, frozen=True, kw_only=True):
             raise ValueError("a command needs a program that runs it")
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         checks = tuple(
             CheckCall(name=name, command=f"sh -c {word(command)}")
@@ -94,7 +100,7 @@ class Shell(Block, frozen=True, kw_only=True):
 
 
 def _user(user: str) -> Iterator[str]:
-    """Find out the numbers and the home of a user in the image."""
+    """Yield commands that set the numbers and the home of a user in the image."""
     name, _, group = user.partition(":")
     if not name or (name in ("root", "0") and not group):
         return

@@ -1,4 +1,7 @@
-"""Files of any kind, written into the image from an archive that stands in the recipe, as a Dockerfile's COPY has them."""
+"""Files of any kind, written into the image from an archive that is part of the recipe.
+
+A Dockerfile's COPY becomes such a step.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ class Unpack(Block, frozen=True, kw_only=True):
     """``block = "unpack"``.
 
     Attributes:
-        path: of a directory in the image, absolute; it may hold ``${NAME}``, as in the block ``env``.
-        names: what is in the archive, at its top.
+        path: of a directory in the image, absolute; it may hold ``${NAME}``, as in the block
+            ``env``.
+        names: of the entries at the top of the archive.
         data: the archive: tar with gzip, in lines of base64.
         mode: the permissions of all of it, as for ``chmod -R``; empty: those in the archive.
         owner: of all of it, and perhaps ``:`` and a group; empty: root.
@@ -37,11 +41,12 @@ class Unpack(Block, frozen=True, kw_only=True):
         require_step_name(self.name)
         references(self.path)
         if not self.names or (self.file and len(self.names) != 1):
-            raise ValueError("it must be said what is in the archive")
+            raise ValueError("names must list the entries of the archive, one of them for a file")
         if any(not _BASE64.match(line) for line in self.data):
             raise ValueError("the data are not base64")
 
     def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
         del holds
         detail = (
             f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"

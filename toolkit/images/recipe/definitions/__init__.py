@@ -1,4 +1,6 @@
-"""A recipe as a definition: one renderer per format, all from the same stages. Pure: the same recipe gives the same bytes.
+"""A recipe as a definition: one renderer per format, all from the same stages.
+
+Pure: the same recipe gives the same bytes.
 
 The texts are put together by plain functions, not by a template: importing a template engine alone
 takes longer than the whole command may that prints a definition, and there is one order of parts,
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, stages
 
-STEP = "==> "  # begins the line by which a step says its name: "==> pip: torch 2.13.0+cpu"
+STEP = "==> "  # begins the line in which a step prints its name: "==> pip: torch 2.13.0+cpu"
 
 
 class Format(NamedTuple):
@@ -39,7 +41,7 @@ FORMATS: dict[str, Format] = {
 def render(
     resolved: Resolved, scripts: Mapping[str, str], version: str, form: str = "apptainer"
 ) -> str:
-    """The definition of a recipe.
+    """Return the definition of a recipe.
 
     Args:
         resolved: the recipe.
@@ -47,44 +49,52 @@ def render(
         version: of the tool, for a label.
         form: one of ``FORMATS``.
     """
-    found = stages(resolved, scripts)
+    image_stages = stages(resolved, scripts)
     labels = {
         "toolkit.recipe": resolved.name,
-        "toolkit.recipe-hash": hash_of(found),
+        "toolkit.recipe-hash": hash_of(image_stages),
         "toolkit.version": version,
     }
     module: Any = import_module(FORMATS[form].module)
-    text: str = module.render(resolved, found, labels)
+    text: str = module.render(resolved, image_stages, labels)
     return text
 
 
 def recipe_hash(resolved: Resolved, scripts: Mapping[str, str]) -> str:
-    """What changes when the image would: of all its steps and files, whatever format they are written in."""
+    """Return a hash that changes when the image would.
+
+    It is that of all its steps and files, in whatever format they are written.
+    """
     return hash_of(stages(resolved, scripts))
 
 
-def hash_of(found: Stages) -> str:
-    """The hash of stages."""
+def hash_of(image_stages: Stages) -> str:
+    """Return the hash of stages."""
     import msgspec
 
     contents = (
-        found.base.header(),
-        found.base.setup(),
-        found.prelude,
-        found.common,
-        found.build,
-        found.final,
-        found.files,
-        found.path,
+        image_stages.base.header(),
+        image_stages.base.setup(),
+        image_stages.prelude,
+        image_stages.common,
+        image_stages.build,
+        image_stages.final,
+        image_stages.files,
+        image_stages.path,
     )
-    expanding = (list(found.expanding.items()),) if found.expanding else ()
+    expanding = (list(image_stages.expanding.items()),) if image_stages.expanding else ()
     return _sha256(
-        msgspec.json.encode((*contents, found.environment, *expanding), order="deterministic")
+        msgspec.json.encode(
+            (*contents, image_stages.environment, *expanding), order="deterministic"
+        )
     )
 
 
 def _sha256(data: bytes) -> str:
-    """Python's own implementation where it is there: `hashlib` loads OpenSSL first, a twentieth of the command that prints a definition."""
+    """Return a hash by Python's own implementation, if it is there.
+
+    `hashlib` loads OpenSSL first, a twentieth of the command that prints a definition.
+    """
     try:
         module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:

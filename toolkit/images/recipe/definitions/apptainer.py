@@ -19,7 +19,7 @@ _IN_BUILD = (
 
 
 def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
-    """The text of a definition."""
+    """Return the text of a definition."""
     sections = ["\n".join(_comment(resolved, stages))]
     if stages.build:
         sections += [
@@ -39,7 +39,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
 
 
 def build_steps(stages: Stages) -> tuple[Step, ...]:
-    """The steps of the build stage under names of their own; none where there is no such stage."""
+    """Return the steps of the build stage under names of their own."""
     from msgspec.structs import replace
 
     if not stages.build:
@@ -50,7 +50,10 @@ def build_steps(stages: Stages) -> tuple[Step, ...]:
 
 
 def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
-    """Every step in the order in which Apptainer comes to it, each with what it does; a build says them as it goes."""
+    """Return the name and detail of every step in the order in which Apptainer runs them.
+
+    A build reports them as it goes.
+    """
     return tuple((step.name, step.detail) for step in (*build_steps(stages), *stages.steps))
 
 
@@ -73,27 +76,33 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterator[str]:
     )
     yield f"# {name}: {plain(resolved.summary)}"
     yield "#"
-    yield f"# Written by toolkit from recipes/{name}.toml. Change that file, then: toolkit image render {name} --write"
+    yield (
+        f"# Written by toolkit from recipes/{name}.toml. Change that file, then: "
+        f"toolkit image render {name} --write"
+    )
     yield "# It can be built without toolkit, by root, or by a user with --fakeroot:"
     yield "#"
     yield f"#     apptainer build {argument}{name}.sif {name}.def"
     yield "#"
-    yield "# A build may read what the building machine knows from files bound to /mnt: pip.conf, apt.conf, ca-certificates.crt."
+    yield (
+        "# A build may read what the building machine knows from files bound to /mnt: "
+        "pip.conf, apt.conf, ca-certificates.crt."
+    )
     yield "# Nothing has to be there, and nothing of it stays in the image."
     if stages.dropped:
         yield "#"
         yield f"# The base has these steps of the recipe already: {', '.join(stages.dropped)}."
 
 
-def _post(stages: Stages, found: Iterable[Step]) -> Iterator[str]:
+def _post(stages: Stages, post_steps: Iterable[Step]) -> Iterator[str]:
     yield from _indented(*stages.prelude)
-    for step in found:
+    for step in post_steps:
         yield ""
         yield from _indented(f"echo {word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
 
 
 def _leave(stages: Stages) -> Iterator[str]:
-    """What the build stage left is installed by now."""
+    """Return the command that removes the build stage's products, which are installed by now."""
     return _indented(f"rm -rf {WHEELS}") if stages.build else iter(())
 
 
@@ -102,7 +111,10 @@ def _indented(*lines: str) -> Iterator[str]:
 
 
 def _files(stages: Stages) -> Iterator[str]:
-    """The commands that write files into the image, from here-documents: the definition needs no other file."""
+    """Yield the commands that write files into the image.
+
+    They are here-documents, so that the definition needs no other file.
+    """
     yield from _indented(
         "# What proves the image stays in it: run it again at any time.", f"mkdir -p {CHECKS}"
     )

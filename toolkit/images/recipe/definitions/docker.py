@@ -1,8 +1,9 @@
-"""A recipe as a Dockerfile, for BuildKit (Docker 18.09 or later with DOCKER_BUILDKIT=1, 23 as it is) and for podman.
+"""A recipe as a Dockerfile, for BuildKit and for podman.
 
-No heredocs and no ``# syntax=`` line: older engines know neither, and the second needs a network.
-What is lent to a build is put into this text by the builder (``builders/docker_lend.py``), so that
-a reader's Dockerfile is clean.
+BuildKit is that of Docker 18.09 or later with DOCKER_BUILDKIT=1, or 23 as it is. No heredocs and no
+``# syntax=`` line: older engines know neither, and the second needs a network. Mounts of the host's
+configuration are put into this text by the builder (``images/build/docker``), so that a reader's
+Dockerfile is clean.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TAKES = f"--mount=type=bind,from=build,source={WHEELS},target={WHEELS} "
 
 
 def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
-    """The text of a Dockerfile."""
+    """Return the text of a Dockerfile."""
     parts = [
         _comment(resolved, stages),
         (
@@ -40,7 +41,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
 
 
 def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
-    """Every step, each with what it does."""
+    """Return the name and detail of every step."""
     return tuple(
         (step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final)
     )
@@ -50,7 +51,10 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
     name = resolved.name
     yield f"# {name}: {plain(resolved.summary)}"
     yield "#"
-    yield f"# Written by toolkit from recipes/{name}.toml. Change that file, then: toolkit image render {name} --format docker --write"
+    yield (
+        f"# Written by toolkit from recipes/{name}.toml. Change that file, then: "
+        f"toolkit image render {name} --format docker --write"
+    )
     yield "# It can be built without toolkit; BuildKit also skips what has not changed:"
     yield "#"
     yield f"#     DOCKER_BUILDKIT=1 docker build -t {name.lower()} -f {name}.Dockerfile ."
@@ -59,8 +63,8 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
         yield f"# The base has these steps of the recipe already: {', '.join(stages.dropped)}."
 
 
-def _runs(stages: Stages, found: Iterable[Step]) -> Iterator[str]:
-    for step in found:
+def _runs(stages: Stages, run_steps: Iterable[Step]) -> Iterator[str]:
+    for step in run_steps:
         yield ""
         lines = (*stages.prelude, f"echo {word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
         takes = _TAKES if step.products and stages.build else ""
@@ -68,7 +72,10 @@ def _runs(stages: Stages, found: Iterable[Step]) -> Iterator[str]:
 
 
 def _run(lines: Iterable[str], takes: str = "") -> Iterator[str]:
-    r"""One RUN: a command on each line, joined by ``; \`` where the next is not part of the same compound command."""
+    r"""Yield the lines of a RUN: a command on each.
+
+    They are joined by ``; \`` where the next is not part of the same compound command.
+    """
     shown = [f"RUN {takes}set -ex", *(f"    {_joinable(line)}" for line in lines)]
     last = max(index for index, line in enumerate(shown) if not _is_comment(line))
     for index, line in enumerate(shown):
@@ -83,7 +90,10 @@ def _is_comment(line: str) -> bool:
 
 
 def _joinable(line: str) -> str:
-    """A command with a comment at its end is put in quotes, since joined lines are one line for the shell."""
+    """Return a command that can be joined with others.
+
+    One with a comment at its end is put in quotes, since joined lines are one line for the shell.
+    """
     return line if _is_comment(line) or " #" not in line else f"eval {word(line)}"
 
 
@@ -112,6 +122,6 @@ def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _value(text: str) -> str:
-    """A value of ENV or LABEL, in which Docker knows quotes, backslashes and variables."""
+    """Return a value of ENV or LABEL, in which Docker knows quotes, backslashes and variables."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'

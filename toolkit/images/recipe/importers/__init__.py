@@ -1,1 +1,1 @@
-"""Make recipes of Dockerfiles and definitions."""
+"""Convert Dockerfiles and definitions to recipes."""

@@ -1,4 +1,4 @@
-"""The files that a Dockerfile's COPY or a definition's %files brings, packed into an archive that a recipe can carry."""
+"""Pack the files of a Dockerfile's COPY or a definition's %files into an archive for a recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import NamedTuple
 from toolkit.errors import ConfigError
 from toolkit.units import human_size
 
-MOST = 512_000  # bytes of an archive: a recipe is a text that people read and keep under version control
+# Bytes of an archive: a recipe is a text that people read and keep under version control.
+MOST = 512_000
 _LINE = 4096  # characters of base64 in a line of the recipe; a multiple of four
 
 
@@ -38,7 +39,7 @@ class Context:
         """Return the files and directories that a source of COPY names, sorted.
 
         Raises:
-            ConfigError: there is none, or it lies outside the context.
+            ConfigError: There is none, or it lies outside the context.
         """
         relative = os.path.normpath(pattern.lstrip("/") or ".")
         if relative.startswith(".."):
@@ -46,19 +47,22 @@ class Context:
                 f"{pattern} lies outside the directory of the Dockerfile", place=place
             )
         if any(character in relative for character in "*?["):
-            found = sorted(
+            paths = sorted(
                 path for path in self.directory.glob(relative) if not self.is_ignored(path)
             )
         else:
-            found = [
+            paths = [
                 path
                 for path in [self.directory / relative]
                 if os.path.lexists(path) and not self.is_ignored(path)
             ]
-        if not found:
-            step = f"import takes files from the directory of the Dockerfile, {self.directory}: put the Dockerfile at the top of its context"
+        if not paths:
+            step = (
+                f"import takes files from the directory of the Dockerfile, {self.directory}: "
+                "put the Dockerfile at the top of its context"
+            )
             raise ConfigError(f"there is no {pattern} to copy", place=place, next_step=step)
-        return found
+        return paths
 
     def is_ignored(self, path: Path) -> bool:
         """Return whether ``.dockerignore`` keeps a path out; the last rule that fits decides."""
@@ -70,10 +74,10 @@ class Context:
         return ignored
 
     def pack(self, sources: Sequence[Path], place: str, *, contents: bool = True) -> Packed:
-        """Pack what sources name; of a directory its contents, or itself.
+        """Pack the sources; of a directory its contents, or itself.
 
         Raises:
-            ConfigError: it is more than a recipe can carry, or something that no archive holds.
+            ConfigError: They are more than a recipe can carry, or of a kind that no archive holds.
         """
         entries = [
             entry for source in sources for entry in self._entries(source, contents=contents)
@@ -81,7 +85,7 @@ class Context:
         return pack(entries, place)
 
     def _entries(self, source: Path, *, contents: bool) -> Iterator[tuple[str, Path]]:
-        """Every path below a source with its name in the archive, directories before what they hold."""
+        """Yield every path below a source with its name in the archive, directories first."""
         is_directory = source.is_dir() and not source.is_symlink()
         if not is_directory or not contents:
             yield source.name, source
@@ -99,7 +103,7 @@ def pack(entries: Sequence[tuple[str, Path]], place: str) -> Packed:
     """Pack paths under names, the same bytes for the same files.
 
     Raises:
-        ConfigError: it is more than a recipe can carry, or something that no archive holds.
+        ConfigError: They are more than a recipe can carry, or of a kind that no archive holds.
     """
     size = sum(path.lstat().st_size for _, path in entries if path.is_file())
     if size > 20 * MOST:
@@ -120,10 +124,10 @@ def pack(entries: Sequence[tuple[str, Path]], place: str) -> Packed:
 
 
 def pack_text(name: str, text: str, place: str) -> Packed:
-    """Pack one file with this text.
+    """Pack a file with this text.
 
     Raises:
-        ConfigError: it is more than a recipe can carry.
+        ConfigError: It is more than a recipe can carry.
     """
     buffer = io.BytesIO()
     data = text.encode()
@@ -153,7 +157,8 @@ def _too_large(size: int, place: str) -> ConfigError:
     return ConfigError(
         cause,
         place=place,
-        next_step="leave them out and show the directory to the job (--bind), or fetch them in a RUN",
+        next_step="leave them out and show the directory to the job (--bind), "
+        "or fetch them in a RUN",
     )
 
 

@@ -32,7 +32,7 @@ _NAMED = {
 
 
 class Section(NamedTuple):
-    """A section: its line, its name in small letters, what stands behind it, and its lines."""
+    """A section: its line, its name in small letters, the rest of that line, and its lines."""
 
     line: int
     name: str
@@ -43,36 +43,40 @@ class Section(NamedTuple):
 def recipe_of(
     text: str, path: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
-    """Return the base, the steps, and what is not carried.
+    """Return the base, the steps, and the lines that are not supported.
 
     Raises:
-        ConfigError: a step needs what no recipe carries.
-        UsageError: the file has several stages, or begins with something that no recipe begins with.
+        ConfigError: A step needs what no recipe carries.
+        UsageError: The file has several stages, or a base that no recipe can have.
     """
     head, sections = _sections(_with_arguments(text, path))
     _require_one_stage(text, path)
     unsupported = [
         UnsupportedLine(
-            line=one.line,
-            text=_shown(one),
-            instead=_NAMED.get(one.name, "write its commands as a step"),
+            line=section.line,
+            text=_shown(section),
+            instead=_NAMED.get(section.name, "write its commands as a step"),
         )
-        for one in sections
-        if _is_lost(one)
+        for section in sections
+        if _is_lost(section)
     ]
-    steps = [step for one in sections if one.name == "files" for step in _files(one, path)]
+    steps = [
+        step for section in sections if section.name == "files" for step in _files(section, path)
+    ]
     steps += [
-        _post(one)
-        for one in sections
-        if one.name == "post" and any(line.strip() for line in one.lines)
+        _post(section)
+        for section in sections
+        if section.name == "post" and any(line.strip() for line in section.lines)
     ]
-    variables, wrong = _environment([one for one in sections if one.name == "environment"])
+    variables, wrong = _environment(
+        [section for section in sections if section.name == "environment"]
+    )
     steps += [{"block": "env", **variables_of(variables)}] if variables else []
     return _base(head, path), steps, [*unsupported, *wrong]
 
 
 def _with_arguments(text: str, path: Path) -> str:
-    """The text with ``{{ name }}`` replaced by what %arguments says."""
+    """Return the text with ``{{ name }}`` replaced by the values of %arguments."""
     known: dict[str, str] = {}
     for section in _sections(text)[1]:
         if section.name == "arguments":
@@ -97,16 +101,16 @@ def _with_arguments(text: str, path: Path) -> str:
 
 def _sections(text: str) -> tuple[dict[str, str], list[Section]]:
     head: dict[str, str] = {}
-    found: list[tuple[int, str, str, list[str]]] = []
+    result: list[tuple[int, str, str, list[str]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _SECTION.match(line)
         if match:
-            found.append((number, match["name"].lower(), match["rest"].strip(), []))
-        elif found:
-            found[-1][3].append(line)
+            result.append((number, match["name"].lower(), match["rest"].strip(), []))
+        elif result:
+            result[-1][3].append(line)
         elif header := _HEADER.match(line):
             head[header["key"].lower()] = header["value"].strip()
-    return head, [Section(number, name, rest, tuple(lines)) for number, name, rest, lines in found]
+    return head, [Section(number, name, rest, tuple(lines)) for number, name, rest, lines in result]
 
 
 def _require_one_stage(text: str, path: Path) -> None:
@@ -117,9 +121,11 @@ def _require_one_stage(text: str, path: Path) -> None:
     ]
     if len(bootstraps) > 1:
         raise UsageError(
-            "the file has several stages, and a recipe has none: it is not known which commands are for the image",
+            "the file has several stages, and a recipe has none: "
+            "it is not known which commands are for the image",
             place=f"{path}:{bootstraps[1]}",
-            next_step="keep one stage; what has to be compiled goes into a block of a recipe, such as horovod",
+            next_step="keep one stage; what has to be compiled goes into a block of a recipe, "
+            "such as horovod",
         )
 
 
@@ -156,12 +162,13 @@ def _base(head: dict[str, str], path: Path) -> dict[str, Any]:
         place=f"{path}: Bootstrap",
         choices=("docker", "localimage", "debootstrap"),
         value=kind,
-        next_step="build it as it is, and begin a recipe from the SIF: toolkit image new NAME --from FILE.sif",
+        next_step="build it as it is, and begin a recipe from the SIF: "
+        "toolkit image new NAME --from FILE.sif",
     )
 
 
 def _post(section: Section) -> dict[str, Any]:
-    """All of %post in one shell, as Apptainer runs it: a cd in it holds for what follows."""
+    """Return all of %post in one shell, as Apptainer runs it: a cd holds for later commands."""
     name = f"line-{section.line}"
     program = (
         section.rest.removeprefix("-c").split() if section.rest.startswith("-c") else ["/bin/sh"]
@@ -185,8 +192,8 @@ def _post(section: Section) -> dict[str, Any]:
 
 
 def _simple(lines: tuple[str, ...]) -> list[str] | None:
-    """The lines as commands of a step `run`; None where that could change what they mean."""
-    found: list[str] = []
+    """Return the lines as commands of a step `run`, or None if that could change their meaning."""
+    commands: list[str] = []
     held = ""
     for line in lines:
         if not line.strip() or line.strip().startswith("#"):
@@ -196,17 +203,17 @@ def _simple(lines: tuple[str, ...]) -> list[str] | None:
         if line.endswith("\\"):
             held += line[:-1].strip() + " "
             continue
-        found.append(held + line.strip())
+        commands.append(held + line.strip())
         held = ""
-    text = "\n".join(found)
+    text = "\n".join(commands)
     wrong = (
         held
         or "<<" in text
         or "{{" in text
         or "}}" in text
-        or any(not line.isprintable() or not _is_closed(line) for line in found)
+        or any(not line.isprintable() or not _is_closed(line) for line in commands)
     )
-    return None if wrong else found
+    return None if wrong else commands
 
 
 def _is_closed(line: str) -> bool:
@@ -240,7 +247,7 @@ def _files(section: Section, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _file(words: list[str], directory: Path, line: int, place: str) -> dict[str, Any]:
-    """One line of %files, which Apptainer does by ``cp -fLr``."""
+    """Return the step of a line of %files, which Apptainer runs as ``cp -fLr``."""
     source = Path(os.path.normpath(directory / words[0]))
     if any(character in words[0] for character in "*?[") or len(words) > 2:
         raise ConfigError(
@@ -259,8 +266,8 @@ def _file(words: list[str], directory: Path, line: int, place: str) -> dict[str,
     entries = [(name, source.resolve())]
     if source.is_dir():
         entries += [
-            (f"{name}/{one.relative_to(source)}", one.resolve())
-            for one in sorted(source.rglob("*"))
+            (f"{name}/{path.relative_to(source)}", path.resolve())
+            for path in sorted(source.rglob("*"))
         ]
     packed = pack(entries, place)
     return {
@@ -274,7 +281,7 @@ def _file(words: list[str], directory: Path, line: int, place: str) -> dict[str,
 
 
 def _environment(sections: list[Section]) -> tuple[dict[str, str], list[UnsupportedLine]]:
-    """The variables, and the lines that are more than an assignment."""
+    """Return the variables, and the lines that are more than an assignment."""
     values: dict[str, str] = {}
     unsupported: list[UnsupportedLine] = []
     for section in sections:
@@ -282,9 +289,9 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Unsuppor
             if not line.strip() or line.strip().startswith("#"):
                 continue
             match = _ASSIGNMENT.match(line)
-            found = _value(match["value"], values) if match else None
-            if match and found is not None:
-                values[match["name"]] = found
+            value = _value(match["value"], values) if match else None
+            if match and value is not None:
+                values[match["name"]] = value
             else:
                 unsupported.append(
                     UnsupportedLine(
@@ -297,7 +304,7 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Unsuppor
 
 
 def _value(text: str, known: dict[str, str]) -> str | None:
-    """The value of an assignment; None where only a shell could tell it."""
+    """Return the value of an assignment, or None if only a shell could compute it."""
     words = list(dockerfile.words(text.strip()))
     if (len(words) > 1 and not words[1].startswith("#")) or "`" in text or "$(" in text:
         return None

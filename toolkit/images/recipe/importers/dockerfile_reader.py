@@ -1,6 +1,7 @@
-"""Read a Dockerfile as BuildKit reads it: instructions with their lines, heredocs and flags, and the expansion of variables. Pure.
+"""Read a Dockerfile as BuildKit reads it. Pure.
 
-The rules are those of moby/buildkit, ``frontend/dockerfile/parser`` and ``shell/lex.go``.
+It reads instructions with their lines, heredocs and flags, and expands variables. The rules are
+those of moby/buildkit, ``frontend/dockerfile/parser`` and ``shell/lex.go``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Instruction(NamedTuple):
         name: in capitals.
         text: all after the name and the flags, on one line.
         flags: ``{"chown": "me"}``.
-        heredocs: what follows it.
+        heredocs: that follow it.
         words: of the JSON form; None: it has the shell form.
     """
 
@@ -52,12 +53,12 @@ class Instruction(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The instruction as it can be named in a message."""
+        """Return the instruction for a message."""
         return f"{self.name} {self.text}"[:120]
 
 
 class UnknownValueError(Exception):
-    """What a variable is depends on the base image."""
+    """A variable's value depends on the base image."""
 
 
 def instructions(text: str, place: str) -> tuple[Instruction, ...]:
@@ -68,11 +69,11 @@ def instructions(text: str, place: str) -> tuple[Instruction, ...]:
         place: its name, for messages.
 
     Raises:
-        ConfigError: a heredoc does not end.
+        ConfigError: A heredoc does not end.
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     escape = _escape(lines)
-    found: list[Instruction] = []
+    result: list[Instruction] = []
     number = 0
     while number < len(lines):
         first, whole = number, ""
@@ -84,12 +85,12 @@ def instructions(text: str, place: str) -> tuple[Instruction, ...]:
                 if name in _WITH_HEREDOCS
                 else ((), number)
             )
-            found.append(Instruction(first + 1, name, rest, flags, heredocs, _json(rest)))
-    return tuple(found)
+            result.append(Instruction(first + 1, name, rest, flags, heredocs, _json(rest)))
+    return tuple(result)
 
 
 def _escape(lines: Sequence[str]) -> str:
-    """The character that continues a line, which the first comments may change."""
+    """Return the character that continues a line, which the first comments may change."""
     for line in lines:
         match = _DIRECTIVE.match(line.strip())
         if match is None:
@@ -100,7 +101,7 @@ def _escape(lines: Sequence[str]) -> str:
 
 
 def _logical(lines: Sequence[str], number: int, escape: str) -> tuple[int, str]:
-    """A line with those that continue it, without comments, and the number of the next one."""
+    """Return the number of the next line, and a line with its continuations, without comments."""
     whole = ""
     while number < len(lines):
         line = lines[number]
@@ -147,8 +148,8 @@ def _json(text: str) -> tuple[str, ...] | None:
 def _heredocs(
     lines: Sequence[str], number: int, text: str, place: str
 ) -> tuple[tuple[Heredoc, ...], int]:
-    """The heredocs that a line begins, and the number of the line after them."""
-    found: list[Heredoc] = []
+    """Return the heredocs that a line begins, and the number of the line after them."""
+    heredocs: list[Heredoc] = []
     for match in filter(None, (_HEREDOC.search(word) for word in text.split())):
         body: list[str] = []
         while True:
@@ -159,10 +160,10 @@ def _heredocs(
             if line == match["name"]:
                 break
             body.append(line)
-        found.append(
+        heredocs.append(
             Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body))
         )
-    return tuple(found), number
+    return tuple(heredocs), number
 
 
 def words(text: str) -> Iterator[str]:
@@ -188,7 +189,7 @@ def words(text: str) -> Iterator[str]:
 
 
 def expanded(text: str, known: Mapping[str, str], *, unset: Container[str] = ()) -> str:
-    """Return a word without its quotes and with its variables replaced, in the form of ``expansion``.
+    """Return a word without quotes, its variables replaced, in the form of ``expansion``.
 
     Args:
         text: a word, or a legacy value with blanks.
@@ -196,8 +197,8 @@ def expanded(text: str, known: Mapping[str, str], *, unset: Container[str] = ())
         unset: variables that no base image sets: they are empty.
 
     Raises:
-        UnknownValueError: a choice such as ``${X:-y}`` depends on the base image.
-        ValueError: it cannot be read.
+        UnknownValueError: A choice such as ``${X:-y}`` depends on the base image.
+        ValueError: It cannot be read.
     """
     return _Lexer(text, known, unset).value("")
 
@@ -213,40 +214,40 @@ class _Lexer:
         return self.text[self.at - 1 : self.at]
 
     def value(self, until: str) -> str:
-        """Everything up to a character."""
-        found = ""
+        """Return the text up to a character."""
+        result = ""
         while self.at < len(self.text):
             character = self._next()
             if character == until:
-                return found
+                return result
             if character == "'":
                 end = self.text.find("'", self.at)
                 if end < 0:
                     raise ValueError("a single quote does not end")
-                found, self.at = found + literal(self.text[self.at : end]), end + 1
+                result, self.at = result + literal(self.text[self.at : end]), end + 1
             elif character == '"':
-                found += self._quoted()
+                result += self._quoted()
             elif character == "\\":
-                found += literal(self._next())
+                result += literal(self._next())
             elif character == "$":
-                found += self._variable()
+                result += self._variable()
             else:
-                found += character
+                result += character
         if until:
             raise ValueError(f"there is no {until}")
-        return found
+        return result
 
     def _quoted(self) -> str:
-        found = ""
+        result = ""
         while self.at < len(self.text):
             character = self._next()
             if character == '"':
-                return found
+                return result
             if character == "\\":
                 following = self._next()
-                found += literal(following if following in '"$\\' else f"\\{following}")
+                result += literal(following if following in '"$\\' else f"\\{following}")
             else:
-                found += self._variable() if character == "$" else character
+                result += self._variable() if character == "$" else character
         raise ValueError("a double quote does not end")
 
     def _variable(self) -> str:

@@ -1,4 +1,7 @@
-"""What commands install, as checks for an imported recipe: Debian's packages by dpkg, Python's by the pip that installed them. Pure."""
+"""Derive checks for an imported recipe from the packages that its commands install. Pure.
+
+Debian's packages are checked by dpkg, Python's by the pip that installed them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from toolkit.quoting import shell_words
 # A name may be that of a virtual package, which another one provides.
 _APT_CHECK = (
     'for name in {names}; do dpkg-query -W "$name" 2>/dev/null || '
-    'dpkg-query -W -f \'${{Provides}}\\n\' | grep -qw -- "$name" || {{ echo "$name is not installed"; exit 1; }}; done'
+    "dpkg-query -W -f '${{Provides}}\\n' | grep -qw -- \"$name\" || "
+    '{{ echo "$name is not installed"; exit 1; }}; done'
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,80}")
 _DISTRIBUTION = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[A-Za-z0-9,._ -]{0,200}\])?(?:[=<>!~;@ ].{0,400})?\Z"
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[A-Za-z0-9,._ -]{0,200}\])?"
+    r"(?:[=<>!~;@ ].{0,400})?\Z"
 )
 # Options of pip and apt-get that take a value.
 _PIP_VALUES = frozenset(
@@ -52,21 +57,25 @@ _ELSEWHERE = frozenset({"-t", "--target", "--prefix", "--root"})
 
 
 def checks(command: str) -> dict[str, str]:
-    """Return checks of what a command of a shell installs, by name; empty where nothing can be told."""
-    found: dict[str, str] = {}
+    """Return checks of the packages that a shell command installs, by name.
+
+    Empty if it is not known.
+    """
+    result: dict[str, str] = {}
     for call in _calls(command):
         apt, (program, names) = _apt(call), _pip(call)
         if apt:
-            found[f"apt-{len(found) + 1}"] = _APT_CHECK.format(names=shell_words(apt))
+            result[f"apt-{len(result) + 1}"] = _APT_CHECK.format(names=shell_words(apt))
         if names:
-            found[f"pip-{len(found) + 1}"] = (
-                f'for name in {shell_words(names)}; do {program} show -q "$name" || exit 1; done; echo {shell_words(names)}'
+            result[f"pip-{len(result) + 1}"] = (
+                f'for name in {shell_words(names)}; do {program} show -q "$name" || exit 1; done; '
+                f"echo {shell_words(names)}"
             )
-    return found
+    return result
 
 
 def is_removing(command: str) -> bool:
-    """Return whether a command takes packages away again, so that nothing can be told of what stays."""
+    """Return whether a command removes packages again, so that those that stay are not known."""
     calls = [_without_settings(call) for call in _calls(command)]
     by_apt = {"purge", "remove", "autoremove", "--purge", "--auto-remove", "-P", "-r"}
     return any(
@@ -76,7 +85,7 @@ def is_removing(command: str) -> bool:
 
 
 def _calls(command: str) -> Iterator[list[str]]:
-    """The simple commands of a line, as words; none where the shell would have to be asked."""
+    """Yield the simple commands of a line as words; none where only a shell could find them."""
     lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars=";&|()")
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -103,7 +112,7 @@ def _apt(call: Sequence[str]) -> list[str]:
 
 
 def _pip(call: Sequence[str]) -> tuple[str, list[str]]:
-    """The pip that was called, and the distributions that it was told to install."""
+    """Return the pip that was called, and the distributions that it was to install."""
     words = _without_settings(call)
     if "install" not in words:
         return "", []
