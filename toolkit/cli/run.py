@@ -119,10 +119,7 @@ def command(
         options |= _failed_points(script)
     if as_module:
         options["python_module"] = script
-    wait = Wait(
-        0 if dry_run else wait_for_slurm,
-        lambda text: console.note(console.subject("waiting", text)),
-    )
+    wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
 
     def gather() -> GatheredInputs:
         gathered = gather_inputs(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
@@ -138,26 +135,29 @@ def command(
         return 0
     if gathered.inputs.job.interactive:
         return _interactive(gathered, detach=detach, as_json=as_json)
-    paths, decided, submission = _resumed(gathered, wait) or _submitted(
-        gathered, wait, explain=explain
-    )
+    submitted = _resumed(gathered, wait) or _submitted(gathered, wait, explain=explain)
+    paths, decided, submission = submitted
     console.note(console.subject("script", os.path.relpath(paths.script)))
     if detach:
-        console.note(
-            console.subject(
-                "queued", f"job {submission.job_id}   follow: toolkit logs -f {paths.word}"
-            )
-        )
-        if as_json:
-            console.out_json(
-                {"run": paths.name, "job_id": submission.job_id, "directory": str(paths.directory)}
-            )
-        elif not console.on_terminal():
-            console.document(paths.name)
+        _print_queued(paths, submission.job_id, as_json=as_json)
         return 0
     from toolkit.cli.follow import follow_run
 
     return follow_run(gathered.client, paths, decided, submission.job_id, as_json=as_json)
+
+
+def _note_waiting(text: str) -> None:
+    console.note(console.subject("waiting", text))
+
+
+def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
+    """Print the job of a run that is not followed."""
+    text = f"job {job_id}   follow: toolkit logs -f {paths.word}"
+    console.note(console.subject("queued", text))
+    if as_json:
+        console.out_json({"run": paths.name, "job_id": job_id, "directory": str(paths.directory)})
+    elif not console.on_terminal():
+        console.document(paths.name)
 
 
 def fetch_image(inputs: Inputs) -> None:
