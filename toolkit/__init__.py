@@ -12,7 +12,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """``toolkit.submit`` is imported when it is used: the command line, and who only wants the version, do not pay for it."""
+    """Import ``toolkit.submit`` at its first use.
+
+    The command line, and callers that only need the version, do not pay for the import.
+    """
     if name == "submit":
         from toolkit.api.functions import submit
 

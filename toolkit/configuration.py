@@ -17,7 +17,7 @@ VARIABLE = "TOOLKIT_ETC"
 
 
 class SettingsFile(NamedTuple):
-    """A ``toolkit.toml`` that holds here.
+    """A ``toolkit.toml`` that holds cwd.
 
     Attributes:
         origin: how people know it.
@@ -29,7 +29,7 @@ class SettingsFile(NamedTuple):
 
 
 def machine_directory() -> Path:
-    """Return the directory with the settings of everybody on this machine; it may not exist."""
+    """Return the directory with the settings of all users of this machine; it may not exist."""
     return Path(os.environ.get(VARIABLE) or "/etc/toolkit")
 
 
@@ -38,14 +38,14 @@ def user_directory() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolkit"
 
 
-def settings_files(here: Path) -> Iterator[SettingsFile]:
-    """Yield the files that hold in a directory, the one with the last word last."""
+def settings_files(cwd: Path) -> Iterator[SettingsFile]:
+    """Yield the settings files for a directory in rising order of precedence."""
     machine, own = machine_directory() / PROJECT_FILE, user_directory() / PROJECT_FILE
     if machine.is_file():
         yield SettingsFile(str(machine), machine)
     if own.is_file():
         yield SettingsFile(f"your {PROJECT_FILE}", own)
-    for directory in (here, *here.parents):
+    for directory in (cwd, *cwd.parents):
         path = directory / PROJECT_FILE
         if path.is_file() and path not in (own, machine):
             yield SettingsFile(PROJECT_FILE, path)

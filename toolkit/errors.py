@@ -14,18 +14,21 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that means the same as ``name`` or is written most like it; None if none is."""
+    """Return the choice with the meaning of ``name``, or else with the most similar spelling.
+
+    None if there is none.
+    """
     from difflib import get_close_matches
 
     from toolkit.meanings import meant, plain
 
     known = {plain(choice): choice for choice in sorted(choices, reverse=True)}
     same = next((known[word] for word in meant(name) if word in known), None)
-    found = get_close_matches(plain(name), known, n=1, cutoff=0.5)
+    similar = get_close_matches(plain(name), known, n=1, cutoff=0.5)
     # Dashes say nothing, so that --output is not like --pty. The same word in other letters is the
     # choice itself, but of one letter another case is another option: sbatch's -n and -N.
     is_spelling = len(plain(name)) > 1 and plain(name) in known
-    return same if same and not is_spelling else known[found[0]] if found else same
+    return same if same and not is_spelling else known[similar[0]] if similar else same
 
 
 class ToolkitError(Exception):
@@ -33,14 +36,14 @@ class ToolkitError(Exception):
 
     Args:
         cause: what is wrong, in one sentence, without a full stop.
-        place: the option, file and line, or key that it was found at.
-        next_step: what the user can do now; a command where there is one.
+        place: the option, file and line, or key with the error.
+        next_step: what the user can do now; a command if there is one.
         choices: every valid value; the nearest to ``value`` is named.
-        value: what was given in place of one of ``choices``.
+        value: the invalid value that was given in place of one of ``choices``.
         details: further lines, such as the tail of a log; printed as they are.
 
     Attributes:
-        source: where the rule is written that was broken; empty where there is none.
+        source: the document with the rule that was broken; empty if there is none.
     """
 
     exit_code: int = 70
@@ -67,7 +70,7 @@ class ToolkitError(Exception):
 
 
 class UsageError(ToolkitError):
-    """The command line or the value of an option is off."""
+    """The command line or the value of an option is invalid."""
 
     exit_code, kind = 64, "usage"
 
@@ -90,7 +93,7 @@ class PlanError(ToolkitError):
 
 
 class ScriptMissingError(ToolkitError):
-    """The training script, or the job folder, is not there."""
+    """The training script, or the job folder, does not exist."""
 
     exit_code, kind = 66, "script"
 
@@ -102,7 +105,7 @@ class UnknownImageError(ToolkitError):
 
 
 class ImageMissingError(ToolkitError):
-    """The recipe is known; its image is not built, or is not whole."""
+    """The recipe is known, but its image is not built, or incomplete."""
 
     exit_code, kind = 68, "image"
 
@@ -114,7 +117,7 @@ class SlurmUnreachableError(ToolkitError):
 
 
 class CommandFailedError(ToolkitError):
-    """An outside program failed and nothing more is known of the cause."""
+    """An outside program failed for an unknown reason."""
 
     exit_code, kind = 71, "command"
 
@@ -126,7 +129,7 @@ class NeedsInstallError(ToolkitError):
 
 
 class NoSpaceError(ToolkitError):
-    """A file system is too full for what was asked."""
+    """A file system has too little free space."""
 
     exit_code, kind = 73, "disk space"
 
@@ -138,7 +141,7 @@ class BuildError(ToolkitError):
 
 
 class BusyError(ToolkitError):
-    """Somebody else holds what is needed; later it will be free."""
+    """Another user or process holds a resource; it will be free later."""
 
     exit_code, kind = 75, "busy"
 
@@ -150,7 +153,7 @@ class SubmissionError(ToolkitError):
 
 
 class ForbiddenError(ToolkitError):
-    """The user may not do this here."""
+    """The user lacks the permission for this action."""
 
     exit_code, kind = 77, "permission"
 
@@ -180,7 +183,7 @@ class ShapeError(ToolkitError):
 
 
 class BindMissingError(ToolkitError):
-    """A directory or file to bind, or the directory to run in, is not there for the nodes."""
+    """A mounted directory or file, or the working directory, does not exist on the nodes."""
 
     exit_code, kind = 82, "bind"
 
@@ -216,13 +219,13 @@ class JobLostError(ToolkitError):
 
 
 class SignatureError(ToolkitError):
-    """An image is not signed as it has to be, or was changed since."""
+    """An image lacks the required signature, or was changed since it was signed."""
 
     exit_code, kind = 88, "signature"
 
 
 class SlurmSilentError(SlurmUnreachableError):
-    """There is a Slurm, and its controller gives no answer, or none for as long as was waited."""
+    """There is a Slurm, but its controller gives no answer within the time that is allowed."""
 
     exit_code, kind = 89, "slurm silent"
 
@@ -234,19 +237,19 @@ class UnknownRuntimeError(ToolkitError):
 
 
 class EnvironmentMissingError(ToolkitError):
-    """No conda environment has this name, or there is no Python in it."""
+    """No conda environment has this name, or it has no Python."""
 
     exit_code, kind = 91, "environment"
 
 
 class PreflightError(ToolkitError):
-    """`toolkit doctor` found what would keep jobs from running."""
+    """`toolkit doctor` reports problems that would keep jobs from running."""
 
     exit_code, kind = 92, "preflight"
 
 
 class UnrecordedError(ToolkitError):
-    """Slurm has the job, and its number could not be written down."""
+    """Slurm has the job, but its number could not be recorded."""
 
     exit_code, kind = 93, "job not recorded"
 
@@ -258,7 +261,7 @@ class UntrustedError(ToolkitError):
 
 
 class MalformedInputError(ToolkitError, ValueError):
-    """A file, archive or answer from elsewhere is not what its format says; none of it is used."""
+    """A file, archive or answer does not follow its format; none of it is used."""
 
     exit_code, kind = 95, "malformed input"
 

@@ -1,4 +1,4 @@
-"""The exercises that came with the tool: what each shows, and copies to work on."""
+"""The exercises that came with the tool: what each shows, and copies to scratch on."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def copy(name: str, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """Copy as a whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
-        copied = Path(work) / "copy"
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        copied = Path(scratch) / "copy"
         shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
@@ -83,7 +83,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _bring_script(source: Path, copied: Path) -> None:
-    """Copy a script that belongs to another exercise, with the modules beside it, and name the copy."""
+    """Copy a script that belongs to another exercise, and set its name in the copied job file.
+
+    The modules beside the script are copied too.
+    """
     script = read_toml(source / "job.toml", Job).script or ""
     if "/" not in script:
         return

@@ -1,4 +1,4 @@
-"""Small things about files that more than one module needs: reading what people wrote, and writing so that nothing is ever half there."""
+"""Read files that users wrote, and write files so that no reader ever sees an incomplete one."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyM
 
     Args:
         path: the file.
-        model: what it describes.
+        model: the model of its content.
         named: the user named the file, or its directory; else its owner must be trusted.
 
     Raises:
         UntrustedError: it was not named, and another user could have written it.
-        ConfigError: it is missing, unreadable, no TOML, or does not fit; with the key, its place and the nearest valid key.
+        ConfigError: it is missing, unreadable, not TOML, or does not fit the model; with the key,
+            its place and the nearest valid key.
     """
     return _read(path, model, is_json=False, is_searched=not named)
 
@@ -87,7 +88,7 @@ def _searched_text(path: Path) -> str:
 
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
-    """The error for ``path``, with the line of the key where it can be found."""
+    """Return the error for ``path``, with the line of the key if the file has it."""
     line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
     return ConfigError(
@@ -100,8 +101,11 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
 
 
 def _line_of(rows: Sequence[str], key: str) -> int | None:
-    """The line of a key such as ``steps[2].packages``: its tables are looked for one after the other, then the key below them."""
-    found, number = None, 0
+    """Return the line of a key such as ``steps[2].packages``.
+
+    Its tables are searched one after the other, then the key below them.
+    """
+    line, number = None, 0
     for part in re.finditer(r"(?P<name>[^.\[\]]+)(?:\[(?P<index>\d+)\])?", key):
         name, index = re.escape(part["name"]), int(part["index"] or 0)
         wanted = re.compile(rf"""\s*(?:\[+\s*(?:[\w-]+\.)*{name}\s*\]|["']?{name}["']?\s*=)""")
@@ -109,8 +113,8 @@ def _line_of(rows: Sequence[str], key: str) -> int | None:
         if not lines:
             break
         at = lines[index] if index < len(lines) else lines[0]
-        found, number = at + 1, at + 1
-    return found
+        line, number = at + 1, at + 1
+    return line
 
 
 def hash_file(path: Path, digest: Any = None, *, extent: tuple[int, int] | None = None) -> str:
@@ -137,7 +141,7 @@ def hash_file(path: Path, digest: Any = None, *, extent: tuple[int, int] | None 
 
 
 def sync(path: Path) -> None:
-    """Have the disk take a file, or the names in a directory, before anything else relies on it."""
+    """Write a file, or the names in a directory, to disk before anything else relies on it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

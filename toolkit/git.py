@@ -1,4 +1,7 @@
-"""Ask git about a work tree, without running what its configuration names and without waiting long."""
+"""Query git about a work tree.
+
+Programs that its configuration names are not run, and no query takes long.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ _DIFF = (
 
 
 class State(NamedTuple):
-    """How a work tree is.
+    """The state of a work tree.
 
     Attributes:
-        commit: that is checked out; empty before the first.
+        commit: the commit that is checked out; empty before the first.
         branch: its name; empty if none is checked out.
         is_changed: tracked files differ from the commit.
         untracked: names of files and directories that git neither tracks nor ignores.
@@ -50,13 +53,13 @@ class State(NamedTuple):
 
 
 def top(directory: Path) -> Path | None:
-    """Return the work tree that a directory is in, by looking for ``.git``; git is not asked.
+    """Return the work tree that a directory is in, by a search for ``.git`` that does not run git.
 
     A home directory that is a work tree, of settings files, is not one of everything below it: git
-    would look through all of the home directory at each submission.
+    would search the whole home directory at each submission.
     """
     physical = directory.resolve()
-    places = (one for one in (physical, *physical.parents) if (one / ".git").exists())
+    places = (path for path in (physical, *physical.parents) if (path / ".git").exists())
     tree = next(places, None)
     return None if tree is not None and tree == _home() else tree
 
@@ -69,7 +72,7 @@ def _home() -> Path | None:
 
 
 def state(tree: Path) -> State | None:
-    """Return the state of a work tree; None if git does not tell."""
+    """Return the state of a work tree; None if git fails."""
     text = ask(tree, ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"))
     return None if text is None else parse_state(text)
 
@@ -103,7 +106,7 @@ def diff(tree: Path, leave_out: tuple[str, ...], most: int) -> str | None:
 
 
 def files(tree: Path) -> tuple[str, ...] | None:
-    """Return the files of a work tree that git tracks or does not ignore; None if git does not tell."""
+    """Return the files of a work tree that git tracks or does not ignore; None if git fails."""
     tracked = ask(tree, ("ls-files", "-z", "--cached", "--recurse-submodules"))
     others = ask(tree, ("ls-files", "-z", "--others", "--exclude-standard"))
     if tracked is None or others is None:
@@ -112,7 +115,7 @@ def files(tree: Path) -> tuple[str, ...] | None:
 
 
 def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | None:
-    """Return what git says, cut after ``most`` characters; None if it fails or takes too long."""
+    """Return git's output, cut after ``most`` characters; None if it fails or takes too long."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
     try:

@@ -1,4 +1,4 @@
-"""What words of other programs are called here, for "did you mean": by meaning, not only by letters. Pure.
+"""The toolkit's names for the words of other programs, to suggest by meaning. Pure.
 
 A word is written without leading dashes and with hyphens. Of the names behind it, the first that is
 valid at the place is proposed.
@@ -99,25 +99,25 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "convert": ("import",),
 }
 
-# Options of other programs that have no counterpart, and what there is instead. Those of sbatch are
-# in ``model.slurm_options``.
+# Options of other programs that have no counterpart, and their replacements. Those of sbatch are in
+# ``model.slurm_options``.
 INSTEAD: dict[str, str] = {
     "workdir": "ranks run in the current directory: change to it first",
     "pwd": "ranks run in the current directory: change to it first",
-    "rank": "of one rank only: toolkit logs --rank 0",
-    "master-port": "ports are chosen by the job's number; nothing is to be set",
-    "rdzv-endpoint": "ranks find each other by themselves; nothing is to be set",
+    "rank": "for the log of one rank: toolkit logs --rank 0",
+    "master-port": "the toolkit chooses the port by the job's number: leave it out",
+    "rdzv-endpoint": "the toolkit sets the rendezvous: leave it out",
     "nv": "--gpus gives the container the GPUs of the node",
 }
 
 
 def meant(word: str) -> tuple[str, ...]:
-    """Return what a word of another program may be called here, the likeliest first."""
+    """Return the toolkit's names for a word of another program, the likeliest first."""
     return MEANINGS.get(plain(word), ())
 
 
 def instead_of(word: str) -> str:
-    """Return what there is instead of an option that has no counterpart; empty if nothing is known."""
+    """Return the replacement for an option that has no counterpart; empty if none is known."""
     from toolkit.model.slurm_options import OPTIONS, SHORT
 
     name = SHORT.get(word.lstrip("-"), plain(word))
@@ -127,9 +127,9 @@ def instead_of(word: str) -> str:
     if option.refusal:
         return f"{option.refusal}: {option.instead}"
     value = "" if option.takes == "flag" else "=VALUE"
-    return f"--slurm {name}{value} hands it to sbatch"
+    return f"--slurm {name}{value} passes it to sbatch"
 
 
 def plain(word: str) -> str:
-    """Return a word as it is compared: ``--Num_Nodes`` as ``num-nodes``."""
+    """Return the form of a word in which it is compared: ``num-nodes`` for ``--Num_Nodes``."""
     return word.lstrip("-").lower().replace("_", "-")

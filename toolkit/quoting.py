@@ -1,10 +1,12 @@
-"""The two quotings: a word of the shell, and a value of an ``#SBATCH`` line.
+r"""Quote a word of the shell, and a value of an ``#SBATCH`` line.
 
-They are different grammars. The shell's is known; sbatch's is ``get_argument`` in Slurm's ``src/sbatch/opt.c``: it ends a value
-at white space or a bare ``#``, takes ``\\`` as an escape everywhere, also within quotes of either kind, cannot hold a newline, and
-rewrites the word ``packjob`` before it looks at anything else.
+They have different grammars. The shell's is known; sbatch's is ``get_argument`` in Slurm's
+``src/sbatch/opt.c``: it ends a value at white space or a bare ``#``, takes ``\`` as an escape
+everywhere, also within quotes of either kind, cannot hold a newline, and rewrites the word
+``packjob`` before it parses anything else.
 
-Everything that goes into a generated script passes through here; the templates know these functions as ``shell`` and ``sbatch``.
+Every value that goes into a generated script passes through this module; the templates know these
+functions as ``shell`` and ``sbatch``.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _PACKJOB = re.compile("(pack)(job)", re.IGNORECASE)
 
 
 def shell(word: object) -> str:
-    """``word`` as one word for bash: ``it's`` becomes ``'it'"'"'s'``.
+    """Quote a word for bash: ``it's`` becomes ``'it'"'"'s'``.
 
     Raises:
-        UsageError: it holds a NUL, which no argument of a program can, or bytes that are no UTF-8.
+        UsageError: it has a NUL, which no argument of a program can, or bytes that are not UTF-8.
     """
     text = str(word)
     if "\0" in text:
@@ -33,16 +35,16 @@ def shell(word: object) -> str:
 
 
 def _whole(text: str) -> str:
-    """``text``, if a script can hold it.
+    """Return the text if a script can hold it.
 
     Raises:
-        UsageError: some of its bytes are no UTF-8.
+        UsageError: some of its bytes are not UTF-8.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            "a script holds UTF-8 only, which these bytes are not",
+            "a script can only have UTF-8, and these bytes are not UTF-8",
             place=repr(text),
             next_step="rename it",
         ) from None
@@ -50,15 +52,15 @@ def _whole(text: str) -> str:
 
 
 def shell_words(words: Iterable[object]) -> str:
-    """Several words of a command line, each quoted."""
+    """Quote each of several words of a command line, and join them."""
     return " ".join(shell(word) for word in words)
 
 
 def sbatch(value: object) -> str:
-    """``value`` as sbatch reads it from an ``#SBATCH`` line: ``a "b" # c`` becomes ``"a \\"b\\" # c"``.
+    r"""Quote a value for an ``#SBATCH`` line: ``a "b" # c`` becomes ``"a \"b\" # c"``.
 
     Raises:
-        UsageError: it holds a newline or NUL, which such a line cannot carry.
+        UsageError: it has a newline or NUL, which such a line cannot carry.
     """
     text = str(value)
     for character, name in (("\n", "a newline"), ("\r", "a carriage return"), ("\0", "a NUL byte")):
@@ -89,10 +91,12 @@ def sbatch_option(name: str) -> str:
 
 
 def sbatch_path(path: object) -> str:
-    """A file name for ``--output``: as ``sbatch``, with ``%`` doubled, which Slurm else takes for a pattern.
+    """Quote a file name for ``--output``.
+
+    It is quoted as by ``sbatch``, with ``%`` doubled, which Slurm otherwise takes for a pattern.
 
     Raises:
-        UsageError: it holds a backslash, which makes Slurm ignore every pattern of the name.
+        UsageError: it has a backslash, which makes Slurm ignore every pattern of the name.
     """
     text = str(path)
     if "\\" in text:
@@ -105,7 +109,10 @@ def sbatch_path(path: object) -> str:
 
 
 def comment(text: object) -> str:
-    """``text`` for a comment of a script: on one line, and without control characters that could end it."""
+    """Return a text for a comment of a script.
+
+    It is on one line, and has no control characters that could end the line.
+    """
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
@@ -113,7 +120,9 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 
 
 def shell_with_variables(text: object) -> str:
-    """``text`` as one word in which only ``$NAME`` and ``${NAME}`` mean something: for directories that a site writes.
+    """Quote a text as one word in which only ``$NAME`` and ``${NAME}`` are expanded.
+
+    It is for directories in a site file.
 
     Raises:
         UsageError: as ``shell``.

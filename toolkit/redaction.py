@@ -87,8 +87,8 @@ def _login_end(url: re.Match[str]) -> int:
 
 def _schemes(url: re.Match[str]) -> frozenset[str]:
     """Return the scheme of a URL, taken apart: ``git`` and ``ssh`` of ``git+ssh``."""
-    found = _SCHEME.search(url.string[max(0, url.start() - 32) : url.start()])
-    return frozenset(found[0].lower().split("+")) if found else frozenset()
+    scheme = _SCHEME.search(url.string[max(0, url.start() - 32) : url.start()])
+    return frozenset(scheme[0].lower().split("+")) if scheme else frozenset()
 
 
 _SECRET_NAME = re.compile(

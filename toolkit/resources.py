@@ -1,4 +1,7 @@
-"""Where the files are that people write: in a checkout at its top, in an installed wheel under ``toolkit/data``."""
+"""The files that are shipped with the toolkit.
+
+In a checkout they are in its top directory, in an installed wheel under ``toolkit/data``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(kind: str) -> Path:
-    """The directory ``recipes``, ``containers`` or ``jobs`` that came with this installation."""
+    """Return the directory ``recipes``, ``containers`` or ``jobs`` of this installation."""
     installed = _PACKAGE / "data" / kind
     return installed if installed.is_dir() else _PACKAGE.parent / kind
 
@@ -20,5 +23,5 @@ def is_shipped(path: Path) -> bool:
 
 
 def package_directory(kind: str) -> Path:
-    """A directory of data within the package: ``sites`` or ``scripts/templates``."""
+    """Return a data directory of the package: ``sites`` or ``scripts/templates``."""
     return _PACKAGE / kind

@@ -1,8 +1,8 @@
-"""The one door to outside programs.
+"""Run outside programs: all of them are started by this module.
 
-``run`` waits for a program and returns what it said; ``echo`` shows each command as a line that can
-be pasted (set by ``--verbose``). Programs that talk for long (a build, `srun --pty`) use ``start``
-and read by themselves.
+``run`` waits for a program and returns its output; ``echo`` shows each command as a line that can
+be pasted (set by ``--verbose``). Callers of programs that run for long (a build, `srun --pty`) use
+``start`` and read the output by themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def set_echo(on: bool) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a program that has ended said."""
+    """The output and exit code of a program that has ended."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -40,15 +40,19 @@ class Result:
 
     @property
     def ok(self) -> bool:
+        """Return whether the program succeeded."""
         return self.returncode == 0
 
     def tail(self, lines: int = 12) -> tuple[str, ...]:
-        """The last lines of what it complained about, or of what it said."""
+        """Return the last lines of standard error, or if it is empty, of standard output."""
         return tuple((self.stderr.strip() or self.stdout.strip()).splitlines()[-lines:])
 
 
 def which(program: str) -> str | None:
-    """Where ``program`` is, looking also in the directories of administrators, which a user's PATH may lack."""
+    """Return the path of a program; None if there is none.
+
+    The directories of administrators are searched too, since a user's PATH may lack them.
+    """
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
@@ -70,6 +74,7 @@ def require_apptainer() -> str:
 
 
 def echo(argv: Sequence[str]) -> None:
+    """Show a command on standard error if ``set_echo`` is on."""
     if _ECHO:
         print("+ " + one_line(redacted(shell_words(argv))), file=sys.stderr, flush=True)
 
@@ -116,7 +121,10 @@ def start(
 
 
 def _program(name: str, env: Mapping[str, str] | None) -> str:
-    """Return the path of a program that only the directories of administrators have; any other as it is."""
+    """Return the path of a program that only the directories of administrators have.
+
+    Any other name is returned unchanged.
+    """
     path = (os.environ if env is None else env).get("PATH", os.defpath)
     return name if "/" in name or shutil.which(name, path=path) else which(name) or name
 
@@ -133,14 +141,15 @@ def run(
     """Run a program to its end.
 
     Args:
-        argv: the program and its arguments; no shell is between.
-        input: its standard input; without it, it reads nothing.
-        env: its whole environment; without it, ours.
+        argv: the program and its arguments; they are not passed through a shell.
+        input: its standard input; without it, the input is empty.
+        env: its whole environment; without it, that of this process.
         timeout: seconds after which it is killed.
-        check: raise where it fails; else look at ``returncode``.
+        check: raise an error if it fails; else the caller checks ``returncode``.
 
     Raises:
-        CommandFailedError: it failed (and ``check``), or it was killed for taking longer than ``timeout``.
+        CommandFailedError: it failed (and ``check``), or ran longer than ``timeout`` and was
+            killed.
         NeedsInstallError: there is no such program.
     """
     process = start(

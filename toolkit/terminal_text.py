@@ -1,9 +1,10 @@
-"""Make foreign text safe to print: what a terminal would obey is shown instead. Pure.
+r"""Make foreign text safe to print. Pure.
 
-Logs, labels, manifests, answers of registries and names of jobs come from others. Escape sequences
-in them can hide lines, set the title, write to the clipboard (OSC 52) or make a link lead elsewhere
-(OSC 8); marks of direction can make ``rm -rf x # comment`` read backwards; characters of no width
-make two names look alike. All of these are written as Python writes them in a string: ``\\x1b[2J``.
+Logs, labels, manifests, answers of registries and names of jobs come from other users. Escape
+sequences in them can hide lines, set the title, write to the clipboard (OSC 52) or make a link lead
+elsewhere (OSC 8); marks of direction can make ``rm -rf x # comment`` read backwards; characters of
+no width make two names look alike. All of these are written as Python writes them in a string:
+``\x1b[2J``.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Reader(NamedTuple):
         uid: effective user id.
         is_private: whether a group has no members but this user and root.
         unmapped: in a user namespace, the id that stands for every user outside of it; else None.
-        trusted: directories whose content the user trusts, whoever owns it.
+        trusted: directories whose content the user trusts, regardless of the owner.
     """
 
     uid: int

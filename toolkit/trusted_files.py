@@ -50,7 +50,7 @@ def require_trusted(path: Path) -> None:
 
 
 def require_own(directory: Path) -> None:
-    """Raise UntrustedError unless ``directory`` is the user's and nobody else can write to it."""
+    """Raise UntrustedError unless the user owns a directory and no other user can write to it."""
     with _Walk(directory) as walk:
         _require(directory, walk.entries, own=True)
 

@@ -1,10 +1,10 @@
-"""Sizes and durations for people."""
+"""Format sizes, durations and counts for users."""
 
 from __future__ import annotations
 
 
 def human_size(count: float) -> str:
-    """Bytes for people: ``295 MB``, ``1.1 GB`` (powers of 1000)."""
+    """Format a number of bytes: ``295 MB``, ``1.1 GB`` (powers of 1000)."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
@@ -13,7 +13,7 @@ def human_size(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """A duration for people: ``0:41``, ``2:05``, ``1:02:03``."""
+    """Format a duration: ``0:41``, ``2:05``, ``1:02:03``."""
     whole = int(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
@@ -21,14 +21,14 @@ def human_time(seconds: float) -> str:
 
 
 def human_age(seconds: float) -> str:
-    """An age for people: ``5 h``, ``1 day``, ``30 days``."""
+    """Format an age: ``5 h``, ``1 day``, ``30 days``."""
     hours = int(seconds // 3600)
     days = hours // 24
     return f"{days} day{'s' if days != 1 else ''}" if days else f"{hours} h"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 node``, ``2 nodes``, ``3 entries``."""
+    """Format a number with its noun: ``1 node``, ``2 nodes``, ``3 entries``."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Versions as people and programs write them, compared by their numbers. Pure."""
+"""Compare versions by their numbers. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: ``1.12.0a0+2c916ef`` is ``(1, 12, 0)``; none where it begins with something else."""
-    found = _NUMBERS.match(version.strip().removeprefix("v"))
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    """Return the numbers that a version begins with: ``(1, 12, 0)`` for ``1.12.0a0+2c916ef``.
+
+    The result is empty if the version begins with something else.
+    """
+    match = _NUMBERS.match(version.strip().removeprefix("v"))
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def compare(version: str, other: str) -> int:
-    """-1, 0 or 1: whether ``version`` is older than, as far as it is said equal to, or newer than ``other``.
+    """Return -1, 0 or 1 if ``version`` is older than, equal to, or newer than ``other``.
 
     Only as many numbers are compared as ``other`` has, so that ``12.8.1`` equals ``12`` and
     ``12.8``; missing ones count as 0.

@@ -32,9 +32,6 @@ PENDING: tuple[str, ...] = (
     #
     "toolkit/images/lockfile/",
     #
-    "toolkit/sites/",
-    #
-    "toolkit/*.py",
     #
 )
 

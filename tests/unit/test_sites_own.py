@@ -168,7 +168,7 @@ def test_differences_from_the_cluster() -> None:
         "partitions.gpu.nodes",
         "partitions.big.mem",
     }
-    assert found["partitions.gpu.max_minutes"].text == "Slurm says 1440 minutes, 2880 are written"
+    assert found["partitions.gpu.max_minutes"].text == "1440 minutes in Slurm, 2880 in the file"
 
 
 def test_what_a_site_says_against_itself() -> None:
@@ -253,6 +253,6 @@ def test_the_schema_that_is_shipped_is_of_these_models() -> None:
     )
     assert (
         definitions["SitePartition"]["properties"]["jobs_running"]["description"]
-        == "at most so many of one user."
+        == "limits for one user."
     )
     assert definitions["Site"]["additionalProperties"] is False

@@ -1,4 +1,8 @@
-"""Sites: what is written of clusters. ``<name>.toml`` here is shipped; a user's own lie in ``~/.config/toolkit/sites``."""
+"""Site files of clusters.
+
+Those in this directory (``<name>.toml``) are shipped; the user's own are in
+``~/.config/toolkit/sites``.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +21,33 @@ from toolkit.resources import package_directory
 
 
 def configured() -> Path:
-    """Where the user's own settings lie: ``~/.config/toolkit``."""
+    """Return the directory of the user's own settings: ``~/.config/toolkit``."""
     return configuration.user_directory()
 
 
 def user_file() -> Path:
-    """The user's own ``toolkit.toml``, which holds wherever no project says otherwise; it may not be there."""
+    """Return the path of the user's own ``toolkit.toml``, which may not exist.
+
+    A project's settings take precedence over it.
+    """
     return configured() / PROJECT_FILE
 
 
 def directories() -> tuple[Path, ...]:
-    """Where sites are looked for: the user's own, the machine's, those that came with the tool."""
+    """Return the directories of site files: the user's own, the machine's, the shipped ones."""
     machine = configuration.machine_directory()
     return (configured() / "sites", machine / "sites", package_directory("sites"))
 
 
 def names() -> tuple[str, ...]:
-    """All sites that are known here, sorted."""
+    """Return the names of all known sites, sorted."""
     return tuple(
         sorted({path.stem for directory in directories() for path in directory.glob("*.toml")})
     )
 
 
 def load(name: str) -> Site:
-    """Read a site, with what it extends.
+    """Read a site, with the site that it extends.
 
     Raises:
         UnknownSiteError: with the nearest name.
@@ -50,7 +57,7 @@ def load(name: str) -> Site:
 
 
 def path_of(name: str) -> Path:
-    """The file of a site.
+    """Return the file of a site.
 
     Raises:
         UnknownSiteError: with the nearest name.
@@ -70,18 +77,18 @@ def path_of(name: str) -> Path:
 
 
 def from_file(path: Path) -> Site:
-    """A site's file wherever it lies, with what it extends.
+    """Read a site from a file at any path, with the site that it extends.
 
     Raises:
         ConfigError: it is broken.
-        UnknownSiteError: it extends a site that is not there.
+        UnknownSiteError: it extends a site that does not exist.
     """
     site = read_toml(path, Site, named=True)
     return _upon(load(site.extends), site) if site.extends else site
 
 
 def image_directories(cwd: Path) -> tuple[Path, ...]:
-    """Return the directories of images that others built, in the order of search.
+    """Return the directories with images of other users, in the order of search.
 
     They are those under ``images`` in the settings, and those of the site that is chosen there.
 
@@ -116,17 +123,20 @@ def _load(name: str, within: tuple[str, ...]) -> Site:
 
 
 def _upon(base: Site, site: Site) -> Site:
-    """``site``, with ``base`` where it says nothing; tables are joined key by key, everything else is replaced as a whole."""
-    said = {
+    """Return ``site`` with the values of ``base`` for all keys that it does not set.
+
+    Tables are joined key by key; every other value is replaced as a whole.
+    """
+    own = {
         field.name: getattr(site, field.name)
         for field in fields(Site)
         if getattr(site, field.name) != _default(field)
     }
-    for key, value in said.items():
+    for key, value in own.items():
         before = getattr(base, key)
         if isinstance(value, dict) and isinstance(before, dict):
-            said[key] = {**before, **value}
-    return replace(base, **said)
+            own[key] = {**before, **value}
+    return replace(base, **own)
 
 
 def _default(field: FieldInfo) -> object:

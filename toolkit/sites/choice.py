@@ -1,4 +1,4 @@
-"""The site that a user chose for everything, in the user's own ``toolkit.toml``. Pure: text to text."""
+"""The user's default site, in the user's own ``toolkit.toml``. Pure: text to text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ _KEY = re.compile(r"site\s*=")
 
 
 def chosen(text: str, name: str | None) -> str:
-    """The file's text with ``site = NAME`` in it, all else as it was; without it where ``name`` is None."""
+    """Return the text of the file with ``site = NAME``, and otherwise unchanged.
+
+    If ``name`` is None, the key is removed.
+    """
     lines = text.splitlines()
     first_table = next(
         (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
     )
-    kept = [
+    others = [
         line
         for number, line in enumerate(lines)
         if number >= first_table or not _KEY.match(line.lstrip())
     ]
     row = [f"site = {json.dumps(name, ensure_ascii=False)}"] if name is not None else []
-    return "".join(f"{line}\n" for line in (*row, *kept))
+    return "".join(f"{line}\n" for line in (*row, *others))

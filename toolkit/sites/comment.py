@@ -1,4 +1,4 @@
-"""Whether a ``--comment`` is what a site wants. Pure."""
+"""Check a ``--comment`` against the site's rule. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from toolkit.model.site import CommentRule
 
 
 def problem(rule: CommentRule, value: str | None) -> str | None:
-    """What is wrong with a comment, in one sentence with the nearest valid word; None: nothing."""
+    """Return what is wrong with a comment, with the nearest valid word; None if it is valid."""
     if not value:
         return "this site requires a comment" if rule.required else None
     if rule.fields:
@@ -28,7 +28,8 @@ def _fields_problem(rule: CommentRule, value: str) -> str | None:
         if key not in given:
             return f"{key}= is missing; this site wants {form(rule)}"
         if allowed and given[key] not in allowed:
-            return f"{given[key]!r} is not among this site's values of {key}{_close(given[key], allowed)}"
+            close = _close(given[key], allowed)
+            return f"{given[key]!r} is not among this site's values of {key}{close}"
     unknown = next((key for key in given if key not in rule.fields), None)
     return (
         f"this site knows no {unknown!r} in a comment{_close(unknown, tuple(rule.fields))}"
@@ -38,7 +39,7 @@ def _fields_problem(rule: CommentRule, value: str) -> str | None:
 
 
 def form(rule: CommentRule) -> str:
-    """``field=<field>;appl=<appl>``, or the words that are allowed."""
+    """Return the format of a comment: ``field=<field>;appl=<appl>``, or the allowed words."""
     return (
         ";".join(f"{key}=<{key}>" for key in rule.fields) if rule.fields else " | ".join(rule.words)
     )

@@ -1,4 +1,4 @@
-"""A site's file against the cluster that it describes, and against itself. Pure."""
+"""Compare a site file with the cluster that it describes, and with itself. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from toolkit.units import counted
 
 
 class Difference(Model, frozen=True, kw_only=True):
-    """Something that is not as it is written.
+    """A value of the site file that is not correct.
 
     Attributes:
         key: of the file: ``partitions.cas_v100_4.gpus``.
         text: what is wrong, with both values.
-        wrong: jobs are refused, or let pass, by mistake; else it is good to know.
+        wrong: jobs are refused or accepted by mistake; else the difference does no harm.
     """
 
     key: str
@@ -28,7 +28,7 @@ class Difference(Model, frozen=True, kw_only=True):
 
 
 def within(site: Site) -> tuple[Difference, ...]:
-    """What the model cannot see: values that contradict each other, or that nothing reads."""
+    """Return contradictions between values, and values that the toolkit never reads."""
     return tuple(_within(site))
 
 
@@ -43,7 +43,7 @@ def _within(site: Site) -> Iterator[Difference]:
             if option not in known:
                 yield Difference(
                     key=f"{table}.{option}",
-                    text=f"toolkit run has no --{option}: nobody looks at it",
+                    text=f"toolkit run has no --{option}: the rule has no effect",
                     wrong=False,
                 )
         both = sorted(set(site.required) & set(site.forbidden)) if table == "required" else []
@@ -60,66 +60,81 @@ def _within(site: Site) -> Iterator[Difference]:
             yield Difference(key=f"defaults.{name}", text="toolkit run has no such option")
 
 
-def against(site: Site, found: Survey) -> tuple[Difference, ...]:
-    """What the cluster says otherwise."""
-    return tuple(_against(site, found))
+def against(site: Site, survey: Survey) -> tuple[Difference, ...]:
+    """Return the differences between the site file and the cluster."""
+    return tuple(_against(site, survey))
 
 
-def _against(site: Site, found: Survey) -> Iterator[Difference]:
-    queues = {queue.name: queue for queue in found.queues}
+def _against(site: Site, survey: Survey) -> Iterator[Difference]:
+    queues = {queue.name: queue for queue in survey.queues}
     for name, written in site.partitions.items():
         if name in queues and written.batch:
-            yield from _partition(name, written, site, found)
+            yield from _partition(name, written, site, survey)
         elif name not in queues and written.batch:
-            yield Difference(key=f"partitions.{name}", text="it is gone")
+            yield Difference(key=f"partitions.{name}", text="the cluster has no such partition")
     for name in queues:
         if name not in site.partitions and site.partitions:
             yield Difference(
-                key=f"partitions.{name}", text="it is new: nothing is written of it", wrong=False
+                key=f"partitions.{name}", text="the file does not have this partition", wrong=False
             )
-    if site.mpi and found.mpi and (missing := [kind for kind in site.mpi if kind not in found.mpi]):
+    if (
+        site.mpi
+        and survey.mpi
+        and (missing := [kind for kind in site.mpi if kind not in survey.mpi])
+    ):
         yield Difference(
-            key="mpi", text=f"srun --mpi has no {', '.join(missing)}; it has {', '.join(found.mpi)}"
+            key="mpi",
+            text=f"srun --mpi has no {', '.join(missing)}; it has {', '.join(survey.mpi)}",
         )
-    if found.modules is not None:
+    if survey.modules is not None:
         lost = [
             module
             for module in (*site.modules, *site.available_modules)
-            if module not in found.modules
+            if module not in survey.modules
         ]
         for module in dict.fromkeys(lost):
-            yield Difference(key="modules", text=f"{module} is gone", wrong=module in site.modules)
+            yield Difference(
+                key="modules",
+                text=f"the cluster has no module {module}",
+                wrong=module in site.modules,
+            )
 
 
 def _partition(
-    name: str, written: SitePartition, site: Site, found: Survey
+    name: str, written: SitePartition, site: Site, survey: Survey
 ) -> Iterator[Difference]:
-    queue = next(queue for queue in found.queues if queue.name == name)
-    members = found.members(queue)
+    queue = next(queue for queue in survey.queues if queue.name == name)
+    members = survey.members(queue)
     gpus, cpus = (
         max((getattr(node, key) for node in members), default=0) for key in ("gpus", "cpus")
     )
     where = f"partitions.{name}"
     if written.gpus != gpus:
-        yield Difference(key=f"{where}.gpus", text=f"a node has {gpus}, {written.gpus} are written")
+        yield Difference(
+            key=f"{where}.gpus", text=f"a node has {gpus} in Slurm, {written.gpus} in the file"
+        )
     if written.cpus is not None and written.cpus != cpus:
-        yield Difference(key=f"{where}.cpus", text=f"a node has {cpus}, {written.cpus} are written")
+        yield Difference(
+            key=f"{where}.cpus", text=f"a node has {cpus} in Slurm, {written.cpus} in the file"
+        )
     limit = written.max_minutes or site.max_minutes
     if limit is not None and queue.max_minutes != limit:
         says = counted(queue.max_minutes, "minute") if queue.max_minutes is not None else "no limit"
-        yield Difference(key=f"{where}.max_minutes", text=f"Slurm says {says}, {limit} are written")
+        yield Difference(key=f"{where}.max_minutes", text=f"{says} in Slurm, {limit} in the file")
     nodes = hostlist.count(written.nodes)
     if nodes is not None and nodes != len(members):
         yield Difference(
-            key=f"{where}.nodes", text=f"there are {len(members)}, {nodes} are written", wrong=False
+            key=f"{where}.nodes",
+            text=f"{counted(len(members), 'node')} in Slurm, {nodes} in the file",
+            wrong=False,
         )
     arches = {node.arch for node in members if node.arch}
     if arches and written.arch not in arches:
         yield Difference(
             key=f"{where}.arch",
-            text=f"the nodes are {', '.join(sorted(arches))}, {written.arch} is written",
+            text=f"the nodes are {', '.join(sorted(arches))}, the file has {written.arch}",
         )
-    limits = found.limits.get(name)
+    limits = survey.limits.get(name)
     for key, live in (
         ("jobs_submitted", "jobs_submitted"),
         ("jobs_running", "jobs_running"),
@@ -127,4 +142,4 @@ def _partition(
     ):
         now, then = getattr(limits, live, None), getattr(written, key)
         if now is not None and then is not None and now != then:
-            yield Difference(key=f"{where}.{key}", text=f"Slurm says {now}, {then} are written")
+            yield Difference(key=f"{where}.{key}", text=f"{now} in Slurm, {then} in the file")

@@ -1,4 +1,7 @@
-"""The file of a site from what was found out of it. What nobody could tell is there as a comment with a question mark. Pure."""
+"""Write the site file of a cluster from its survey. Pure.
+
+A fact that the survey does not have is a comment with a question mark.
+"""
 
 from __future__ import annotations
 
@@ -11,93 +14,101 @@ from toolkit.model.overview import Live, Queue, Survey
 _ASK = "# ?"
 
 
-def draft(name: str, found: Survey, *, date: str) -> str:
-    """The whole file.
+def draft(name: str, survey: Survey, *, date: str) -> str:
+    """Return the text of the file.
 
     Args:
         name: of the site.
-        found: what the cluster told.
+        survey: the cluster's own facts.
         date: today, as ``2026-11-21``.
     """
-    return "\n".join([*_head(name, found, date), *_partitions(found), *_rules(found)]) + "\n"
+    return "\n".join([*_head(name, survey, date), *_partitions(survey), *_rules(survey)]) + "\n"
 
 
-def _head(name: str, found: Survey, date: str) -> Iterator[str]:
-    yield f"# Written by toolkit site init on {date}, from what Slurm {found.slurm} (cluster {_plain(found.cluster)}) told."
-    yield f"# Lines that begin with {_ASK} could not be found out: mend them, or leave them out. Check with: toolkit site check {name}"
+def _head(name: str, survey: Survey, date: str) -> Iterator[str]:
+    cluster = f"Slurm {survey.slurm} (cluster {_plain(survey.cluster)})"
+    yield f"# Written by toolkit site init on {date} from the answers of {cluster}."
+    yield f"# Fill in or delete the lines marked {_ASK}: the cluster does not report these values."
+    yield f"# Then check the file: toolkit site check {name}"
     yield f"name = {_value(name)}"
-    yield f"summary = {_value(f'{found.cluster or name}, Slurm {found.slurm}')}"
+    yield f"summary = {_value(f'{survey.cluster or name}, Slurm {survey.slurm}')}"
     yield f"date = {_value(date[:7])}"
-    if found.local:
+    if survey.local:
         yield 'access = "local-cluster"'
     loaded = [
         module
-        for module in found.modules or ()
+        for module in survey.modules or ()
         if re.match(r"(?:apptainer|singularity)(?:/|$)", module, re.IGNORECASE)
     ]
-    if found.containers:
-        yield f"containers = {_value(found.containers)}"
+    if survey.containers:
+        yield f"containers = {_value(survey.containers)}"
     else:
-        yield f'{_ASK} containers = ["apptainer"]   # neither apptainer nor singularity is on PATH{" without a module" if loaded else ""}'
-    yield from _modules(found, loaded)
+        without = " without a module" if loaded else ""
+        reason = f"neither apptainer nor singularity is on PATH{without}"
+        yield f'{_ASK} containers = ["apptainer"]   # {reason}'
+    yield from _modules(survey, loaded)
     yield (
-        f"mpi = {_value(found.mpi)}"
-        if found.mpi
-        else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list said nothing'
+        f"mpi = {_value(survey.mpi)}"
+        if survey.mpi
+        else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list lists no type'
     )
-    yield from _nodes_own(found)
-    if found.scratch:
-        yield f"scratch = {_value(found.scratch)}"
+    yield from _nodes_own(survey)
+    if survey.scratch:
+        yield f"scratch = {_value(survey.scratch)}"
     else:
-        yield f'{_ASK} scratch = "/scratch/$USER"   # neither $SCRATCH nor this is there'
-    yield f'{_ASK} submit_directory = "/scratch/$USER"   # where jobs must be submitted from, if anywhere'
-    yield f"{_ASK} purge_days = 15   # after so many days files on scratch are deleted that nobody read"
-    yield f'{_ASK} images = ["/apps/images"]   # directories with images for everybody'
+        yield f'{_ASK} scratch = "/scratch/$USER"   # neither $SCRATCH nor this directory exists'
+    yield (
+        f'{_ASK} submit_directory = "/scratch/$USER"   '
+        "# if jobs must be submitted from a certain directory"
+    )
+    yield f"{_ASK} purge_days = 15   # files on scratch are deleted if unread for so many days"
+    yield f'{_ASK} images = ["/apps/images"]   # directories with images for all users'
 
 
-def _modules(found: Survey, loaded: Sequence[str]) -> Iterator[str]:
-    if found.modules is None:
-        yield f"{_ASK} modules = []   # there is no command `module` here"
+def _modules(survey: Survey, loaded: Sequence[str]) -> Iterator[str]:
+    if survey.modules is None:
+        yield f"{_ASK} modules = []   # there is no command `module`"
         return
-    if loaded and not found.containers:
+    if loaded and not survey.containers:
         yield f"modules = {_value([loaded[-1]])}"
-    yield from _long("available_modules", found.modules)
+    yield from _long("available_modules", survey.modules)
 
 
-def _nodes_own(found: Survey) -> Iterator[str]:
-    """What only a job on a node can see."""
-    seen = [one for one in found.met.values() if not one.problem]
-    interfaces = list(dict.fromkeys(name for one in seen for name in one.interfaces))
+def _nodes_own(survey: Survey) -> Iterator[str]:
+    """Yield the facts that only a job on a node can collect."""
+    nodes = [met for met in survey.met.values() if not met.problem]
+    interfaces = list(dict.fromkeys(name for met in nodes for name in met.interfaces))
     drivers = sorted(
-        {one.driver for one in seen if one.driver},
+        {met.driver for met in nodes if met.driver},
         key=lambda text: [int(part) for part in re.findall(r"\d+", text)],
     )
-    why = "ask a node: toolkit site init --probe" if not found.met else "the probes did not tell"
+    why = "to query a node: toolkit site init --probe" if not survey.met else "the probes failed"
     if len(interfaces) == 1:
         yield f"interface = {_value(interfaces[0])}"
     else:
         first = _value(interfaces[0] if interfaces else "ib0")
-        yield f"{_ASK} interface = {first}   # {f'one of {_plain(str(interfaces))}' if interfaces else why}"
+        choices = f"one of {_plain(str(interfaces))}" if interfaces else why
+        yield f"{_ASK} interface = {first}   # {choices}"
     yield (
-        f"driver = {_value(drivers[0])}   # the oldest that was met"
+        f"driver = {_value(drivers[0])}   # the oldest of the nodes"
         if drivers
         else f'{_ASK} driver = "570.86"   # {why}'
     )
-    for partition, one in found.met.items():
-        if one.problem:
-            yield f"# the probe of {_plain(partition)} failed: {_plain(one.problem)}"
+    for partition, met in survey.met.items():
+        if met.problem:
+            yield f"# the probe of {_plain(partition)} failed: {_plain(met.problem)}"
 
 
-def _partitions(found: Survey) -> Iterator[str]:
-    for queue in found.queues:
-        members = found.members(queue)
+def _partitions(survey: Survey) -> Iterator[str]:
+    for queue in survey.queues:
+        members = survey.members(queue)
         yield ""
         yield f"[partitions.{_key(queue.name)}]"
         yield f"nodes = {_value(queue.nodes or len(members))}"
-        yield from _hardware(queue, members, found)
+        yield from _hardware(queue, members, survey)
         if queue.max_minutes is not None:
             yield f"max_minutes = {queue.max_minutes}"
-        limits = found.limits.get(queue.name)
+        limits = survey.limits.get(queue.name)
         for key, value in (
             ("jobs_submitted", limits.jobs_submitted if limits else None),
             ("jobs_running", limits.jobs_running if limits else None),
@@ -106,18 +117,18 @@ def _partitions(found: Survey) -> Iterator[str]:
             yield (
                 f"{key} = {value}"
                 if value is not None
-                else f"{_ASK} {key} = 10   # Slurm names no limit"
+                else f"{_ASK} {key} = 10   # Slurm sets no limit"
             )
 
 
-def _hardware(queue: Queue, members: Sequence[Live], found: Survey) -> Iterator[str]:
+def _hardware(queue: Queue, members: Sequence[Live], survey: Survey) -> Iterator[str]:
     for key in ("cpus", "memory", "gpus"):
         values = sorted({getattr(node, key) for node in members})
         if values and (values[-1] or key != "gpus"):
             yield f"{key} = {values[-1]}" + (
                 f"   # of the largest; there are {_plain(str(values))}" if len(values) > 1 else ""
             )
-    met = found.met.get(queue.name)
+    met = survey.met.get(queue.name)
     kinds = (
         list(met.gpus[:1])
         if met and met.gpus
@@ -127,7 +138,7 @@ def _hardware(queue: Queue, members: Sequence[Live], found: Survey) -> Iterator[
         yield (
             f"gpu = {_value(', '.join(kinds))}"
             if kinds
-            else f'{_ASK} gpu = "A100"   # Slurm gives them no type'
+            else f'{_ASK} gpu = "A100"   # Slurm has no type for them'
         )
     architectures = sorted({node.arch for node in members if node.arch})
     if architectures == ["aarch64"]:
@@ -136,10 +147,11 @@ def _hardware(queue: Queue, members: Sequence[Live], found: Survey) -> Iterator[
         yield f'{_ASK} arch = "x86_64"   # of the nodes: {_plain(", ".join(architectures))}'
 
 
-def _rules(found: Survey) -> Iterator[str]:
+def _rules(survey: Survey) -> Iterator[str]:
     yield ""
-    if found.plugins:
-        yield f"# Slurm here asks job_submit plugins ({_plain(found.plugins)}): they may refuse jobs by rules that no command tells."
+    if survey.plugins:
+        yield f"# This Slurm has job_submit plugins ({_plain(survey.plugins)}):"
+        yield "# they may refuse jobs by rules that no command prints."
     yield f"{_ASK} [comment]"
     yield f'{_ASK} words = ["pytorch", "etc"]   # or fields.appl = [...]'
     yield f"{_ASK} [required.account]"
@@ -155,7 +167,10 @@ def _long(key: str, values: Iterable[str]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """A string, a number or a list of strings as TOML writes it: as JSON does, but for one character."""
+    """Format a string, a number or a list of strings as TOML.
+
+    TOML writes it as JSON does, except for the character DEL.
+    """
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -164,5 +179,5 @@ def _key(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """For a comment, which ends with its line."""
+    """Return text on one line of printable characters, for a comment."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,4 +1,7 @@
-"""Types of GPUs: what a user writes (``a100:4``), what a site's file says (``A100 NVLink``), and what Slurm calls them. Pure."""
+"""Types of GPUs in three forms. Pure.
+
+The user writes ``a100:4``, a site file ``A100 NVLink``, and Slurm has its own names.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from toolkit.model.site import Facts, Partition, Site
 
 
 class GpuType(NamedTuple):
-    """A type of GPU as it stands in ``--gres=gpu:TYPE:N``.
+    """A type of GPU as in ``--gres=gpu:TYPE:N``.
 
     Attributes:
         name: as Slurm writes it; empty if any GPU will do, or Slurm has no types there.
-        error: the type is not there, as far as is known.
+        error: the error if the cluster is known not to have the type.
     """
 
     name: str
@@ -30,13 +33,14 @@ def short_name(gpu: str | None) -> str:
 def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> GpuType:
     """Return the type of a job's GPUs as Slurm names it.
 
-    Slurm's own answer goes before the site's file. Where its GPUs have no types, but the file says
-    that all of the partition are of the type that the job wants, the partition decides.
+    Slurm's own answer takes precedence over the site file. If Slurm has no types for the GPUs, but
+    the file says that all of the partition are of the type that the job requests, the partition
+    decides.
 
     Args:
         job: the merged settings.
         site, facts: the cluster, as its file describes it and as it answered.
-        partition: that the job goes to, as Slurm describes it; None: unknown.
+        partition: the job's partition, as Slurm describes it; None: unknown.
     """
     wanted = job.gpu_type
     if not wanted:
@@ -45,16 +49,16 @@ def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> 
         wanted.lower(), wanted
     )
     described = site.partitions.get(job.partition or (partition.name if partition else ""))
-    here = short_name(described.gpu) if described else ""
+    type_in_file = short_name(described.gpu) if described else ""
     if partition is not None and partition.gpus_by_type:
         for name in partition.gpus_by_type:
             if name.lower() in (wanted.lower(), named.lower()):
                 return GpuType(name)
         known = list(partition.gpus_by_type)
-    elif here == wanted.lower():
+    elif type_in_file == wanted.lower():
         return GpuType("" if partition is not None and partition.gpus else named)
-    elif here:
-        known = [here]
+    elif type_in_file:
+        known = [type_in_file]
     elif partition is not None and partition.gpus:
         if not named:
             return GpuType("")
@@ -70,20 +74,24 @@ def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> 
 
 def known_types(site: Site, facts: Facts) -> list[str]:
     """Return the types of all partitions, Slurm's first."""
-    live = [name for one in facts.partitions for name in one.gpus_by_type]
-    described = [short_name(one.gpu) for one in site.partitions.values() if one.gpu]
+    live = [name for partition in facts.partitions for name in partition.gpus_by_type]
+    described = [
+        short_name(partition.gpu) for partition in site.partitions.values() if partition.gpu
+    ]
     return list(dict.fromkeys((*live, *site.gpu_types, *described)))
 
 
 def partitions_with(wanted: str, site: Site, facts: Facts) -> list[str]:
     """Return the partitions that have GPUs of a type."""
     live = [
-        one.name for one in facts.partitions if wanted.lower() in map(str.lower, one.gpus_by_type)
+        partition.name
+        for partition in facts.partitions
+        if wanted.lower() in map(str.lower, partition.gpus_by_type)
     ]
     described = [
         name
-        for name, one in site.partitions.items()
-        if one.batch and short_name(one.gpu) == wanted.lower()
+        for name, partition in site.partitions.items()
+        if partition.batch and short_name(partition.gpu) == wanted.lower()
     ]
     return live or described
 

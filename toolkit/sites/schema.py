@@ -1,4 +1,4 @@
-"""The form of a site's file as a JSON schema, by which editors complete keys and mark mistakes."""
+"""The JSON schema of site files, by which editors complete keys and mark mistakes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FILE = "site.schema.json"
 
 
 def text() -> str:
-    """The schema, with what the models' docstrings say of each key."""
+    """Return the schema, with the descriptions of keys from the models' docstrings."""
     schema = msgspec.json.schema(models.Site)
     for name, definition in schema["$defs"].items():
         model = getattr(models, name)
-        said = _attributes(model)
+        descriptions = _attributes(model)
         definition["description"] = (model.__doc__ or "").split("\n\n")[0].strip()
         for key, rule in definition["properties"].items():
-            if key in said:
-                rule["description"] = said[key]
+            if key in descriptions:
+                rule["description"] = descriptions[key]
     whole: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A site of toolkit",
@@ -34,18 +34,21 @@ def text() -> str:
 
 
 def shipped() -> str:
-    """The schema as it came with the tool."""
+    """Return the schema that is shipped with the toolkit."""
     return (package_directory("sites") / FILE).read_text(encoding="utf-8")
 
 
 def _attributes(model: type[Model]) -> dict[str, str]:
-    """What a docstring says below ``Attributes``; ``a, b: text`` is of both, ``a: text; ``b``: text`` of the first."""
+    """Return the description of each key below ``Attributes`` in a docstring.
+
+    ``a, b: text`` describes both keys, ``a: text; ``b``: text`` only the first.
+    """
     _, _, block = (model.__doc__ or "").partition("Attributes:\n")
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for entry in re.split(r"\n(?= {8}\w)", "\n" + block.rstrip()):
         names, colon, text = entry.strip().partition(":")
         if colon:
-            found |= dict.fromkeys(
+            descriptions |= dict.fromkeys(
                 re.split(r",\s*", names), " ".join(text.split()).replace("``", "`")
             )
-    return found
+    return descriptions

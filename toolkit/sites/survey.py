@@ -1,4 +1,4 @@
-"""Find out all that a live cluster tells of itself."""
+"""Collect the facts that a live cluster reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.slurm.client import Client, no_slurm
 
 _PATIENCE = 30  # seconds that a probe waits for a node, and `module avail` for its answer
 _CONTAINERS = ("apptainer", "singularity")
-# What a probe asks on a node; each part says what it is, for a node that lacks a program.
+# Each line of output begins with its kind, since a node may lack one of the programs.
 _PROBE = """\
 echo "host $(hostname)"
 nvidia-smi --query-gpu=driver_version,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
@@ -26,12 +26,13 @@ ip -o -4 addr show scope global 2>/dev/null | awk '{print "interface", $2}'
 
 
 def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = None) -> Survey:
-    """Ask the cluster.
+    """Query the cluster.
 
     Args:
-        client: the door to it.
-        progress: is told what happens.
-        probe: further options of srun for a short job on a node of each partition with GPUs, such as ``--comment``; None: no jobs.
+        client: of the cluster.
+        progress: shows the steps.
+        probe: further options of srun for a short job on a node of each partition with GPUs, such
+            as ``--comment``; None: no jobs.
 
     Raises:
         SlurmUnreachableError: no Slurm answers.
@@ -47,7 +48,7 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
     config = configuration(client.ask("scontrol", "show", "config").stdout)
     qos, own = inventory.accounts(client)
     limits = {queue.name: overview.limits(queue, Site(name="-"), qos, own) for queue in queues}
-    found = Survey(
+    facts = Survey(
         slurm=config.get("SLURM_VERSION", ""),
         cluster=config.get("ClusterName", ""),
         local=bool(client.access.prefix),
@@ -58,18 +59,18 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         containers=tuple(name for name in _CONTAINERS if shell.which(name)),
         modules=_modules(),
         scratch=_scratch(os.environ),
-        limits={name: one for name, one in limits.items() if one.source},
+        limits={name: known for name, known in limits.items() if known.source},
     )
     if probe is None:
-        return found
+        return facts
     from msgspec.structs import replace
 
-    with_gpus = [queue.name for queue in queues if any(node.gpus for node in found.members(queue))]
-    return replace(found, met={name: _probe(client, progress, name, probe) for name in with_gpus})
+    with_gpus = [queue.name for queue in queues if any(node.gpus for node in facts.members(queue))]
+    return replace(facts, met={name: _probe(client, progress, name, probe) for name in with_gpus})
 
 
 def configuration(text: str) -> dict[str, str]:
-    """The answer of ``scontrol show config``; what is not set is left out."""
+    """Parse the output of ``scontrol show config``, without the values that are not set."""
     rows = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {
         name.strip(): value.strip()
@@ -79,20 +80,23 @@ def configuration(text: str) -> dict[str, str]:
 
 
 def _modules() -> tuple[str, ...] | None:
-    """What ``module avail`` lists in a login shell; None: there is no such command."""
+    """Return the modules that a login shell lists; None if it has no command ``module``."""
     try:
-        said = shell.run(
+        result = shell.run(
             ("bash", "-lc", "type module >/dev/null 2>&1 && module -t avail 2>&1"),
             check=False,
             timeout=_PATIENCE,
         )
     except ToolkitError:
         return None
-    return modules(said.stdout) if said.ok else None
+    return modules(result.stdout) if result.ok else None
 
 
 def modules(text: str) -> tuple[str, ...]:
-    """The answer of ``module -t avail``: names without their marks; headings end in a colon."""
+    """Parse the output of ``module -t avail`` into names without their marks.
+
+    Headings end in a colon.
+    """
     lines = map(str.strip, text.splitlines())
     names = (_unmarked(line) for line in lines if not line.endswith(":"))
     return tuple(
@@ -106,7 +110,7 @@ def _unmarked(line: str) -> str:
 
 
 def _scratch(environment: Mapping[str, str]) -> str:
-    """``$SCRATCH`` where it is set, ``/scratch/$USER`` where it is there."""
+    """Return ``$SCRATCH`` if it is set, ``/scratch/$USER`` if that exists, else an empty text."""
     if environment.get("SCRATCH") and Path(environment["SCRATCH"]).is_dir():
         return "$SCRATCH"
     return "/scratch/$USER" if Path(os.path.expandvars("/scratch/$USER")).is_dir() else ""
@@ -123,14 +127,16 @@ def _probe(client: Client, progress: Progress, partition: str, options: Sequence
         f"--partition={partition}",
     )
     try:
-        said = client.ask("srun", *words, *options, "bash", "-c", _PROBE)
+        result = client.ask("srun", *words, *options, "bash", "-c", _PROBE)
     except ToolkitError as error:
         return Met(problem=error.cause)
-    return met(said.stdout) if said.ok else Met(problem=" ".join(said.tail(2)) or "srun failed")
+    return (
+        met(result.stdout) if result.ok else Met(problem=" ".join(result.tail(2)) or "srun failed")
+    )
 
 
 def met(text: str) -> Met:
-    """What a probe said."""
+    """Parse the output of a probe."""
     rows = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     gpus = [value.partition(", ") for kind, value in rows if kind == "gpu"]
     interfaces = tuple(
