@@ -14,6 +14,8 @@ from toolkit.cli.shared import (
     node_job_options,
     site_option,
 )
+from toolkit.errors import PreflightError, UsageError
+from toolkit.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +70,6 @@ def command(
     from pathlib import Path
 
     from toolkit.doctor.gather import DoctorOptions, gather
-    from toolkit.errors import PreflightError, UsageError
 
     if gpus and not nodes:
         step = f"--nodes 1 --gpus-per-node {gpus}"
@@ -95,7 +96,6 @@ def command(
 def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     """Print each result as soon as it is known; those that were not checked come last."""
     from toolkit.doctor.diagnose import FORMAT, REGISTRY, diagnose
-    from toolkit.units import counted
 
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} by jobs"

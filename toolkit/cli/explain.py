@@ -10,6 +10,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.outcome import lines_of, show_attempts
 from toolkit.cli.shared import complete_runs, json_option, runs_option
+from toolkit.errors import SlurmUnreachableError
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence
@@ -75,7 +76,6 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
 def _shows_wait(paths: Paths, as_json: bool) -> bool:
     """Print why a run waits in the queue, and return whether it does."""
-    from toolkit.errors import SlurmUnreachableError
     from toolkit.explain import gather, waiting
     from toolkit.runs import status
 

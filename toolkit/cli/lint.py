@@ -9,6 +9,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option, site_option
+from toolkit.units import counted
 
 if TYPE_CHECKING:
     from toolkit.checks.result import Result
@@ -85,7 +86,6 @@ def _fix(file: Path, text: str, known: Context) -> str:
 
 def _show(name: str, results: tuple[Result, ...]) -> None:
     from toolkit.lint.model import FORMAT
-    from toolkit.units import counted
 
     for result in results:
         for line in FORMAT.to_report(result, name):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.cli import console
+from toolkit.errors import ToolkitError
+from toolkit.units import human_time
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Explanation
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 def show_outcome(outcome: Outcome, paths: Paths) -> None:
     """Print the outcome of a run, where its ranks were, and the next commands."""
     from toolkit.runs.outcome import headline
-    from toolkit.units import human_time
 
     word = "done" if outcome.kind == "ok" else outcome.kind
     message = outcome.message or headline(outcome.results)
@@ -55,7 +56,6 @@ def show_explanation(paths: Paths) -> None:
 
     A rule of the user's that is broken does not hide the outcome.
     """
-    from toolkit.errors import ToolkitError
     from toolkit.explain.explanation import explain
     from toolkit.explain.gather import of_run, rules
 

@@ -10,6 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option, run_argument, runs_option
+from toolkit.errors import JobLostError
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
       toolkit top --every 5 train-0007
       toolkit top --json train-0007
     """
-    from toolkit.errors import JobLostError
     from toolkit.records.store import find
     from toolkit.runs.processes import working
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import UsageError
+from toolkit.errors import BuildError, ForbiddenError, UsageError
+from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
     from toolkit.images.build.build import BuildResult
@@ -120,8 +121,6 @@ def _refuse_failed(built: BuildResult) -> None:
 
     A mismatch with this cluster is no fault of the image.
     """
-    from toolkit.errors import BuildError
-
     failed = [
         verdict for verdict in built.verdicts if verdict.outcome == "failed" and not verdict.site
     ]
@@ -136,7 +135,6 @@ def _refuse_failed(built: BuildResult) -> None:
 
 
 def _show_built(built: BuildResult, as_json: bool) -> None:
-    from toolkit.units import human_size, human_time
 
     manifest = built.manifest
     if as_json:
@@ -191,7 +189,6 @@ def lock(name: str, output: Path | None) -> None:
     """
     import time
 
-    from toolkit.errors import ForbiddenError
     from toolkit.files import write_atomically
     from toolkit.images.lockfile.make import lock_path, make
     from toolkit.model.lock import to_toml
@@ -221,7 +218,6 @@ def flatten(name: str) -> None:
     seen no more.
     """
     from toolkit.images.build.apptainer.flatten import flatten
-    from toolkit.units import human_size
 
     with console.Steps() as progress:
         flat = flatten(name, progress)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.terminal_text import json_safe
 
 if TYPE_CHECKING:
     from toolkit.images.store.diff import Difference
@@ -94,7 +95,6 @@ def sbom(name: str, output: Path | None) -> None:
     from toolkit.files import write_atomically
     from toolkit.images.store.materials import materials
     from toolkit.images.store.store import find
-    from toolkit.terminal_text import json_safe
 
     text = materials(find(name))
     if output is None:

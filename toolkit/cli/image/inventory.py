@@ -8,6 +8,9 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
+from toolkit.errors import ImageMissingError
+from toolkit.terminal_text import one_line
+from toolkit.units import human_size
 
 if TYPE_CHECKING:
     from toolkit.model.catalogue import Release
@@ -25,7 +28,6 @@ def list_images(as_json: bool) -> None:
     from msgspec.structs import asdict
 
     from toolkit.images.store.listing import listing
-    from toolkit.units import human_size
 
     listed = listing()
     if as_json:
@@ -97,7 +99,6 @@ def _show_release(release: Release) -> None:
 
 def _known(name: str) -> dict[str, Any]:
     """Return the recipe's contents and the facts of its image."""
-    from toolkit.errors import ImageMissingError
     from toolkit.images.recipe import library
     from toolkit.images.recipe.names import recipe_names
     from toolkit.images.store import store
@@ -125,7 +126,6 @@ def _known(name: str) -> dict[str, Any]:
 
 
 def _of_manifest(manifest: Manifest) -> dict[str, Any]:
-    from toolkit.units import human_size
 
     return {
         "size": human_size(manifest.size),
@@ -153,7 +153,6 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def _show(key: str, value: Any) -> None:
-    from toolkit.terminal_text import one_line
 
     if isinstance(value, dict):
         lines = [f"{name}  {text}" for name, text in value.items()]

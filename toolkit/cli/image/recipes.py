@@ -12,7 +12,8 @@ from toolkit.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
+
+    from toolkit.images.recipe.resolve import Resolved
 
 
 @click.command("new")
@@ -54,27 +55,10 @@ def new(
       toolkit image new mine --from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter
       toolkit image new mine --from pytorch_cpu --pip einops==0.8.1
     """
-    from toolkit.errors import UsageError
-    from toolkit.files import write_atomically
-    from toolkit.images.recipe import library
     from toolkit.images.recipe.drafts import draft
-    from toolkit.images.recipe.names import image_name
 
-    image_name(name, "NAME", error=UsageError)
-    path = directory / f"{name}.toml"
-    if path.exists():
-        raise UsageError(
-            f"{path} is there already, and is not overwritten",
-            place="NAME",
-            next_step="another name, or remove the file",
-        )
-    text = draft(name, origin, features, packages, cwd=str(Path.cwd()))
-    write_atomically(path, text)
-    try:
-        resolved = library.load(str(path))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    path = _new_file(directory, name, place="NAME")
+    resolved = _write_recipe(path, draft(name, origin, features, packages, cwd=str(Path.cwd())))
     console.note(console.subject("written", str(path)))
     if resolved.dropped:
         console.note(console.subject("", f"the base has already: {', '.join(resolved.dropped)}"))
@@ -103,27 +87,12 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     """
     import re
 
-    from toolkit.errors import UsageError
-    from toolkit.files import write_atomically
-    from toolkit.images.recipe import library
     from toolkit.images.recipe.importing import import_file
-    from toolkit.images.recipe.names import image_name
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
-    path = directory / f"{image_name(chosen, '--name', error=UsageError)}.toml"
-    if path.exists():
-        raise UsageError(
-            f"{path} is there already, and is not overwritten",
-            place="--name",
-            next_step="another --name, or remove the file",
-        )
+    path = _new_file(directory, chosen, place="--name")
     draft = import_file(file, chosen)
-    write_atomically(path, draft.recipe)
-    try:
-        library.load(str(path))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    _write_recipe(path, draft.recipe)
     for unsupported in draft.unsupported:
         where = f"{file}:{unsupported.line}: " if unsupported.line else ""
         console.note(console.subject("not taken", f"{where}{unsupported.text}"))
@@ -134,6 +103,37 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
 
 
 FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need not import
+
+
+def _new_file(directory: Path, name: str, *, place: str) -> Path:
+    """Return the path of a new recipe.
+
+    Raises:
+        UsageError: the name is not allowed, or there is such a file already.
+    """
+    from toolkit.images.recipe.names import image_name
+
+    path = directory / f"{image_name(name, place, error=UsageError)}.toml"
+    if path.exists():
+        raise UsageError(
+            f"{path} exists already, and is not overwritten",
+            place=place,
+            next_step="another name, or remove the file",
+        )
+    return path
+
+
+def _write_recipe(path: Path, text: str) -> Resolved:
+    """Write a recipe, and return it resolved; if it is invalid, remove the file again."""
+    from toolkit.files import write_atomically
+    from toolkit.images.recipe import library
+
+    write_atomically(path, text)
+    try:
+        return library.load(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @click.command("render")

@@ -8,6 +8,8 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
+from toolkit.errors import ForbiddenError, ImageMissingError
+from toolkit.units import human_size
 
 
 @click.command("remove")
@@ -20,10 +22,8 @@ def remove(name: str, force: bool) -> None:
     Example:
       toolkit image remove pytorch_cpu
     """
-    from toolkit.errors import ForbiddenError, ImageMissingError
     from toolkit.images.store import prune, store
     from toolkit.runs.removal import holds_image
-    from toolkit.units import human_size
 
     path = store.images_directory() / f"{name.removesuffix('.sif')}.sif"
     if not path.exists():
@@ -68,7 +68,6 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     """
     from toolkit.images.store import prune, store
     from toolkit.runs.removal import holds_image
-    from toolkit.units import human_size
 
     ages = {
         "older_than": prune.seconds(older_than, "--older-than") if older_than else None,
@@ -112,7 +111,6 @@ def cache(clear: bool, as_json: bool) -> None:
     """
     from toolkit.images.build.apptainer.cache import Cache
     from toolkit.images.store import store
-    from toolkit.units import human_size
 
     cache = Cache(store.images_directory())
     entries = cache.entries()

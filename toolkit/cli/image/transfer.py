@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from toolkit.cli import console
+from toolkit.errors import UsageError
 
 
 @click.command("push")
@@ -67,7 +68,6 @@ def copy(name: str, target: str, mode: str) -> None:
       toolkit image copy pytorch_cpu /apps/images
       toolkit image copy pytorch_cpu login.site:/scratch/me/images --mode 640
     """
-    from toolkit.errors import UsageError
     from toolkit.images.registry import transfer
     from toolkit.images.store import store
 

@@ -11,7 +11,10 @@ from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_
 from toolkit.errors import BuildError
 
 if TYPE_CHECKING:
-    from toolkit.model.image import Check
+    pass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @click.command("verify")
@@ -52,7 +55,6 @@ def verify(
       toolkit image verify /apps/images/pytorch.sif --json
     """
     from toolkit.doctor.node_jobs import find_site, rank_runner
-    from toolkit.errors import BuildError
     from toolkit.images.build.verification import record
     from toolkit.images.store.store import find
     from toolkit.images.verify.case import VerifyOptions, local_case
@@ -79,19 +81,8 @@ def verify(
     record(image, made)
     if as_json:
         console.out_json({"path": image.path, "verdicts": made})
-    else:
-        console.out(
-            console.table(
-                ("CHECK", "RESULT", "DETAIL"),
-                [(verdict.name, verdict.outcome, verdict.detail) for verdict in made],
-            )
-        )
-    failed = [verdict.name for verdict in made if verdict.outcome == "failed"]
-    if failed:
-        raise BuildError(
-            f"{image.name} did not pass {len(failed)} of {len(made)} checks",
-            place=", ".join(failed),
-        )
+    rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
+    _show_and_judge(image.name, rows, as_json=as_json)
 
 
 @click.command("check")
@@ -111,20 +102,20 @@ def check(name: str, as_json: bool) -> None:
     checks = run_checks(image)
     if as_json:
         console.out_json(checks)
-    else:
-        console.out(
-            console.table(
-                ("CHECK", "RESULT", "DETAIL"),
-                [(check.name, _outcome(check), check.detail) for check in checks],
-            )
-        )
-    failed = [check.name for check in checks if not check.passed]
+    rows = [(each.name, "passed" if each.passed else "failed", each.detail) for each in checks]
+    _show_and_judge(image.name, rows, as_json=as_json)
+
+
+def _show_and_judge(image: str, rows: Sequence[tuple[str, str, str]], *, as_json: bool) -> None:
+    """Print the name, the outcome and the detail of each check, unless JSON was printed.
+
+    Raises:
+        BuildError: a check failed.
+    """
+    if not as_json:
+        console.out(console.table(("CHECK", "RESULT", "DETAIL"), rows))
+    failed = [name for name, outcome, _ in rows if outcome == "failed"]
     if failed:
         raise BuildError(
-            f"{image.name} did not pass {len(failed)} of {len(checks)} checks",
-            place=", ".join(failed),
+            f"{image} did not pass {len(failed)} of {len(rows)} checks", place=", ".join(failed)
         )
-
-
-def _outcome(check: Check) -> str:
-    return "passed" if check.passed else "failed"
