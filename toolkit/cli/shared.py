@@ -1,4 +1,4 @@
-"""Options, arguments and tab completions that several commands have."""
+"""Options, arguments and tab completions that several commands share."""
 
 from __future__ import annotations
 
