@@ -322,7 +322,9 @@ def test_the_key_of_a_signature_is_not_taken_from_another_user(
     tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified: list[str] = []
-    monkeypatch.setattr("toolkit.images.store.sign.verify", lambda _, key: verified.append(key))
+    monkeypatch.setattr(
+        "toolkit.images.store.signatures.verify", lambda _, key: verified.append(key)
+    )
     here, folder = tmp_path / "here", tmp_path / "course"
     for directory in (here, folder):
         directory.mkdir()

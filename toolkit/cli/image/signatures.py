@@ -93,7 +93,7 @@ def sign(
 @json_option
 def verify_signature(name: str, key: str, as_json: bool) -> None:
     """Verify that an image is signed by a key and unchanged since; exit code 88 if not."""
-    from toolkit.images.store.sign import verify
+    from toolkit.images.store.signatures import verify
     from toolkit.images.store.store import find
 
     image = find(name)

@@ -1,4 +1,7 @@
-"""Comparing two images: their file systems are listed by ``unsquashfs``, and unpacked where only contents can tell."""
+"""Comparison of two images.
+
+``unsquashfs`` lists their file systems, and unpacks them where only the contents show a difference.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +36,32 @@ from toolkit.model.recipe import Space
 _PATIENCE = 3600.0  # seconds
 
 
-def compare(one: StoredImage, other: StoredImage, *, read: bool = True) -> Difference:
+def compare(first: StoredImage, second: StoredImage, *, read: bool = True) -> Difference:
     """Compare two images.
 
     Args:
-        read: also compare the contents of files of the same size; else only what a directory says of them.
+        first: the image that is compared from.
+        second: the image that is compared to.
+        read: also compare the contents of files of the same size; else their directory entries
+            only.
 
     Raises:
-        NeedsInstallError: unsquashfs or Apptainer is not here.
+        NeedsInstallError: unsquashfs or Apptainer is not installed.
         BuildError: an image cannot be read.
         NoSpaceError: there is no room to unpack both.
     """
-    paths = (Path(one.path), Path(other.path))
+    paths = (Path(first.path), Path(second.path))
     if partition_digest(paths[0]) == partition_digest(paths[1]):
         return Difference(identical=True, contents=True)
-    changes = [*_packages(one, other), *_said(*paths)]
+    changes = [*_packages(first, second), *_metadata_changes(*paths)]
     before, after = (_entries(path) for path in paths)
     candidates = alike(before, after)
     if not read:
-        found, times, _ = files(before, after, lambda _: None)
+        changed_files, times, _ = files(before, after, lambda _: None)
         return Difference(
             identical=False,
             contents=None,
-            changes=(*changes, *found),
+            changes=(*changes, *changed_files),
             times=times,
             uncompared=len(candidates),
         )
@@ -66,15 +72,19 @@ def compare(one: StoredImage, other: StoredImage, *, read: bool = True) -> Diffe
         roots = tuple(
             _unpacked(path, place.scratch / str(number)) for number, path in enumerate(paths)
         )
-        found, times, unknown = files(before, after, _same(before, after, *roots))
-    same = not found and not unknown
+        changed_files, times, unknown = files(before, after, _same(before, after, *roots))
+    same = not changed_files and not unknown
     return Difference(
-        identical=False, contents=same, changes=(*changes, *found), times=times, uncompared=unknown
+        identical=False,
+        contents=same,
+        changes=(*changes, *changed_files),
+        times=times,
+        uncompared=unknown,
     )
 
 
-def _packages(one: StoredImage, other: StoredImage) -> list[Change]:
-    before, after = (_known(image) for image in (one, other))
+def _packages(first: StoredImage, second: StoredImage) -> list[Change]:
+    before, after = (_known(image) for image in (first, second))
     return [
         *named("packages", before.apt, after.apt),
         *named("packages", _python(before), _python(after)),
@@ -86,16 +96,20 @@ def _python(packages: Packages) -> dict[str, str]:
 
 
 def _known(image: StoredImage) -> Packages:
-    """Of the manifest; of an older one, or none, by asking the image."""
+    """Return the packages in the manifest.
+
+    If there is none, or an older one without them, read them from the image.
+    """
     known = image.manifest.packages if image.manifest else Packages()
     return known if known.apt or known.pip else read_contents(image.path).packages
 
 
-def _said(before: Path, after: Path) -> list[Change]:
-    """Labels and environment."""
+def _metadata_changes(before: Path, after: Path) -> list[Change]:
+    """Return the changed labels and environment variables."""
     was, now = _inspected(before), _inspected(after)
     scripts = (
-        variables(str(text) for text in said.get("environment", {}).values()) for said in (was, now)
+        variables(str(text) for text in metadata.get("environment", {}).values())
+        for metadata in (was, now)
     )
     return [
         *named("labels", was.get("labels", {}), now.get("labels", {})),
@@ -104,14 +118,14 @@ def _said(before: Path, after: Path) -> list[Change]:
 
 
 def _inspected(path: Path) -> dict[str, dict[str, str]]:
-    said = shell.run(
+    answer = shell.run(
         [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path],
         check=False,
         timeout=60,
     )
     try:
-        found = json.loads(said.stdout)["data"]["attributes"]
-        return {name: dict(found.get(name) or {}) for name in ("labels", "environment")}
+        attributes = json.loads(answer.stdout)["data"]["attributes"]
+        return {name: dict(attributes.get(name) or {}) for name in ("labels", "environment")}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -126,25 +140,29 @@ def _unsquashfs() -> str:
 
 
 def _offsets(path: Path) -> list[int]:
-    return [one.offset for one in read_descriptors(path) if one.data_type == PARTITION]
+    return [
+        descriptor.offset
+        for descriptor in read_descriptors(path)
+        if descriptor.data_type == PARTITION
+    ]
 
 
 def _entries(path: Path) -> dict[str, Entry]:
     listings = []
     for part, offset in enumerate(_offsets(path)):
         environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-        said = shell.run(
+        answer = shell.run(
             [_unsquashfs(), "-lls", "-o", str(offset), path],
             env=environment,
             check=False,
             timeout=_PATIENCE,
         )
-        found = listing(said.stdout, part)
-        if not found:
+        entries = listing(answer.stdout, part)
+        if not entries:
             raise BuildError(
-                "the image's file system cannot be listed", place=str(path), details=said.tail(3)
+                "the image's file system cannot be listed", place=str(path), details=answer.tail(3)
             )
-        listings.append(found)
+        listings.append(entries)
     return merged(listings)
 
 
@@ -153,7 +171,10 @@ def _bytes(entries: Mapping[str, Entry]) -> int:
 
 
 def _unpacked(path: Path, target: Path) -> list[Path]:
-    """The file systems of an image, each in a directory; what this user may not make, such as devices, is left out."""
+    """Unpack the file systems of an image, each into its own directory.
+
+    Files that this user may not create, such as devices, are left out.
+    """
     roots = []
     for part, offset in enumerate(_offsets(path)):
         root = target / str(part)
@@ -172,9 +193,9 @@ def _same(
 ) -> Callable[[str], bool | None]:
     def same(path: str) -> bool | None:
         try:
-            one = roots[before[path].part] / path.lstrip("/")
-            other = others[after[path].part] / path.lstrip("/")
-            return filecmp.cmp(one, other, shallow=False)
+            old = roots[before[path].part] / path.lstrip("/")
+            new = others[after[path].part] / path.lstrip("/")
+            return filecmp.cmp(old, new, shallow=False)
         except OSError:
             return None
 

@@ -1,4 +1,7 @@
-"""Compare two images: packages, labels, environment, files. Pure: works on what others have listed and read."""
+"""The differences between two images: packages, labels, environment, files.
+
+Pure: it works on lists and texts that its caller has read.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ from typing import Literal
 from toolkit.model.base import Model
 
 _LINE = re.compile(
-    r"(?P<mode>[bcdlps-][rwxsStT-]{9}) (?P<owner>\S+)\s+(?P<size>\d+(?:,\s*\d+)?) (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) (?P<path>.*)"
+    r"(?P<mode>[bcdlps-][rwxsStT-]{9}) (?P<owner>\S+)\s+(?P<size>\d+(?:,\s*\d+)?) "
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) (?P<path>.*)"
 )
 _ROOT = "squashfs-root"
 _WHITEOUT = re.compile(r"0,\s*0")
 
 
 class Entry(Model, frozen=True, kw_only=True):
-    """A file of an image, as ``unsquashfs -lls`` says it.
+    """A file of an image, as ``unsquashfs -lls`` lists it.
 
     Attributes:
         mode: as ``ls`` writes it, with the kind of file first.
         size: in bytes; of a device, its numbers.
-        target: where a symbolic link leads.
+        target: the target of a symbolic link.
         part: which of the image's file systems it is from, the lowest first.
     """
 
@@ -35,12 +39,12 @@ class Entry(Model, frozen=True, kw_only=True):
 
 
 class Change(Model, frozen=True, kw_only=True):
-    """One thing that is not the same in both images.
+    """One difference between two images.
 
     Attributes:
         kind: ``packages``, ``labels``, ``environment`` or ``files``.
-        name: which.
-        before, after: what it is; empty where it is not there.
+        name: of the package, label, variable or file.
+        before, after: its value; empty in an image that does not have it.
     """
 
     kind: Literal["packages", "labels", "environment", "files"]
@@ -56,7 +60,7 @@ class Difference(Model, frozen=True, kw_only=True):
         identical: their file systems are the same in every byte.
         contents: every file is the same but for times; None: contents were not compared.
         times: how many files differ in nothing but their time.
-        uncompared: files whose contents could not be read here.
+        uncompared: files whose contents could not be read on this machine.
     """
 
     identical: bool
@@ -67,8 +71,8 @@ class Difference(Model, frozen=True, kw_only=True):
 
 
 def listing(text: str, part: int = 0) -> dict[str, Entry]:
-    """What ``unsquashfs -lls`` said, by path."""
-    found: dict[str, Entry] = {}
+    """Parse the output of ``unsquashfs -lls`` into entries by path."""
+    entries: dict[str, Entry] = {}
     for line in text.splitlines():
         fields = _LINE.fullmatch(line)
         if not fields or not (fields["path"] == _ROOT or fields["path"].startswith(f"{_ROOT}/")):
@@ -79,7 +83,7 @@ def listing(text: str, part: int = 0) -> dict[str, Entry]:
             else (fields["path"], "", "")
         )
         path = path[len(_ROOT) :] or "/"
-        found[path] = Entry(
+        entries[path] = Entry(
             path=path,
             mode=fields["mode"],
             owner=fields["owner"],
@@ -88,27 +92,31 @@ def listing(text: str, part: int = 0) -> dict[str, Entry]:
             target=target,
             part=part,
         )
-    return found
+    return entries
 
 
 def merged(listings: Iterable[dict[str, Entry]]) -> dict[str, Entry]:
-    """What is seen of file systems on top of each other, the lowest first: a device 0:0 hides what is below."""
-    seen: dict[str, Entry] = {}
-    for one in listings:
-        for path, entry in one.items():
+    """Return the visible entries of file systems on top of each other.
+
+    Args:
+        listings: of the file systems, the lowest first. A device 0:0 hides the entries below it.
+    """
+    visible: dict[str, Entry] = {}
+    for layer in listings:
+        for path, entry in layer.items():
             if entry.mode.startswith("c") and _WHITEOUT.fullmatch(entry.size):
-                seen = {
+                visible = {
                     known: value
-                    for known, value in seen.items()
+                    for known, value in visible.items()
                     if known != path and not known.startswith(f"{path}/")
                 }
             else:
-                seen[path] = entry
-    return seen
+                visible[path] = entry
+    return visible
 
 
 def alike(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[str, ...]:
-    """The files of which only their contents can tell whether they are the same."""
+    """Return the files that differ, if at all, in their contents only."""
     return tuple(
         path
         for path, entry in before.items()
@@ -123,22 +131,26 @@ def alike(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[str,
 def files(
     before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callable[[str], bool | None]
 ) -> tuple[list[Change], int, int]:
-    """Changed files, how many differ in time only, and of how many it is not known.
+    """Return the changed files and two counts: files that differ in time only, and unknown ones.
 
     Args:
-        same: whether the contents of a file that is ``alike`` are the same; None: it cannot be told.
+        before: the entries of the first image.
+        after: the entries of the second image.
+        same: returns whether the contents of a file that is ``alike`` are the same; None: unknown.
     """
     changes: list[Change] = []
     times = unknown = 0
     candidates = set(alike(before, after))
     for path in sorted({*before, *after}):
-        one, other = before.get(path), after.get(path)
-        if one is None or other is None:
+        old, new = before.get(path), after.get(path)
+        if old is None or new is None:
             changes.append(
-                Change(kind="files", name=path, before=_spoken(one), after=_spoken(other))
+                Change(
+                    kind="files", name=path, before=_meta_or_empty(old), after=_meta_or_empty(new)
+                )
             )
             continue
-        was, now = _meta(one), _meta(other)
+        was, now = _meta(old), _meta(new)
         equal = same(path) if path in candidates else True
         if was != now:
             changes.append(Change(kind="files", name=path, before=was, after=now))
@@ -146,16 +158,19 @@ def files(
             changes.append(Change(kind="files", name=path, before=was, after="other contents"))
         else:
             unknown += equal is None
-            times += one.time != other.time
+            times += old.time != new.time
     return changes, times, unknown
 
 
-def _spoken(entry: Entry | None) -> str:
+def _meta_or_empty(entry: Entry | None) -> str:
     return _meta(entry) if entry else ""
 
 
 def _meta(entry: Entry) -> str:
-    """What is compared of an entry; the size of a directory is that of its list."""
+    """Return the fields of an entry that are compared.
+
+    The size of a directory is left out: it is that of its list.
+    """
     size = "" if entry.mode.startswith("d") else f" {entry.size}"
     return f"{entry.mode} {entry.owner}{size}" + (f" -> {entry.target}" if entry.target else "")
 
@@ -165,7 +180,7 @@ def named(
     before: Mapping[str, str],
     after: Mapping[str, str],
 ) -> list[Change]:
-    """What differs of things that have names."""
+    """Return the changes between two mappings of names to values."""
     names = sorted({*before, *after})
     return [
         Change(kind=kind, name=name, before=before.get(name, ""), after=after.get(name, ""))
@@ -175,11 +190,11 @@ def named(
 
 
 def variables(scripts: Iterable[str]) -> dict[str, str]:
-    """What the environment scripts of an image set, as they write it; the last word counts."""
-    found: dict[str, str] = {}
+    """Return the variables that environment scripts of an image set, unexpanded; the last wins."""
+    values: dict[str, str] = {}
     for script in scripts:
         for line in script.splitlines():
             name, equals, value = line.strip().removeprefix("export ").partition("=")
             if equals and name.isidentifier():
-                found[name] = value
-    return found
+                values[name] = value
+    return values

@@ -1,4 +1,4 @@
-"""Everything that has a name: recipes, images that are built, and NGC releases, each with the facts that are known of it."""
+"""Catalogue entries: recipes, built images and NGC releases, each with its known facts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from toolkit.model.catalogue import Release
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
-    """All of them: recipes and images first."""
+    """Return all entries: recipes and images first."""
     return (*_own(), *(_of_release(release) for release in catalogue.releases()))
 
 
 def _own() -> Iterator[CatalogueEntry]:
-    for one in listing.listing():
-        facts = {"framework": " ".join(one.frameworks)} if one.frameworks else {}
-        if one.summary:
-            base = library.load(one.name).base
+    for listed in listing.listing():
+        facts = {"framework": " ".join(listed.frameworks)} if listed.frameworks else {}
+        if listed.summary:
+            base = library.load(listed.name).base
             if isinstance(base, Ngc):
                 facts = {**_facts(base.known()), **facts}
-        shown = f"{one.summary} ({one.state})" if one.summary else one.state
+        shown = f"{listed.summary} ({listed.state})" if listed.summary else listed.state
         yield CatalogueEntry(
-            name=one.name, kind="recipe" if one.summary else "image", summary=shown, facts=facts
+            name=listed.name,
+            kind="recipe" if listed.summary else "image",
+            summary=shown,
+            facts=facts,
         )
 
 

@@ -1,4 +1,7 @@
-"""Keys in PEM: which one it is, and whether a passphrase guards it. Pure: works on text that others have read."""
+"""Keys in PEM: their fingerprints, and whether a passphrase guards them.
+
+Pure: it works on text that its caller has read.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,18 @@ PUBLIC = "PUBLIC KEY"
 
 
 def pgp_fingerprint(text: str) -> str | None:
-    """A PGP key's fingerprint in the form that everybody writes it in, or None where the text is none."""
-    found = _FINGERPRINT.match(text.replace(" ", ""))
-    return found["digits"].lower() if found else None
+    """Return a PGP key's fingerprint in its usual form; None if the text is not a fingerprint."""
+    match = _FINGERPRINT.match(text.replace(" ", ""))
+    return match["digits"].lower() if match else None
 
 
 def fingerprint(public: str) -> str:
-    """SHA-256 of a public key, in DER: what ``openssl pkey -pubin -outform DER | sha256sum`` says.
+    """Return the SHA-256 of a public key in DER.
+
+    It is the same as that of ``openssl pkey -pubin -outform DER | sha256sum``.
 
     Raises:
-        ValueError: it is no public key in PEM.
+        ValueError: the text is not a public key in PEM.
     """
     block = _BLOCK.search(public.replace("\r\n", "\n"))
     if block is None or block["kind"] != PUBLIC:
@@ -38,10 +43,10 @@ def fingerprint(public: str) -> str:
 
 
 def is_guarded(private: str) -> bool:
-    """Whether a private key is of use only to who knows its passphrase.
+    """Return whether a private key can be used only with its passphrase.
 
     Raises:
-        ValueError: it is no private key that OpenSSL reads.
+        ValueError: the text is not a private key that OpenSSL reads.
     """
     block = _BLOCK.search(private.replace("\r\n", "\n"))
     if block is None or not block["kind"].endswith("PRIVATE KEY"):

@@ -1,4 +1,7 @@
-"""The labels of an image, by spython: of its calls this one is right, if it is asked for JSON (``json=False`` crashes on some images)."""
+"""The labels of an image, read by spython.
+
+This call of spython is correct if it is asked for JSON (``json=False`` crashes on some images).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,32 @@ from toolkit.images.store.settings import VARIABLES, temporary_settings
 
 
 def labels(path: str) -> dict[str, str]:
-    """What an image says of itself; empty where it has no labels or cannot be read, for which spython has several shapes."""
+    """Return the labels of an image.
+
+    The result is empty if the image has none or cannot be read, for which spython has several
+    shapes.
+    """
     from spython.main import Client
 
     try:
         with _no_traces():
-            found = Client.inspect(path, json=True, quiet=True)
+            answer = Client.inspect(path, json=True, quiet=True)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    attributes = found.get("attributes") if isinstance(found, dict) else None
-    said = attributes.get("labels") if isinstance(attributes, dict) else None
-    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+    attributes = answer.get("attributes") if isinstance(answer, dict) else None
+    values = attributes.get("labels") if isinstance(attributes, dict) else None
+    if not isinstance(values, dict):
+        return {}
+    return {str(name): str(value) for name, value in values.items()}
 
 
 @contextmanager
 def _no_traces() -> Iterator[None]:
-    """Apptainer makes a directory in the home of whoever asks it anything, and spython hands on the environment as it is."""
+    """Set Apptainer's settings directory to a temporary one.
+
+    Apptainer creates a directory in the home of the user who calls it, and spython passes the
+    environment on unchanged.
+    """
     before = {name: os.environ.get(name) for name in VARIABLES}
     with temporary_settings() as settings:
         os.environ.update(settings)

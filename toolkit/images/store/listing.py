@@ -1,4 +1,4 @@
-"""What `image list` shows: every recipe and every image, and how they stand to each other."""
+"""The list of `image list`: every recipe and every image, and whether they match."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Listed(Model, frozen=True, kw_only=True):
     """A recipe, an image, or both.
 
     Attributes:
-        state: ``built``, ``recipe changed`` (since it was built), ``not built``, ``not whole``, or ``no manifest`` (another tool's image).
+        state: ``built``, ``recipe changed`` (since it was built), ``not built``, ``not whole``, or
+            ``no manifest`` (another tool's image).
         size: of the SIF in bytes.
         directory: of the image, if it is not the user's own.
-        checks: how many the image passed, of how many; None where there were none.
+        checks: number of passed checks and of all checks; None if the image was not checked.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Listed(Model, frozen=True, kw_only=True):
 
 
 def listing() -> tuple[Listed, ...]:
-    """Every shipped recipe and every image of the store and of shared directories, sorted by name."""
+    """Return the shipped recipes and the images of the store and of shared directories, by name."""
     own = store.images_directory()
     recipes = store.recipe_names()
     places = {
@@ -60,25 +61,25 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     if not path.exists():
         return Listed(name=name, state=MISSING, summary=summary)
     try:
-        found = store.find(str(path))
+        image = store.find(str(path))
     except ImageMissingError:
         return Listed(
             name=name, state=BROKEN, summary=summary, path=str(path), directory=_other(directory)
         )
-    manifest = found.manifest
+    manifest = image.manifest
     if manifest is None:
         return Listed(
             name=name,
             state=FOREIGN,
             summary=summary,
-            path=found.path,
+            path=image.path,
             size=path.stat().st_size,
             directory=_other(directory),
         )
     if manifest.origin and not manifest.recipe_hash:
-        return _of_manifest(manifest, FOREIGN, summary, found.path)
+        return _of_manifest(manifest, FOREIGN, summary, image.path)
     state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT
-    return _of_manifest(manifest, state, summary, found.path)
+    return _of_manifest(manifest, state, summary, image.path)
 
 
 def _other(directory: Path) -> str:
@@ -86,8 +87,8 @@ def _other(directory: Path) -> str:
 
 
 def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Listed:
-    told = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
-    passed = sum(verdict.outcome == "passed" for verdict in told)
+    checked = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
+    passed = sum(verdict.outcome == "passed" for verdict in checked)
     return Listed(
         name=manifest.name,
         state=state,
@@ -97,5 +98,5 @@ def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Lis
         size=manifest.size,
         built=manifest.built,
         frameworks=manifest.frameworks,
-        checks=(passed, len(told)) if told else None,
+        checks=(passed, len(checked)) if checked else None,
     )

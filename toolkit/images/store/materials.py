@@ -1,4 +1,4 @@
-"""The bill of materials of an image: the one that its build wrote, or one that is made now."""
+"""The bill of materials of an image: the one that its build wrote, or a new one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from toolkit.model.image import Manifest
 
 
 def materials(image: StoredImage) -> str:
-    """The document of an image, in JSON.
+    """Return the bill of materials of an image, in JSON.
 
     Raises:
-        BuildError: the image does not run, or does not say what is in it.
-        NeedsInstallError: there is no Apptainer.
+        BuildError: the image does not run, or does not list its contents.
+        NeedsInstallError: Apptainer is not installed.
     """
     path = Path(image.path)
     beside = path.with_name(f"{path.name.removesuffix('.sif')}{sbom.ENDING}")
     document = _beside(beside)
     if image.manifest and sbom.belongs(document, image.manifest):
         return document
-    found = read_contents(image.path)
+    contents = read_contents(image.path)
     manifest = image.manifest or _foreign(path, image.name)
     return sbom.cyclonedx(
-        msgspec.structs.replace(manifest, horovod=found.horovod), found, __version__
+        msgspec.structs.replace(manifest, horovod=contents.horovod), contents, __version__
     )
 
 
@@ -53,7 +53,7 @@ def _beside(path: Path) -> str:
 
 
 def _foreign(path: Path, name: str) -> Manifest:
-    """Of an image that we did not build: its file is all that is known."""
+    """Return a manifest for an image that we did not build, with the facts of its file only."""
     when = datetime.fromtimestamp(int(path.stat().st_mtime), timezone.utc).isoformat()
     digest = partition_digest(path)
     head = whole_header(path)

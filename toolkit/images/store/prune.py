@@ -1,4 +1,7 @@
-"""What of a directory of images can go, by age and use; and how it goes: all files of an image together, never one that a run uses."""
+"""Removal of images by age and use.
+
+All files of an image are removed together, and never an image that a run uses.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _LOG_DAYS = 7.0  # a failed build's log is of use for so long
 
 
 class Removal(Model, frozen=True, kw_only=True):
-    """Something that can go.
+    """An image or a log that can be removed.
 
     Attributes:
         name: of the image, or of the log.
         paths: its files.
         size: of all of them, in bytes.
-        why: for people.
+        why: the reason for its removal, as a message.
         reason_to_keep: why it stays; empty: it can be removed.
     """
 
@@ -43,21 +46,26 @@ class Removal(Model, frozen=True, kw_only=True):
 
 
 def seconds(age: str, place: str) -> float:
-    """``30d`` in seconds; h, d, w and m are hours, days, weeks and months of 30 days.
+    """Convert an age such as ``30d`` to seconds.
+
+    h, d, w and m are hours, days, weeks and months of 30 days.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text is not an age.
     """
-    found = _AGE.match(age)
-    if not found:
+    match = _AGE.match(age)
+    if not match:
         raise UsageError(
             f"{age!r} is no age", place=place, next_step="a number and h, d, w or m: 30d"
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def files_of(image: Path) -> tuple[Path, ...]:
-    """The files that belong to an image: itself, its manifest, bill of materials, log, and lock file of builds."""
+    """Return the existing files of an image.
+
+    They are the image itself, its manifest, bill of materials, logs, and the lock file of builds.
+    """
     name = image.name.removesuffix(".sif")
     beside = (
         image,
@@ -73,23 +81,25 @@ def candidates(
     unused_for: float | None,
     holds: Holds | None = None,
 ) -> tuple[Removal, ...]:
-    """What can go.
+    """Return the images and logs that can be removed.
 
     Args:
+        directory: of the images.
         older_than: images that were built longer ago than so many seconds; None: not by age.
-        unused_for: images that nothing used for so many seconds; None: not by use. Where both are given, both must hold.
-        holds: whether a run that left no outcome still uses its image.
+        unused_for: images that nothing used for so many seconds; None: not by use. If both are
+            given, both must hold.
+        holds: returns whether a run that left no outcome still uses its image.
     """
     now = time.time()
     images = (
         sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
     )
-    found = [
+    removals = [
         removal
         for image in images
         if (removal := _image(image, now, (older_than, unused_for), holds))
     ]
-    return (*found, *_logs(directory, now))
+    return (*removals, *_logs(directory, now))
 
 
 def _image(
@@ -126,11 +136,12 @@ def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str =
 
 
 def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> int:
-    """Remove an image with all its files; how many bytes that gave.
+    """Remove an image with all its files, and return the number of bytes freed.
 
     Args:
-        force: also where a run uses it.
-        holds: whether a run that left no outcome still uses its image.
+        image: the SIF.
+        force: remove it even if a run uses it.
+        holds: returns whether a run that left no outcome still uses its image.
 
     Raises:
         BusyError: a run that has not ended uses it.
@@ -140,11 +151,11 @@ def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> i
         raise BusyError(
             f"{image.name} is used by a run that has not ended, as far as is known",
             place=str(runs[0]),
-            next_step="toolkit ps says how it stands; --force removes the image all the same",
+            next_step="toolkit ps shows its state; --force removes the image all the same",
         )
     removal = _removal(image.name, files_of(image), "")
-    # The manifest first: a SIF without one is an image of nobody's, a manifest without a SIF would
-    # be a lie.
+    # The manifest goes first: a SIF without one is another tool's image, but a manifest without a
+    # SIF would be false.
     for path in sorted(map(Path, removal.paths), key=lambda path: path.suffix != ".json"):
         path.unlink(missing_ok=True)
     usage.forget(image)

@@ -1,4 +1,4 @@
-"""What is in an image, as a CycloneDX bill of materials, by the OWASP library for it.
+"""The contents of an image as a CycloneDX bill of materials, by the OWASP library for it.
 
 CycloneDX and not SPDX, because its library starts in a seventh of a second and brings six small
 packages, while that for SPDX brings a store for RDF. The library is imported when a document is
@@ -27,7 +27,7 @@ _NAMESPACE = uuid.UUID("5b9f2c0e-5a4e-4d1b-9d5c-3c1e0c6f7a11")
 
 
 def belongs(document: str, manifest: Manifest) -> bool:
-    """Whether a document is of this very build."""
+    """Return whether a document belongs to this very build."""
     return (
         f'"value": "{manifest.built}"' in document
         and f'"value": "{manifest.recipe_hash}"' in document
@@ -35,9 +35,11 @@ def belongs(document: str, manifest: Manifest) -> bool:
 
 
 def cyclonedx(manifest: Manifest, contents: Contents, version: str) -> str:
-    """The document, as JSON of CycloneDX 1.6; the same image gives the same bytes.
+    """Return the document, as JSON of CycloneDX 1.6; the same image gives the same bytes.
 
     Args:
+        manifest: of the image.
+        contents: of the image.
         version: of the tool.
     """
     from cyclonedx.output.json import JsonV1Dot6
@@ -50,24 +52,24 @@ def _bom(manifest: Manifest, contents: Contents, version: str) -> Bom:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
 
-    said = {
+    values = {
         _BUILT: manifest.built,
         _RECIPE: manifest.recipe_hash,
         "toolkit:partition": manifest.partition,
         "toolkit:lock": manifest.locked,
     }
     if manifest.base:
-        said |= {
+        values |= {
             "toolkit:base": manifest.base.reference,
             "toolkit:base-digest": manifest.base.digest,
         }
-    said |= {f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()}
+    values |= {f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()}
     image = Component(
         name=manifest.name,
         type=ComponentType.CONTAINER,
         version=manifest.recipe_hash[:12],
         bom_ref=f"image:{manifest.name}",
-        properties=[Property(name=name, value=value) for name, value in said.items() if value],
+        properties=[Property(name=name, value=value) for name, value in values.items() if value],
     )
     tool = Component(
         name="toolkit", type=ComponentType.APPLICATION, version=version, bom_ref="tool:toolkit"
@@ -89,24 +91,26 @@ def _components(contents: Contents) -> Iterable[Component]:
     distribution = contents.system.split()[0].lower() if contents.system else "debian"
     if contents.system:
         yield Component(name=contents.system, type=ComponentType.OPERATING_SYSTEM, bom_ref="system")
-    yield from (_debian(one, distribution) for one in contents.debian)
-    seen: set[str] = set()
-    for one in contents.pip:
-        if one.name.lower() not in seen:  # the first on Python's path is the one that it imports
-            seen.add(one.name.lower())
-            yield _python(one)
+    yield from (_debian(package, distribution) for package in contents.debian)
+    names: set[str] = set()
+    for package in contents.pip:
+        if package.name.lower() not in names:  # Python imports the first on its path
+            names.add(package.name.lower())
+            yield _python(package)
 
 
-def _debian(one: DebianPackage, distribution: str) -> Component:
+def _debian(package: DebianPackage, distribution: str) -> Component:
     from cyclonedx.model import Property
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
-    url = PackageURL("deb", distribution, one.name, one.version, {"arch": one.architecture})
-    source = f"{one.source} {one.source_version}"
+    url = PackageURL(
+        "deb", distribution, package.name, package.version, {"arch": package.architecture}
+    )
+    source = f"{package.source} {package.source_version}"
     return Component(
-        name=one.name,
-        version=one.version,
+        name=package.name,
+        version=package.version,
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=str(url),
@@ -114,15 +118,15 @@ def _debian(one: DebianPackage, distribution: str) -> Component:
     )
 
 
-def _python(one: PythonPackage) -> Component:
+def _python(package: PythonPackage) -> Component:
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
-    url = PackageURL("pypi", None, one.name.lower().replace("_", "-"), one.version)
-    licenses = [_license(one.license)] if one.license else []
+    url = PackageURL("pypi", None, package.name.lower().replace("_", "-"), package.version)
+    licenses = [_license(package.license)] if package.license else []
     return Component(
-        name=one.name,
-        version=one.version,
+        name=package.name,
+        version=package.version,
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=str(url),
@@ -131,7 +135,7 @@ def _python(one: PythonPackage) -> Component:
 
 
 def _license(text: str) -> License:
-    """SPDX's identifier or expression where it is one, else what the package says, as it says it."""
+    """Return SPDX's identifier or expression if the text is one, else the package's own text."""
     from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
     from cyclonedx.spdx import is_expression, is_supported_id
 

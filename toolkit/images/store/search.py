@@ -1,4 +1,4 @@
-"""Finding recipes, images and NGC releases by words: ``pytorch cuda>=12 python:3.10``. Pure."""
+"""Search for recipes, images and NGC releases: ``pytorch cuda>=12 python:3.10``. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COMPARED = {">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}
 
 
 class CatalogueEntry(Model, frozen=True, kw_only=True):
-    """Something that can be found.
+    """A recipe, an image or a release that can be found by a search.
 
     Attributes:
-        name: by which it is built, shown or pulled.
+        name: the name by which it is built, shown or pulled.
         kind: ``recipe``, ``image`` or ``release``.
         summary: one line.
-        facts: by the names of ``FILTERS``; what is not known is not there.
+        facts: by the names of ``FILTERS``; unknown facts are left out.
     """
 
     name: str
@@ -42,21 +42,21 @@ class CatalogueEntry(Model, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
-def matching(things: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[CatalogueEntry, ...]:
-    """The things that every word fits.
+def matching(entries: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[CatalogueEntry, ...]:
+    """Return the entries that match every word.
 
     Raises:
-        UsageError: a filter has no such name.
+        UsageError: there is no filter of this name.
     """
     tests = [_test(word) for word in words]
-    return tuple(thing for thing in things if all(test(thing) for test in tests))
+    return tuple(entry for entry in entries if all(test(entry) for test in tests))
 
 
 def _test(word: str) -> Callable[[CatalogueEntry], bool]:
-    found = _FILTER.match(word)
-    if not found:
-        return lambda thing: word.lower() in f"{thing.name} {thing.summary}".lower()
-    name, how, value = found["name"], found["how"], found["value"]
+    match = _FILTER.match(word)
+    if not match:
+        return lambda entry: word.lower() in f"{entry.name} {entry.summary}".lower()
+    name, how, value = match["name"], match["how"], match["value"]
     if name not in FILTERS:
         raise UsageError(
             f"nothing is known by {name}",
@@ -65,11 +65,11 @@ def _test(word: str) -> Callable[[CatalogueEntry], bool]:
             value=name,
             next_step=f"one of {', '.join(FILTERS)}",
         )
-    return lambda thing: _fits({**thing.facts, "kind": thing.kind}, name, how, value)
+    return lambda entry: _fits({**entry.facts, "kind": entry.kind}, name, how, value)
 
 
 def _fits(facts: Mapping[str, str], name: str, how: str, value: str) -> bool:
-    """What is not known fits nothing."""
+    """Return whether a fact matches a filter; an unknown fact matches none."""
     known = facts.get(name)
     if known is None:
         return False

@@ -1,4 +1,4 @@
-"""Where Apptainer keeps settings of its own while we ask it something."""
+"""Calls of Apptainer that leave no settings in the user's home directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
 @contextmanager
 def temporary_settings() -> Iterator[dict[str, str]]:
-    """Yield variables that name a temporary directory; without them Apptainer makes one in the user's home."""
+    """Yield variables that name a temporary directory for Apptainer's settings.
+
+    Without them Apptainer creates a directory in the user's home.
+    """
     with tempfile.TemporaryDirectory(prefix="toolkit-") as directory:
         yield dict.fromkeys(VARIABLES, directory)
 

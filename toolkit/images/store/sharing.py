@@ -1,7 +1,7 @@
-"""Image directories that several users share: what one makes there, the others can use.
+"""Image directories that several users share: each can use the files of the others.
 
 The directory's own permission decides: where its group may write, the group may use the locks and
-add to the caches, whatever the umask of the user who comes first. That gives nobody a right that
+add to the caches, whatever the umask of the user who comes first. That gives no user a right that
 the directory does not give already.
 """
 
@@ -18,17 +18,17 @@ from pathlib import Path
 from toolkit.errors import BuildError, ForbiddenError
 from toolkit.quoting import shell
 
-# From file systems that are mounted without locks, NFS without its lock daemon, and kernels or
-# gateways that know none.
+# Errors of file systems that are mounted without locks, of NFS without its lock daemon, and of
+# kernels or gateways without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, and make it if it is not there; the handle can be given to flock(2).
+    """Open a lock file, and create it if it does not exist; the handle can be given to flock(2).
 
     Raises:
-        ForbiddenError: this user may not; names the permission that is missing.
+        ForbiddenError: this user may not; the message names the missing permission.
     """
     try:
         return _opened(path)
@@ -44,7 +44,7 @@ def lock(handle: int, how: int, path: Path) -> None:
     """Take a lock of flock(2) on an open file.
 
     Raises:
-        BlockingIOError: somebody else has it, and ``how`` says not to wait.
+        BlockingIOError: another process holds it, and ``how`` has LOCK_NB.
         BuildError: the file system has no such locks.
         ForbiddenError: NFS locks only what is open for writing.
     """
@@ -58,7 +58,8 @@ def lock(handle: int, how: int, path: Path) -> None:
         raise BuildError(
             f"the file system of {path.parent} has no locks: {error.strerror}",
             place=str(path.parent),
-            next_step="set TOOLKIT_IMAGES to a directory on another one; Lustre has locks where it is mounted with -o flock",
+            next_step="set TOOLKIT_IMAGES to a directory on another one; "
+            "Lustre has locks where it is mounted with -o flock",
         ) from None
 
 

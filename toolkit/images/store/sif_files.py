@@ -83,8 +83,10 @@ def partition_digest(path: Path) -> str:
     Raises:
         ImageMissingError: the file is not a SIF, or cannot be read.
     """
-    partitions = (one for one in read_descriptors(path) if one.data_type == sif.PARTITION)
-    digests = [hash_file(path, extent=one.extent) for one in partitions]
+    partitions = (
+        descriptor for descriptor in read_descriptors(path) if descriptor.data_type == sif.PARTITION
+    )
+    digests = [hash_file(path, extent=partition.extent) for partition in partitions]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
     )
@@ -101,8 +103,8 @@ def normalize(path: Path, time: int) -> str:
         The new id of the SIF.
     """
     descriptors = read_descriptors(path)
-    assert not any(one.data_type == sif.SIGNATURE for one in descriptors)
-    sif_id = sif.derive_id(hash_file(path, extent=one.extent) for one in descriptors)
+    assert not any(descriptor.data_type == sif.SIGNATURE for descriptor in descriptors)
+    sif_id = sif.derive_id(hash_file(path, extent=descriptor.extent) for descriptor in descriptors)
     with path.open("r+b") as stream:
         for position, data in sif.plan_normalization(descriptors, sif_id, time):
             os.pwrite(stream.fileno(), data, position)
@@ -110,5 +112,8 @@ def normalize(path: Path, time: int) -> str:
 
 
 def is_signed(path: Path) -> bool:
-    """Return whether a SIF has any signature. Whose it is, and whether it is right, is not tested."""
-    return any(one.data_type == sif.SIGNATURE for one in read_descriptors(path))
+    """Return whether a SIF has any signature.
+
+    The signer is not checked, nor whether the signature is valid.
+    """
+    return any(descriptor.data_type == sif.SIGNATURE for descriptor in read_descriptors(path))

@@ -1,4 +1,4 @@
-"""What a job demands of who signed its image."""
+"""The check of the signature that a job demands of its image."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from toolkit.model.job import Job
 from toolkit.trusted_files import require_trusted
 
 
-def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> list[ToolkitError]:
+def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> list[ToolkitError]:
     """Return what is wrong with an image's signature; nothing where none is demanded.
 
     Args:
         job: says whether a signature is demanded, and by which key.
         image: path of the SIF; all of it is read.
-        here: current working directory. A key is searched there, in ``folder`` and in the parents.
+        cwd: current working directory. A key is searched there, in ``folder`` and in the parents.
         folder: directory of the script.
         origin: of the key: a file that neither the command line nor the job names must be trusted.
     """
@@ -30,10 +30,10 @@ def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> li
                 next_step="--signature-key FILE",
             ),
         ]
-    from toolkit.images.store.sign import verify
+    from toolkit.images.store.signatures import verify
 
     try:
-        verify(Path(image), _key(job.signature_key, here, folder, origin))
+        verify(Path(image), _key(job.signature_key, cwd, folder, origin))
     except ToolkitError as error:
         error.place = (
             "--image" if isinstance(error, SignatureError) else error.place or "--signature-key"
@@ -42,7 +42,7 @@ def signature(job: Job, image: str, here: Path, folder: Path, origin: str) -> li
     return []
 
 
-def _key(key: str, here: Path, folder: Path, origin: str) -> str:
+def _key(key: str, cwd: Path, folder: Path, origin: str) -> str:
     """Return the fingerprint, or the path of the key's file.
 
     Raises:
@@ -50,7 +50,7 @@ def _key(key: str, here: Path, folder: Path, origin: str) -> str:
     """
     if pgp_fingerprint(key):
         return key
-    candidates = [directory / Path(key).expanduser() for directory in (here, folder, *here.parents)]
+    candidates = [directory / Path(key).expanduser() for directory in (cwd, folder, *cwd.parents)]
     path = next((path for path in candidates if path.is_file()), candidates[0])
     is_named = origin == "--signature-key" or (origin == "job.toml" and path.parent == folder)
     if path.is_file() and not is_named:

@@ -1,4 +1,7 @@
-"""Whether there is room: free space of file systems, quotas of users, and temporary directories that are memory. Pure but for ``read_room``."""
+"""Room for images: free space of file systems, quotas, and temporary directories in memory.
+
+Pure but for ``read_room`` and ``file_system``.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from toolkit.model.base import Model
 from toolkit.units import human_size
 
 _KIBIBYTE = 1024
-_PATIENCE = 10.0  # seconds for a quota program; a file server that is away must not hold a build up
+_PATIENCE = 10.0  # seconds for a quota program; an absent file server must not hold a build up
 
 
 class Room(Model, frozen=True, kw_only=True):
-    """What is known of the place where something is to be written.
+    """The room in a directory that is to be written to.
 
     Attributes:
-        directory: that is meant.
-        free: bytes that its file system has.
-        quota: bytes that the user may still write there; None: there is no quota, or nobody tells.
+        directory: the directory.
+        free: free bytes of its file system.
+        quota: bytes that the user may still write there; None: there is no quota, or it is unknown.
         memory: the file system is in memory (tmpfs).
     """
 
@@ -33,30 +36,33 @@ class Room(Model, frozen=True, kw_only=True):
 
     @property
     def available(self) -> int:
-        """What can be written: the smaller of both."""
+        """The bytes that can be written: the smaller of both."""
         return self.free if self.quota is None else min(self.free, self.quota)
 
 
 def warnings(room: Room, needs: int) -> tuple[str, ...]:
-    """What people should know before they begin, although it may work.
+    """Return warnings about a place where the build may still succeed.
 
     Args:
+        room: in the directory.
         needs: bytes that are going to be written.
     """
-    found: list[str] = []
+    messages: list[str] = []
     if room.memory:
-        found.append(
-            f"{room.directory} is in memory: what is built there takes it from programs; set TOOLKIT_BUILD_TMP to a directory on a disk"
+        messages.append(
+            f"{room.directory} is in memory: what is built there takes it from programs; "
+            "set TOOLKIT_BUILD_TMP to a directory on a disk"
         )
     if room.quota is not None and room.quota < 2 * needs:
-        found.append(
-            f"of your quota in {room.directory} {human_size(room.quota)} are left; set TOOLKIT_IMAGES to a directory on scratch"
+        messages.append(
+            f"of your quota in {room.directory} {human_size(room.quota)} are left; "
+            "set TOOLKIT_IMAGES to a directory on scratch"
         )
-    return tuple(found)
+    return tuple(messages)
 
 
 def read_room(directory: Path) -> Room:
-    """Ask the machine."""
+    """Read the free space and the quota of a directory."""
     return Room(
         directory=str(directory),
         free=shutil.disk_usage(directory).free,
@@ -66,8 +72,8 @@ def read_room(directory: Path) -> Room:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on."""
-    found, path = "", directory.resolve()
+    """Return the type of the file system that a directory is on."""
+    file_system_type, path = "", directory.resolve()
     longest = -1
     for line in (
         Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -75,15 +81,15 @@ def file_system(directory: Path) -> str:
         _, point, kind, *_ = line.split(" ")
         mount = Path(point.encode().decode("unicode_escape"))
         if path.is_relative_to(mount) and len(mount.parts) >= longest:
-            found, longest = kind, len(mount.parts)
-    return found
+            file_system_type, longest = kind, len(mount.parts)
+    return file_system_type
 
 
 def _quota(directory: Path) -> int | None:
     user = str(os.getuid())
     if file_system(directory) == "lustre":
-        return _asked(["lfs", "quota", "-q", "-u", user, str(directory)])
-    return _asked(["quota", "--no-wrap", "--raw-grace", "-f", str(_mount_of(directory))])
+        return _quota_left(["lfs", "quota", "-q", "-u", user, str(directory)])
+    return _quota_left(["quota", "--no-wrap", "--raw-grace", "-f", str(_mount_of(directory))])
 
 
 def _mount_of(directory: Path) -> Path:
@@ -93,7 +99,7 @@ def _mount_of(directory: Path) -> Path:
     return path
 
 
-def _asked(words: list[str]) -> int | None:
+def _quota_left(words: list[str]) -> int | None:
     if shell.which(words[0]) is None:
         return None
     try:
@@ -105,13 +111,13 @@ def _asked(words: list[str]) -> int | None:
 _ROW = re.compile(r"^[ \t]*\S+\s+(?P<used>\d+)\*?\s+(?P<soft>\d+)\s+(?P<hard>\d+)\b", re.MULTILINE)
 
 
-def left(said: str) -> int | None:
-    """Bytes that ``quota`` or ``lfs quota -q`` says are left; None where it names no limit.
+def left(output: str) -> int | None:
+    """Return the bytes left by the output of ``quota`` or ``lfs quota -q``; None without a limit.
 
-    Both print a file system, what is used, and the soft and hard limits, in KiB; 0 is no limit.
+    Both print a file system, the usage, and the soft and hard limits, in KiB; 0 is no limit.
     """
-    found = _ROW.search(said)
-    if not found:
+    row = _ROW.search(output)
+    if not row:
         return None
-    limits = [int(found[name]) for name in ("soft", "hard") if int(found[name])]
-    return max(0, min(limits) - int(found["used"])) * _KIBIBYTE if limits else None
+    limits = [int(row[name]) for name in ("soft", "hard") if int(row[name])]
+    return max(0, min(limits) - int(row["used"])) * _KIBIBYTE if limits else None

@@ -1,9 +1,12 @@
-"""The images of this user, on disk: ``<name>.sif``, its manifest ``<name>.json`` and the log of its build ``<name>.log`` in one directory.
+"""The images of this user, on disk.
 
-An image is whole when its file is as long as its head says and a manifest names that very file. A
+A directory has ``<name>.sif``, its manifest ``<name>.json`` and the log of its build
+``<name>.log``.
+
+An image is whole if its file is as long as its header requires and a manifest names this file. A
 build is made visible by renaming the SIF; the manifest is put beside it under a name that holds the
 SIF's id *before* that, so that there is no moment, not even for kill -9 or a power cut, at which a
-reader finds anything but the old image or the new one.
+reader gets anything but the old image or the new one.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class StoredImage(Model, frozen=True, kw_only=True):
     Attributes:
         name: of the recipe, or the file's name without ``.sif``.
         path: of the SIF, absolute.
-        manifest: what is known of it; None for an image that we did not build.
+        manifest: the facts of its build; None for an image that we did not build.
     """
 
     name: str
@@ -38,7 +41,10 @@ class StoredImage(Model, frozen=True, kw_only=True):
 
 
 def images_directory() -> Path:
-    """Where this user's images are: ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``; it may not be there yet."""
+    """Return the directory of this user's images; it may not exist yet.
+
+    It is ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``.
+    """
     chosen = os.environ.get("TOOLKIT_IMAGES")
     return (
         Path(chosen).expanduser().absolute()
@@ -48,7 +54,7 @@ def images_directory() -> Path:
 
 
 def image_names(directory: Path) -> tuple[str, ...]:
-    """The SIF files of a directory without their endings, sorted; none where it cannot be read."""
+    """Return the names of the SIF files of a directory, sorted; none if it does not exist."""
     return (
         tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif")))
         if directory.is_dir()
@@ -64,25 +70,25 @@ def shared_directories() -> tuple[Path, ...]:
 
 
 def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
-    """The image that a user means.
+    """Find the image that the user names.
 
     Args:
-        image: a recipe's name, an image's name, or a path to a SIF file (whose name may hold colons).
+        image: a recipe's name, an image's name, or a path to a SIF file (its name may have colons).
         directories: further directories with images, such as the site's. The user's own comes
             first, those that the settings name come last.
 
     Raises:
-        UnknownImageError: nothing is called so; names the nearest recipe or image.
-        ImageMissingError: the recipe is not built, or the file is no whole SIF.
+        UnknownImageError: nothing has this name; the message names the nearest recipe or image.
+        ImageMissingError: the recipe is not built, or the file is not a whole SIF.
     """
     places = (images_directory(), *directories, *shared_directories())
     if "/" not in image:
         for directory in places:
             for name in dict.fromkeys((image, image.removesuffix(".sif"))):
-                if _there(directory / f"{name}.sif"):
+                if _exists(directory / f"{name}.sif"):
                     return _open(directory / f"{name}.sif")
     path = _expanded(image)
-    if _there(path):
+    if _exists(path):
         return _open(path)
     if image in recipe_names():
         raise ImageMissingError(
@@ -106,12 +112,12 @@ def _is_reference(image: str) -> bool:
 def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # "~" before a name that is no user's
+    except RuntimeError:  # "~" before a name that is not a user's
         return Path(path)
 
 
-def _there(path: Path) -> bool:
-    """Whether something has this name; a name that no file can have is none of ours."""
+def _exists(path: Path) -> bool:
+    """Return whether a file has this name; False for a name that no file can have."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -136,11 +142,11 @@ def _open(path: Path) -> StoredImage:
 
 
 def whole_header(path: Path) -> sif.Header:
-    """The head of a SIF whose end is there as well.
+    """Read the header of a SIF that is not cut off.
 
     Raises:
-        ImageMissingError: it is something else, cannot be read, or is cut off.
-        MalformedInputError: its head says what cannot be.
+        ImageMissingError: the file is not a SIF, cannot be read, or is cut off.
+        MalformedInputError: its header is invalid.
     """
     try:
         with open_regular(path) as stream, sif_errors(str(path)):
@@ -160,7 +166,10 @@ def whole_header(path: Path) -> sif.Header:
 
 
 def manifest_of(path: Path, header: sif.Header) -> Manifest | None:
-    """The manifest that belongs to this very file: the one beside it, or of a build that was stopped while putting it there."""
+    """Return the manifest of this very file, if it has one.
+
+    It is the one beside it, or that of a build that was stopped while putting it there.
+    """
     for candidate in (_manifest_path(path), _announced_path(path, header.sif_id)):
         try:
             manifest = read_json(candidate, Manifest)
@@ -180,7 +189,10 @@ def _announced_path(path: Path, sif_id: str) -> Path:
 
 
 def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | None = None) -> Path:
-    """Make a built SIF, which lies on the file system of ``directory``, the image ``name`` (else the recipe's); returns its path."""
+    """Publish a built SIF as the image ``name`` (else the recipe's), and return its path.
+
+    The SIF must be on the file system of ``directory``.
+    """
     target = directory / f"{image_name(name or manifest.name, str(built))}.sif"
     sync(built)
     announced = _announced_path(target, manifest.sif_id)
@@ -189,9 +201,9 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     built.replace(target)
     announced.replace(_manifest_path(target))
     sync(directory)
-    if (
-        before is not None
-    ):  # the last that holds the image from before: to free gigabytes takes the disk a while
+    if before is not None:
+        # This handle is the last that holds the previous image: to free gigabytes takes the disk
+        # a while.
         import threading
 
         threading.Thread(target=os.close, args=(before,)).start()
@@ -201,9 +213,10 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
 
 
 def settle(path: Path, manifest: Manifest) -> None:
-    """Tidy up after a build that was stopped just when it had published: the manifest gets its own name, half-written files go.
+    """Clean up after a build that was stopped just after it had published.
 
-    Only for who holds the image's lock.
+    The manifest gets its final name, and half-written files are removed. The caller must hold the
+    image's lock.
     """
     announced, name = _announced_path(path, manifest.sif_id), path.name.removesuffix(".sif")
     if announced.exists():
@@ -215,7 +228,7 @@ def settle(path: Path, manifest: Manifest) -> None:
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
-    """Put newer facts of the same file beside it."""
+    """Replace the manifest of an image by one with newer facts of the same file."""
     write_atomically(_manifest_path(path), to_json(manifest))
 
 

@@ -1,8 +1,11 @@
-"""Which images are used: `toolkit run` leaves a note of each run beside the image, and nobody removes an image below a run.
+"""Notes on the use of images.
 
-The notes are in ``.used/<image>/``, one small file for each run, named after nothing that a second
+`toolkit run` leaves a note of each run beside the image, so that no image is removed while a run
+uses it.
+
+The notes are in ``.used/<image>/``, one small file for each run, with a name that no other
 user could guess or needs to write: a directory of images that several people share is only read by
-most of them, and what they use is then not known here.
+most of them, and which images these use is then unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from toolkit.files import read_text
 
 _DIRECTORY = ".used"
 _LONGEST = 1 << 16  # bytes of a note, which is a path
-_FINISHED = 3600.0  # seconds after which a run that left no trace of its end, and whose directory is gone, is forgotten
+# Seconds after which a run is forgotten that left no trace of its end and has no directory.
+_FINISHED = 3600.0
 
 
 class Use(NamedTuple):
@@ -38,7 +42,10 @@ class Use(NamedTuple):
 
 
 def note(image: Path, use: Use) -> None:
-    """Remember that a run uses an image; silently nothing where the image's directory is another's."""
+    """Record that a run uses an image.
+
+    Do nothing, silently, if the image's directory belongs to another user.
+    """
     text = "\0".join((str(use.run), str(use.job_id), use.cluster or "", use.mark))
     try:
         file = _file(image, use.run)
@@ -65,12 +72,12 @@ def _read(file: Path) -> Use | None:
     try:
         run, job_id, cluster, mark, *_ = (*read_text(file, _LONGEST).split("\0"), "0", "", "")
         return Use(Path(run), int(job_id), cluster or None, mark)
-    except (OSError, ValueError):  # no note of ours
+    except (OSError, ValueError):  # it is not one of our notes
         return None
 
 
 def last_used(image: Path) -> float:
-    """When an image was last used, in seconds since 1970: by a run, or when it was built."""
+    """Return the time of an image's last use by a run, or of its build, in seconds since 1970."""
     times = [path.stat().st_mtime for path in _notes(image)]
     return max((*times, image.stat().st_mtime))
 
@@ -80,10 +87,10 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
 
     Args:
         image: the SIF.
-        holds: asks Slurm whether a run that left no outcome goes on; without it, it does, and a run
-            whose directory is gone does for an hour.
+        holds: asks Slurm whether a run that left no outcome still goes on. Without it, such a run
+            is taken to go on, and one whose directory is gone for an hour.
     """
-    found: list[Path] = []
+    runs: list[Path] = []
     for path in _notes(image):
         use = None if path.name == "ended" else _read(path)
         if use is None:
@@ -93,8 +100,8 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
         ):
             _keep_time_only(path)
         else:
-            found.append(use.run)
-    return tuple(sorted(found))
+            runs.append(use.run)
+    return tuple(sorted(runs))
 
 
 def _may_hold(use: Use, note: Path) -> bool:
@@ -102,7 +109,7 @@ def _may_hold(use: Use, note: Path) -> bool:
 
 
 def forget(image: Path) -> None:
-    """An image goes, and so do its notes."""
+    """Remove the notes on an image that is being removed."""
     for path in (image.parent / _DIRECTORY / image.name.removesuffix(".sif")).glob("*"):
         path.unlink(missing_ok=True)
 
@@ -112,7 +119,10 @@ def _notes(image: Path) -> list[Path]:
 
 
 def _keep_time_only(path: Path) -> None:
-    """The time of the last use is all that is needed of a run that has ended: one file for all of them."""
+    """Replace the note on an ended run by the time of its last use.
+
+    No more is needed of ended runs, so one file serves all of them.
+    """
     last = path.with_name("ended")
     try:
         state = path.stat()

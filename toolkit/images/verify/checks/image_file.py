@@ -57,7 +57,7 @@ def check_signature(case: ImageCase) -> Result:
     """
     manifest = case.image.manifest
     if case.options.key:
-        from toolkit.images.store.sign import verify
+        from toolkit.images.store.signatures import verify
 
         # A SignatureError is the failure of this check.
         signature = verify(case.path, case.options.key)

@@ -1,0 +1,175 @@
+"""Verification of the signatures of images, by Apptainer.
+
+Apptainer's signature covers every object of a group, descriptors and the header's id; ``verify
+--all`` refuses a file to which anything was added afterwards, such as an overlay partition that
+would be mounted on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import ConfigError, SignatureError
+from toolkit.images.sif.header import SIGNATURE
+from toolkit.images.store.keys import fingerprint, pgp_fingerprint
+from toolkit.images.store.sif_files import is_signed, read_descriptors
+from toolkit.model.image import Signature
+
+_KEYRING = (
+    "APPTAINER_KEYSDIR",
+    "SINGULARITY_KEYSDIR",
+    "APPTAINER_SYPGPDIR",
+    "SINGULARITY_SYPGPDIR",
+    "GPG_TTY",
+    "TERM",
+)
+_PATIENCE = 3600.0  # seconds: it hashes the whole file
+
+
+def verify(path: Path, key: str) -> Signature:
+    """Verify that this whole file is signed by this key, and unchanged since.
+
+    Args:
+        path: the SIF.
+        key: the path of a public key in PEM, or the fingerprint of a PGP key (40 hexadecimal
+            digits) that is in the user's keyring.
+
+    Raises:
+        SignatureError: it is not.
+        ConfigError: the key cannot be read.
+        ImageMissingError: the file is not an image.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    wanted = pgp_fingerprint(key)
+    if wanted is None:
+        try:
+            return check_pem(path, Path(key).expanduser().read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(
+                f"the public key cannot be read: {reason}",
+                place=key,
+                next_step="openssl pkey -in KEY.pem -pubout -out KEY.pub",
+            ) from None
+    _require_signed(path)
+    signers = pgp_signers(run_verify(path, ["--local"]))
+    data = sum(descriptor.data_type != SIGNATURE for descriptor in read_descriptors(path))
+    for (signer_key, name), objects in signers.items():
+        if signer_key == wanted and objects >= data:
+            return Signature(kind="pgp", fingerprint=signer_key, signer=name)
+    others = [f"{name} {signer_key}" for signer_key, name in signers]
+    raise SignatureError(
+        f"{path.name} is signed by another key than {wanted}", place=str(path), details=others
+    )
+
+
+def _require_signed(path: Path) -> None:
+    if not is_signed(path):
+        raise SignatureError(
+            f"{path.name} is not signed",
+            place=str(path),
+            next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem",
+        )
+
+
+def check_pem(path: Path, public: str) -> Signature:
+    """Verify a file with a public key. Raise ValueError if the text is not a public key."""
+    digest = fingerprint(public)
+    _require_signed(path)
+    with ExitStack() as stack:
+        handle = memory_file(public, stack)
+        run_verify(path, ["--key", f"/proc/self/fd/{handle}"], pass_fds=(handle,))
+    return Signature(kind="pem", fingerprint=digest)
+
+
+def memory_file(text: str, stack: ExitStack) -> int:
+    """Create a file that is in memory only; return its descriptor."""
+    handle = os.memfd_create("toolkit")
+    stack.callback(os.close, handle)
+    os.write(handle, text.encode())
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def run_verify(path: Path, options: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
+    """Run ``apptainer verify``; return its JSON if every object is signed and none has changed."""
+    done = run_apptainer(["verify", "--all", "--json", *options, str(path)], pass_fds=pass_fds)
+    if done.returncode == 0:
+        return done.stdout
+    reason = (
+        next((line for line in reversed(done.stderr.splitlines()) if line.startswith("FATAL")), "")
+        .removeprefix("FATAL:")
+        .strip()
+    )
+    raise SignatureError(
+        f"{path.name} {_meaning(reason)}", place=str(path), details=(reason,) if reason else ()
+    )
+
+
+def _meaning(reason: str) -> str:
+    """Translate Apptainer's message into the end of ours."""
+    if "integrity compromised" in reason:
+        return "was changed after it was signed"
+    if (
+        "object not signed" in reason
+        or "not associated with" in reason
+        or "signature not found for object group" in reason
+    ):
+        return "holds something that was put into it after it was signed"
+    if (
+        "envelope failed" in reason
+        or "signature object" in reason
+        or "unknown entity" in reason
+        or "key" in reason.lower()
+    ):
+        return "is not signed by this key"
+    return "could not be verified"
+
+
+def pgp_signers(answer: str) -> dict[tuple[str, str], int]:
+    """Return fingerprint and name of each signer, and how many objects it signed."""
+    signers: dict[tuple[str, str], int] = {}
+    for entry in json.loads(answer).get("SignerKeys") or ():
+        signer = entry["Signer"]
+        if signer["DataCheck"] and signer["KeyLocal"]:
+            name = (signer["Fingerprint"].lower(), signer["Name"])
+            signers[name] = signers.get(name, 0) + 1
+    return signers
+
+
+def run_apptainer(
+    arguments: Sequence[str], *, pass_fds: Sequence[int] = (), terminal: bool = False
+) -> shell.Result:
+    """Run Apptainer with the user's keyring and nothing else of the environment."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+        **{name: os.environ[name] for name in _KEYRING if name in os.environ},
+    }
+    argv = (shell.require_apptainer(), *arguments)
+    stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
+    return wait_for(shell.start(argv, env=environment, stdin=stdin, pass_fds=pass_fds))
+
+
+def wait_for(process: subprocess.Popen[str], given: str | None = None) -> shell.Result:
+    """Wait for a program, and return its output. It is killed if this process is interrupted."""
+    try:
+        stdout, stderr = process.communicate(given, timeout=_PATIENCE)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return shell.Result(
+        tuple(map(str, process.args)) if isinstance(process.args, list | tuple) else (),
+        process.returncode,
+        stdout,
+        stderr,
+    )
