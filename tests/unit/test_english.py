@@ -29,7 +29,6 @@ ROOT = Path(__file__).parent.parent.parent
 # the entries so that two changes of this list do not conflict.
 PENDING: tuple[str, ...] = (
     #
-    "toolkit/images/lockfile/",
     #
     #
 )

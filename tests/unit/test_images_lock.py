@@ -108,7 +108,7 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
             Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt"),
         ),
     )
-    lent = locks.locked_loan(loan, LOCK, "/somewhere/locked")
+    lent = locks.locked_host_config(loan, LOCK, "/somewhere/locked")
     assert (
         lent.files["pip.conf"] == "[global]\nno-index = true\nfind-links = /mnt/find-links/locked\n"
     )
@@ -208,7 +208,7 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
     assert before.count("%post") == text.count("\n%post\n") == 2
     assert after.startswith(" /tmp/byte-code\n    fi\n\n%environment\n")
     assert (
-        locks.locked_loan(HostConfig(), LOCK, "/files")
+        locks.locked_host_config(HostConfig(), LOCK, "/files")
         .files["byte-code.py"]
         .startswith("import importlib.util")
     )

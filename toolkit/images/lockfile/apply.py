@@ -1,9 +1,10 @@
-"""Building exactly what a lock says: nothing of the recipe changes, but where its packages come from. Pure.
+"""Builds of exactly the packages of a lock. Pure.
 
-A build takes packages through what the machine lends it (``loan``). So a lock becomes another loan:
-pip finds the locked files in a directory and nothing else, and apt gets a preference for every
-version, and a question that it asks of the mirror after each update. The steps are the same words
-in an open build and in a locked one, and each engine lends alike.
+Nothing of the recipe changes but the source of its packages. A build takes packages through the
+host configuration that is mounted into it. So a lock becomes another host configuration: pip finds
+the locked files in a directory and nothing else, and apt gets a preference for every version, and a
+script that checks the mirror after each update. The steps are the same text in an open build and in
+a locked one, and each engine mounts the configuration in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NOT_CONTENTS = (
     "requirements",
     "replaces",
     "index",
-)  # of a output
+)  # fields of a block output
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
@@ -73,35 +74,35 @@ END {{
         }}
     exit failed
 }}'
-"""
+"""  # noqa: E501
 
 
 def parts(resolved: Resolved) -> dict[str, str]:
-    """Hashes of what a recipe consists of, by name: for saying which part has changed."""
-    found = {
+    """Return hashes of the parts of a recipe by name, to report which part has changed."""
+    hashes = {
         "base": _hash((*resolved.base.header(), *resolved.base.setup(), *resolved.base.finish()))
     }
     for output in resolved.outputs:
         name = output.name
-        while name in found:  # packages of several steps may come under one name
+        while name in hashes:  # packages of several steps may have one name
             name += "+"
-        found[name] = _hash(
+        hashes[name] = _hash(
             repr(value)
             for key, value in msgspec.structs.asdict(output).items()
             if key not in _NOT_CONTENTS
         )
-    return found
+    return hashes
 
 
 def build_requirements(resolved: Resolved) -> dict[str, str]:
-    """Packages of Python that the build stage asks for by name and version."""
+    """Return the Python packages that the build stage requires by name and version."""
     lines = (
         line
         for output in resolved.outputs
         for line in getattr(output, "build_lines", ())
         if line.lstrip().startswith("pip ")
     )
-    return {found["name"]: found["version"] for line in lines for found in _NAMED.finditer(line)}
+    return {match["name"]: match["version"] for line in lines for match in _NAMED.finditer(line)}
 
 
 def _hash(texts: Iterable[str]) -> str:
@@ -109,7 +110,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 
 def changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]:
-    """What of a recipe is not as it was when it was locked, for people; nothing where all is."""
+    """Return messages about the parts of a recipe that have changed since it was locked."""
     if recipe_hash == lock.recipe_hash:
         return ()
     now, details = parts(resolved), {output.name: output.detail for output in resolved.outputs}
@@ -128,7 +129,7 @@ def changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]
 
 
 def locked_base(base: Base, lock: Lock) -> Base:
-    """The base, by the digest of the lock where its kind can be asked for by one."""
+    """Return the base with the digest of the lock, if bases of its kind have one."""
     if lock.base.digest and "digest" in type(base).__struct_fields__:
         return msgspec.structs.replace(base, digest=lock.base.digest)
     return base
@@ -143,23 +144,25 @@ def locked_definition(definition: str, lock: Lock) -> str:
     when = datetime.fromtimestamp(lock.epoch, timezone.utc).isoformat(timespec="seconds")
     head, section, labels = definition.rpartition("\n%labels\n")
     post, environment, rest = head.rpartition("\n\n%environment\n")
-    return f"{post}\n{_REWRITE}{environment}{rest}{section}    org.label-schema.build-date {when}\n{labels}"
+    build_date = f"    org.label-schema.build-date {when}\n"
+    return f"{post}\n{_REWRITE}{environment}{rest}{section}{build_date}{labels}"
 
 
-def locked_loan(loan: HostConfig, lock: Lock, files: str) -> HostConfig:
-    """What is lent to a locked build.
+def locked_host_config(host_config: HostConfig, lock: Lock, files: str) -> HostConfig:
+    """Return the host configuration of a locked build.
 
     Args:
-        loan: what this machine lends to any build.
+        host_config: that of any build on this machine.
+        lock: the lock.
         files: a directory with the files of the lock, and no others.
     """
-    kept = [bind for bind in loan.binds if bind.target == CERTIFICATES]
+    certificates = [bind for bind in host_config.binds if bind.target == CERTIFICATES]
     pip = f"[global]\nno-index = true\nfind-links = {ROOT}/{_FILES}\n"
-    lent = {**loan.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
+    mounted = {**host_config.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
     if lock.apt or lock.apt_build:
-        lent[PREFERENCES], lent[QUESTION] = preferences(lock), SCRIPT
-        lent["apt.conf"] = loan.files.get("apt.conf", "") + settings()
-    return HostConfig(files=lent, binds=(*kept, Bind(source=files, target=_FILES)))
+        mounted[PREFERENCES], mounted[QUESTION] = preferences(lock), SCRIPT
+        mounted["apt.conf"] = host_config.files.get("apt.conf", "") + settings()
+    return HostConfig(files=mounted, binds=(*certificates, Bind(source=files, target=_FILES)))
 
 
 def preferences(lock: Lock) -> str:
@@ -181,31 +184,38 @@ def preferences(lock: Lock) -> str:
 
 
 def settings() -> str:
-    """apt's configuration of a locked build."""
-    return f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\nAPT::Update::Post-Invoke-Success {{ "sh {ROOT}/{QUESTION}"; }};\n'
+    """Return apt's configuration of a locked build."""
+    return (
+        f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\n'
+        f'APT::Update::Post-Invoke-Success {{ "sh {ROOT}/{QUESTION}"; }};\n'
+    )
 
 
 def with_build_packages(lock: Lock, packages: Mapping[str, str]) -> Lock:
-    """A lock that also knows what is there for the build only, and so which of Python's packages Debian's ``venv`` brought."""
+    """Return a lock that also has the packages of the build stage.
+
+    They show which of Python's packages Debian's ``venv`` brought; these get no file.
+    """
     debian = {**packages, **lock.apt}
     pip = tuple(
-        msgspec.structs.replace(one, file="", sha256="")
-        if re.split("[+-]", debian.get(f"python3-{normal(one.name)}-whl", ""))[0] == one.version
-        else one
-        for one in lock.pip
+        msgspec.structs.replace(pinned, file="", sha256="")
+        if re.split("[+-]", debian.get(f"python3-{normal(pinned.name)}-whl", ""))[0]
+        == pinned.version
+        else pinned
+        for pinned in lock.pip
     )
     return msgspec.structs.replace(lock, apt_build=dict(packages), pip=pip)
 
 
 def missing(log: str) -> tuple[str, ...]:
-    """The packages that a log names as missing: ``libc6 2.36-9 (there is 2.36-10)``."""
-    return tuple(dict.fromkeys(found["what"].strip() for found in _OURS.finditer(log)))
+    """Return the packages that a log names as missing: ``libc6 2.36-9 (there is 2.36-10)``."""
+    return tuple(dict.fromkeys(line["what"].strip() for line in _OURS.finditer(log)))
 
 
 def differences(lock: Lock, contents: Contents) -> tuple[str, ...]:
-    """What an image has other than its lock says, for people."""
+    """Return messages about packages of an image that differ from its lock."""
     has = contents.packages
-    pip_wanted = {normal(one.name): one.version for one in lock.pip}
+    pip_wanted = {normal(pinned.name): pinned.version for pinned in lock.pip}
     return (
         *_compared("apt", lock.apt, has.apt),
         *_compared("pip", pip_wanted, {normal(name): version for name, version in has.pip.items()}),
@@ -215,4 +225,5 @@ def differences(lock: Lock, contents: Contents) -> tuple[str, ...]:
 def _compared(kind: str, wanted: Mapping[str, str], has: Mapping[str, str]) -> Iterator[str]:
     for name in sorted({*wanted, *has}):
         if wanted.get(name) != has.get(name):
-            yield f"{kind} {name}: locked {wanted.get(name, 'not at all')}, built {has.get(name, 'not at all')}"
+            locked, built = (names.get(name, "not at all") for names in (wanted, has))
+            yield f"{kind} {name}: locked {locked}, built {built}"

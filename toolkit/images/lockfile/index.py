@@ -1,7 +1,7 @@
-"""Where packages of Python come from: indexes, pages and directories as this machine's pip is told to ask, read and fetched by ourselves.
+"""Package indexes, pages and directories of this machine's pip configuration, read without pip.
 
-pip itself could be asked only within an image, and runs the setup of a package to tell its source's
-hash.
+pip itself could be called only within an image, and runs the setup of a package to report the hash
+of its source.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class Index:
-    """Everything that pip would look at.
+    """All indexes that pip would search.
 
     Args:
-        settings: of pip, by ``loan.pip_settings``.
-        further: indexes that a recipe names, for what the others do not have.
+        settings: of pip, by ``read_pip_settings``.
+        further: indexes that a recipe names, for packages that the others do not have.
     """
 
     def __init__(self, settings: Mapping[str, str], further: Iterable[str] = ()) -> None:
         own = [settings.get("index-url", DEFAULT), *settings.get("extra-index-url", "").split()]
         offline = settings.get("no-index", "").lower() in ("1", "true", "yes")
-        self._own = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in own))
-        self._further = () if offline else tuple(dict.fromkeys(one.rstrip("/") for one in further))
+        self._own = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in own))
+        self._further = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in further))
         self._links = tuple(dict.fromkeys(settings.get("find-links", "").split()))
         self._opener = web.opener(ssl.create_default_context(cafile=settings.get("cert")))
         self._cached = lru_cache(maxsize=None)(self._page)
@@ -58,12 +58,12 @@ class Index:
 
         Raises:
             CommandFailedError: an index does not answer.
-            MalformedInputError: an index answers what no index does.
+            MalformedInputError: the answer of an index is not a package page.
         """
-        if not _NAME.match(name):  # an image may call a package anything; no index has such a one
+        if not _NAME.match(name):  # an image may give a package any name; no index has such
             return []
-        found = [file for place in self._links for file in self._cached(place)]
-        return found + [
+        linked = [file for place in self._links for file in self._cached(place)]
+        return linked + [
             file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")
         ]
 
@@ -83,7 +83,9 @@ class Index:
             and path.suffix not in (".html", ".htm")
         ):
             entries = sorted(path.iterdir()) if path.is_dir() else ()
-            return tuple(File(name=one.name, url=one.as_uri()) for one in entries if one.is_file())
+            return tuple(
+                File(name=entry.name, url=entry.as_uri()) for entry in entries if entry.is_file()
+            )
         if path is not None:
             page = path / "index.html" if path.is_dir() else path
             # As by HTTP, links are relative to the directory.
@@ -123,7 +125,7 @@ class Index:
         return _Opened(answer, answer.headers.get("Content-Type", ""))
 
     def digest(self, file: File) -> str:
-        """SHA-256 of a file, read where the index does not say it."""
+        """Return the SHA-256 of a file; read the file if the index does not give it."""
         if _SHA256.match(file.sha256):
             return file.sha256
         path = _local(file.url)
@@ -140,11 +142,11 @@ class Index:
         return digest.hexdigest()
 
     def fetch(self, file: File, target: Path) -> str:
-        """Bring a file here; return its SHA-256.
+        """Fetch a file; return its SHA-256.
 
         Raises:
             CommandFailedError: it cannot be fetched.
-            MalformedInputError: it has no end, or its name is none.
+            MalformedInputError: it has no end, or its name is not a file name.
         """
         file_name(file.name, _shown(file.url))
         path = _local(file.url)
@@ -166,7 +168,7 @@ class Index:
 
 
 def _request(place: str) -> Request:
-    """Return the question for a URL; the login in it goes to its host and to no other."""
+    """Return the request for a URL; the login in it goes to its host and to no other."""
     parts = urlsplit(place)
     bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     request = Request(bare, headers={"Accept": _ACCEPT, "User-Agent": "toolkit"})
@@ -184,11 +186,11 @@ def _not_fetched(file: File, error: Exception) -> CommandFailedError:
 
 
 class _MissingError(Exception):
-    """An index knows no such package."""
+    """Raised if an index does not have a package."""
 
 
 class _Opened:
-    """An answer, and what kind of page it is."""
+    """An answer and its content type."""
 
     def __init__(self, stream: IO[bytes], kind: str) -> None:
         self._stream, self._kind = stream, kind
@@ -203,7 +205,7 @@ class _Opened:
 def _local(place: str) -> Path | None:
     try:
         parts = urlsplit(place)
-    except ValueError:  # what is wrong with it is said when it is asked
+    except ValueError:  # the error is reported when it is opened
         return None
     if parts.scheme == "file":
         return Path(unquote(parts.path))

@@ -1,4 +1,4 @@
-"""Making a lock of an image, and bringing what one names to a build."""
+"""Locks: make them from an image, and fetch the files of a lock for a build."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from toolkit.images.build.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
     changes,
-    locked_loan,
+    locked_host_config,
     missing,
     parts,
     with_build_packages,
@@ -55,15 +55,16 @@ _FILES = ".cache/files"
 
 
 def lock_path(recipe: str) -> Path:
-    """Where the lock of a recipe is: beside it."""
+    """Return the path of the lock of a recipe: beside it."""
     return library.recipe_path(recipe).with_suffix(".lock")
 
 
 def read(path: Path, resolved: Resolved) -> Lock:
-    """The lock of a recipe.
+    """Read the lock of a recipe.
 
     Raises:
-        ConfigError: it is not there, or broken, or the recipe has changed since; says what.
+        ConfigError: it does not exist, is broken, or the recipe has changed since; the message says
+            in which parts.
     """
     if not path.is_file():
         raise ConfigError(
@@ -84,27 +85,28 @@ def read(path: Path, resolved: Resolved) -> Lock:
             f"the recipe of {resolved.name} is not the one that was locked",
             place=str(path),
             details=changed,
-            next_step=f"toolkit image build {resolved.name}, and then: toolkit image lock {resolved.name}",
+            next_step=f"toolkit image build {resolved.name}, "
+            f"and then: toolkit image lock {resolved.name}",
         )
     return lock
 
 
 def make(recipe: str, epoch: int) -> Lock:
-    """Everything that the image of a recipe was built from.
+    """Make the lock of an image: all that it was built from.
 
     Args:
-        recipe: its name or path. Its image has to be there, and of the recipe as it is now.
+        recipe: its name or path. Its image must exist, and be of the recipe as it is now.
         epoch: now, in seconds since 1970.
 
     Raises:
-        ImageMissingError: the image is not there, or of another recipe.
-        BuildError: it does not say what is in it, or the mirror has something else by now.
+        ImageMissingError: the image does not exist, or is of another recipe.
+        BuildError: it does not list its contents, or the mirror has other versions by now.
         CommandFailedError: a package index does not answer.
     """
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
-    found, index = read_contents(image.path), _index(resolved)
+    contents, index = read_contents(image.path), _index(resolved)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
@@ -114,14 +116,16 @@ def make(recipe: str, epoch: int) -> Lock:
         else describe_base(resolved.base, digest=True),
         parts=parts(resolved),
         tools=manifest.tools,
-        apt=found.packages.apt,
-        pip=_pinned(found, index, _of_base(resolved, manifest)),
-        pip_build=_build_files(found, build_requirements(resolved), index),
+        apt=contents.packages.apt,
+        pip=_pinned(contents, index, _of_base(resolved, manifest)),
+        pip_build=_build_files(contents, build_requirements(resolved), index),
         layers=manifest.layers,
         products=manifest.products,
     )
     return (
-        with_build_packages(lock, build_packages(image, resolved, lock)) if found.debian else lock
+        with_build_packages(lock, build_packages(image, resolved, lock))
+        if contents.debian
+        else lock
     )
 
 
@@ -136,7 +140,7 @@ def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
 
 
 def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
-    """Whether an image is of another recipe than this."""
+    """Return whether an image is of another recipe than this."""
     return manifest.recipe_hash not in (library.recipe_hash(resolved), expected_hash(resolved))
 
 
@@ -151,15 +155,18 @@ def _index(resolved: Resolved) -> Index:
 
 
 def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
-    """The packages of Python that the base brought, where the base is at hand; they need not be fetched to build on it."""
+    """Return the Python packages of the base, if the base is on this machine.
+
+    They need not be fetched to build on it.
+    """
     base = resolved.base
     if "python" not in base.holds and not isinstance(base, LocalImage):
         return {}
     path = base.path if isinstance(base, LocalImage) else ""
     if not path and manifest.base:
         key = build_chain(library.build_stages(resolved), manifest.base.digest).base_key
-        kept = Cache(store.images_directory()).find(BASES, key)
-        path = kept.path if kept else ""
+        cached = Cache(store.images_directory()).find(BASES, key)
+        path = cached.path if cached else ""
     return (
         {normal(name): version for name, version in read_contents(path).packages.pip.items()}
         if path
@@ -167,12 +174,12 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
     )
 
 
-def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
+def _pinned(contents: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
     pinned: dict[str, Pinned] = {}
-    for one in found.pip:
-        brought = of_base.get(normal(one.name)) == one.version
-        file = None if brought else _origin(one, index)
-        bare = Pinned(name=one.name, version=one.version)
+    for package in contents.pip:
+        brought = of_base.get(normal(package.name)) == package.version
+        file = None if brought else _origin(package, index)
+        bare = Pinned(name=package.name, version=package.version)
         known = (
             msgspec.structs.replace(
                 bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)
@@ -180,31 +187,36 @@ def _pinned(found: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[
             if file
             else bare
         )
-        pinned.setdefault(one.name, known)
+        pinned.setdefault(package.name, known)
     return tuple(pinned.values())
 
 
-def _origin(one: PythonPackage, index: Index) -> File | None:
-    """The file that a package was installed from; the recipe's own indexes are asked only for what the others do not have."""
-    files = index.files(one.name)
-    found = origin(one.name, one.version, one.tags, files)
-    if found and not is_source(found.name):
-        return found
+def _origin(package: PythonPackage, index: Index) -> File | None:
+    """Return the file that a package was installed from.
+
+    The recipe's own indexes are searched only for files that the others do not have.
+    """
+    name, version, tags = package.name, package.version, package.tags
+    files = index.files(name)
+    file = origin(name, version, tags, files)
+    if file and not is_source(file.name):
+        return file
     try:
-        return origin(one.name, one.version, one.tags, [*files, *index.further(one.name)])
+        return origin(name, version, tags, [*files, *index.further(name)])
     except CommandFailedError:
-        if found:
-            return found
+        if file:
+            return file
         raise
 
 
-def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
-    """What only the build stage installs; what it shares with the image is known already."""
-    has = {normal(one.name): one.version for one in found.pip}
+def _build_files(contents: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
+    """Return the files that only the build stage installs, not those of the image."""
+    has = {normal(package.name): package.version for package in contents.pip}
+    python, glibc = contents.python, _glibc(contents)
     pinned: list[Pinned] = []
     for name, version in sorted(wanted.items()):
         offered = index.files(name) if has.get(normal(name)) != version else []
-        file = for_python(name, version, found.python, platform.machine(), offered, _glibc(found))
+        file = for_python(name, version, python, platform.machine(), offered, glibc)
         if file:
             pinned.append(
                 Pinned(
@@ -218,18 +230,18 @@ def _build_files(found: Contents, wanted: Mapping[str, str], index: Index) -> tu
     return tuple(pinned)
 
 
-def _glibc(found: Contents) -> tuple[int, int] | None:
-    """Return the version of the image's C library; None where its packages do not tell."""
-    version = next((one.version for one in found.debian if one.name == "libc6"), "")
+def _glibc(contents: Contents) -> tuple[int, int] | None:
+    """Return the version of the image's C library; None if it has no libc6 package."""
+    version = next((package.version for package in contents.debian if package.name == "libc6"), "")
     numbers = re.match(r"(\d{1,3})\.(\d{1,3})", version)
     return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
 def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
-    """What apt would add to the image for a build, and that the mirror still has what is in it.
+    """Return the packages that apt would add to the image for a build.
 
     Raises:
-        BuildError: it has not, or apt cannot be asked.
+        BuildError: the mirror no longer has a package of the image, or apt fails.
     """
     wanted = sorted(
         {
@@ -245,41 +257,49 @@ def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[s
     with workspace(Path(image.path).parent) as place:
         files = place.scratch / "none"
         files.mkdir()
-        lent = locked_loan(host.collect_host_config(), lock, str(files))
-        said = _asked(image, _with_lists(lent, resolved), place, script)
-    gone = missing(said.stdout + said.stderr)
+        host_config = locked_host_config(host.collect_host_config(), lock, str(files))
+        answer = _run_script(image, _with_lists(host_config, resolved), place, script)
+    gone = missing(answer.stdout + answer.stderr)
     if gone:
         raise _moved_on(lock.name, gone)
-    if not said.ok:
+    if not answer.ok:
         raise BuildError(
-            "apt could not be asked what a build needs", place=image.path, details=said.tail()
+            "apt could not be asked what a build needs", place=image.path, details=answer.tail()
         )
     return {
-        found["name"]: found["version"]
-        for found in _INSTALLED.finditer(said.stdout)
-        if found["name"] not in lock.apt
+        match["name"]: match["version"]
+        for match in _INSTALLED.finditer(answer.stdout)
+        if match["name"] not in lock.apt
     }
 
 
-def _with_lists(loan: HostConfig, resolved: Resolved) -> HostConfig:
-    """So that apt writes nothing into the image, and asks the mirror of this machine where the image names none."""
-    text = f'Dir::State::Lists "{ROOT}/w/lists/";\nDir::Cache "{ROOT}/w/cache/";\nAPT::Sandbox::User "root";\nDebug::NoLocking "1";\n'
-    files = dict(loan.files)
+def _with_lists(host_config: HostConfig, resolved: Resolved) -> HostConfig:
+    """Configure apt to write nothing into the image.
+
+    It uses this machine's mirror if the image names none.
+    """
+    text = (
+        f'Dir::State::Lists "{ROOT}/w/lists/";\nDir::Cache "{ROOT}/w/cache/";\n'
+        'APT::Sandbox::User "root";\nDebug::NoLocking "1";\n'
+    )
+    files = dict(host_config.files)
     if isinstance(resolved.base, Debootstrap):
         release = resolved.base.release
         files["sources.list"] = f"deb {host.debian_mirror(release)} {release} main\n"
         text += f'Dir::Etc::SourceList "{ROOT}/sources.list";\nDir::Etc::SourceParts "-";\n'
     files["apt.conf"] = files["apt.conf"] + text
-    return msgspec.structs.replace(loan, files=files)
+    return msgspec.structs.replace(host_config, files=files)
 
 
-def _asked(image: StoredImage, loan: HostConfig, place: Workspace, script: str) -> shell.Result:
-    """What a script in the image says that sees what is lent, and may write below ``/mnt/w``."""
-    lent = write_host_config(loan, place.scratch / "host")
+def _run_script(
+    image: StoredImage, host_config: HostConfig, place: Workspace, script: str
+) -> shell.Result:
+    """Run a script in the image with the host configuration; it may write below ``/mnt/w``."""
+    binds = write_host_config(host_config, place.scratch / "host")
     writable = place.scratch / "w"
     writable.mkdir()
     (place.scratch / "host" / "w").mkdir()
-    mounts = [word for bind in lent for word in ("--mount", bind_option(bind.source, bind.target))]
+    mounts = [word for bind in binds for word in ("--mount", bind_option(bind.source, bind.target))]
     mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
     argv = [
         shell.require_apptainer(),
@@ -308,66 +328,75 @@ def _moved_on(name: str, gone: Iterable[str]) -> BuildError:
     count = "1 package" if len(gone) == 1 else f"{len(gone)} packages"
     return BuildError(
         f"the mirror no longer has {count} of {name} in the version that is locked",
-        place=", ".join(one.split()[0] for one in gone),
+        place=", ".join(package.split()[0] for package in gone),
         details=gone,
-        next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions (snapshot.debian.org), or build it now and lock that",
+        next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions "
+        "(snapshot.debian.org), or build it now and lock that",
     )
 
 
 def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> HostConfig:
-    """Fetch the files of a lock, and say what to lend to a build by it.
+    """Fetch the files of a lock, and return the host configuration of a build by it.
 
     Args:
-        images: beside whose images fetched files are kept.
-        target: a directory, not there yet, for the files of this build.
+        lock: the lock.
+        resolved: its recipe.
+        images: the directory of images, which also keeps fetched files.
+        target: a directory for the files of this build, which does not exist yet.
 
     Raises:
-        BuildError: a file is gone, or another one has its name now; all such are named.
-        MalformedInputError: a file's name or hash in the lock cannot be one.
+        BuildError: a file is gone, or another one has its name now; the message names all.
+        MalformedInputError: a file's name or hash in the lock is invalid.
     """
     index = _index(resolved)
     place = f"the lock of {lock.name}"
-    kept_at = {
-        one: images / _FILES / sha256(one.sha256, place) / file_name(one.file, place)
-        for one in lock.files
+    paths = {
+        pinned: images / _FILES / sha256(pinned.sha256, place) / file_name(pinned.file, place)
+        for pinned in lock.files
     }
     target.mkdir()
     gone: list[str] = []
-    for one, kept in kept_at.items():
-        if not kept.is_file() or hash_file(kept) != one.sha256:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            if not any(index.fetch(file, kept) == one.sha256 for file in _fitting(one, index)):
-                kept.unlink(missing_ok=True)
-                gone.append(f"{one.name} {one.version}: {one.file} (sha256 {one.sha256})")
+    for pinned, path in paths.items():
+        digest = pinned.sha256
+        if not path.is_file() or hash_file(path) != digest:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not any(index.fetch(file, path) == digest for file in _fitting(pinned, index)):
+                path.unlink(missing_ok=True)
+                gone.append(f"{pinned.name} {pinned.version}: {pinned.file} (sha256 {digest})")
                 continue
-        shutil.copyfile(kept, target / kept.name)
+        shutil.copyfile(path, target / path.name)
     if gone:
         count = "1 file" if len(gone) == 1 else f"{len(gone)} files"
         raise BuildError(
-            f"no package index has {count} of the lock of {lock.name} any more, or has another under the same name",
-            place=", ".join(one.split()[0] for one in gone),
+            f"no package index has {count} of the lock of {lock.name} any more, "
+            "or has another under the same name",
+            place=", ".join(package.split()[0] for package in gone),
             details=gone,
-            next_step="add the index or directory that has it to pip's configuration (find-links), or lock again",
+            next_step="add the index or directory that has it to pip's configuration (find-links), "
+            "or lock again",
         )
-    return locked_loan(host.collect_host_config(), lock, str(target))
+    return locked_host_config(host.collect_host_config(), lock, str(target))
 
 
-def _fitting(one: Pinned, index: Index) -> Iterator[File]:
-    """Places of a file; the recipe's own indexes are asked when the others are done."""
-    for look in (index.files, index.further):
+def _fitting(pinned: Pinned, index: Index) -> Iterator[File]:
+    """Yield the sources of a file; the recipe's own indexes come after the others."""
+    for list_files in (index.files, index.further):
         try:
             yield from (
                 file
-                for file in look(one.name)
-                if file.name == one.file and file.sha256 in ("", one.sha256)
+                for file in list_files(pinned.name)
+                if file.name == pinned.file and file.sha256 in ("", pinned.sha256)
             )
         except CommandFailedError:
-            if look == index.files:
+            if list_files == index.files:
                 raise
 
 
 def explained(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
-    """Why a locked build failed, where that is because a mirror has moved on; else the error as it was."""
+    """Return the reason why a locked build failed.
+
+    It is that a mirror no longer has a package, if the log says so, else the error itself.
+    """
     try:
         gone = missing(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -1,4 +1,7 @@
-"""What pip's configuration says on this machine, without asking pip: that takes longer than a small step of a build."""
+"""pip's configuration on this machine, read without pip.
+
+To call pip takes longer than a small step of a build.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from pathlib import Path
 
 
 def listing(environment: Mapping[str, str] = os.environ) -> str:
-    """The same lines as ``pip config list``: the files, the strongest last, and the variables of the environment."""
+    """Return the same lines as ``pip config list``.
+
+    The files come first, the strongest of them last, then the variables of the environment.
+    """
     chosen = environment.get("PIP_CONFIG_FILE", "")
     files = (
         [] if chosen == os.devnull else [*_files(environment), *([Path(chosen)] if chosen else [])]
@@ -19,11 +25,11 @@ def listing(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _files(environment: Mapping[str, str]) -> list[Path]:
-    """Those of the system, of the user, of this environment."""
+    """Return the files of the system, of the user, of this environment."""
     system = [
-        Path(one) / "pip/pip.conf"
-        for one in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
-        if one
+        Path(directory) / "pip/pip.conf"
+        for directory in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+        if directory
     ]
     users = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip/pip.conf"
     return [
@@ -36,22 +42,22 @@ def _files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _of_files(files: Iterable[Path]) -> Iterator[str]:
-    """A file that cannot be read counts as one that is not there."""
-    found: dict[str, str] = {}
+    """Return the lines of files; a file that cannot be read counts as missing."""
+    values: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, OSError, UnicodeDecodeError):
             continue
-        found.update(
+        values.update(
             {
                 f"{section}.{key}": value
                 for section in parser.sections()
                 for key, value in parser.items(section)
             }
         )
-    return (f"{name}={value!r}" for name, value in found.items())
+    return (f"{name}={value!r}" for name, value in values.items())
 
 
 def _of_variables(environment: Mapping[str, str]) -> Iterator[str]:
