@@ -3,9 +3,6 @@
 The rules are in CONTRIBUTING.md ("How we write English"). A word is on this list if it is never right: each has a
 plain word that says what is meant. The reason for a finding, and the word to write, is in ``WORDS``,
 ``NAMES`` or ``OPENINGS``.
-
-A room that still has findings is listed in ``PENDING``. A room in that list that has none fails the
-test, so the list is true at any time and only gets shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import click
 import pytest
@@ -23,15 +20,6 @@ import pytest
 from toolkit.cli import main as cli
 
 ROOT = Path(__file__).parent.parent.parent
-
-# Folders (with a slash at the end) and patterns of files that are not finished. Remove an entry when
-# its files have no finding; the longest entry that matches a file counts. A comment lies between
-# the entries so that two changes of this list do not conflict.
-PENDING: tuple[str, ...] = (
-    #
-    #
-    #
-)
 
 # Their text is copied into images: a changed word would change the hash of each recipe.
 UNCHANGED = ("toolkit/images/checks/", "toolkit/scripts/templates/")
@@ -209,16 +197,6 @@ def modules() -> list[str]:
     )
 
 
-def pending_entry(path: str) -> str | None:
-    """Return the longest entry of PENDING that matches a path."""
-    matching = [
-        entry
-        for entry in PENDING
-        if path.startswith(entry) or (entry.endswith(".py") and PurePosixPath(path).match(entry))
-    ]
-    return max(matching, key=len, default=None)
-
-
 def all_findings(paths: list[str]) -> list[str]:
     """Return the findings of some modules, each as FILE:LINE: advice."""
     return [
@@ -228,16 +206,9 @@ def all_findings(paths: list[str]) -> list[str]:
     ]
 
 
-def test_finished_rooms_use_the_words_of_the_field() -> None:
-    unfinished = all_findings([path for path in modules() if pending_entry(path) is None])
+def test_every_module_uses_the_words_of_the_field() -> None:
+    unfinished = all_findings(modules())
     assert not unfinished, "\n".join(unfinished)
-
-
-@pytest.mark.parametrize("entry", PENDING)
-def test_a_pending_room_has_findings(entry: str) -> None:
-    """A room without a finding leaves the list."""
-    paths = [path for path in modules() if pending_entry(path) == entry]
-    assert all_findings(paths), f"{entry} is clean: remove it from PENDING"
 
 
 def commands(group: click.Group) -> Iterator[click.Command]:
@@ -264,10 +235,7 @@ def help_texts() -> Iterator[tuple[str, str]]:
 def test_help_texts_use_the_words_of_the_field() -> None:
     """Help that is put together at run time is read as users read it."""
     unfinished = [
-        f"{path}: {advice}"
-        for path, text in help_texts()
-        if pending_entry(path) is None
-        for advice in prose_findings(text)
+        f"{path}: {advice}" for path, text in help_texts() for advice in prose_findings(text)
     ]
     assert not unfinished, "\n".join(unfinished)
 
