@@ -14,8 +14,8 @@ from toolkit import __version__
 from toolkit.images.recipe import definitions, library
 from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import recipe_names
+from toolkit.images.recipe.quoting import plain, word
 from toolkit.images.recipe.resolve import Resolved, resolve
-from toolkit.images.recipe.words import plain, word
 from toolkit.model.base import BadDataError
 from toolkit.model.recipe import Recipe
 

@@ -16,15 +16,11 @@ from click.testing import CliRunner, Result
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
-from toolkit.images.recipe.expansion import for_docker, for_shell, ordered, references
-from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
 from toolkit.images.recipe.importers import installs
-from toolkit.images.recipe.importers.dockerfile_reader import (
-    UnknownValueError,
-    expanded,
-    instructions,
-)
-from toolkit.images.recipe.importing import command_of
+from toolkit.images.recipe.importers.dockerfile_reader import instructions
+from toolkit.images.recipe.importers.shell_words import UnknownValueError, expanded
+from toolkit.images.recipe.importers.steps import command_of
+from toolkit.images.recipe.quoting import for_docker, for_shell, ordered, references
 
 DOCKERFILE = """\
 # a comment
@@ -322,10 +318,7 @@ def test_values_of_the_base_are_completed_by_the_shell(value: str) -> None:
         == expected
     )
     assert "{{" not in for_shell(value)
-    assert (
-        dockerfile.expanded(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$")
-        == expected
-    )
+    assert expanded(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$") == expected
 
 
 def test_variables_are_set_after_those_that_need_their_old_value() -> None:

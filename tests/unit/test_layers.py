@@ -12,13 +12,6 @@ from benchmarks import layers
 PENDING: tuple[frozenset[str], ...] = (
     frozenset({"toolkit.configuration", "toolkit.sites"}),
     frozenset({"toolkit.images.registry.foreign", "toolkit.images.registry.transfer"}),
-    frozenset(
-        {
-            "toolkit.images.recipe.importers.definition",
-            "toolkit.images.recipe.importers.dockerfile",
-            "toolkit.images.recipe.importing",
-        }
-    ),
 )
 # `toolkit.submit` is loaded at its first use, by the package itself.
 LAZY = ("toolkit", "toolkit.api.functions")

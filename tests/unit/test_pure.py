@@ -50,7 +50,6 @@ EDGES = (
     "explain/gather.py",
     "images/recipe/catalogue.py",
     "images/recipe/importers/",
-    "images/recipe/importing.py",
     "images/recipe/library.py",
     "images/sif/file.py",
     "lint/files.py",

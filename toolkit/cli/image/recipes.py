@@ -87,7 +87,7 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     """
     import re
 
-    from toolkit.images.recipe.importing import import_file
+    from toolkit.images.recipe.importers import import_file
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = _new_file(directory, chosen, place="--name")

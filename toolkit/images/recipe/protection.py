@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolkit.images.recipe.block import BlockOutput
-from toolkit.images.recipe.words import word, words
+from toolkit.images.recipe.quoting import word, words
 from toolkit.model.base import BadDataError
 
 CONSTRAINTS = "/opt/toolkit/constraints.txt"

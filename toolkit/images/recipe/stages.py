@@ -12,8 +12,8 @@ from itertools import chain, takewhile
 
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.block import CHECKS, WHEELS, BlockOutput, CheckCall
+from toolkit.images.recipe.quoting import plain, word
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.recipe.words import plain, word
 from toolkit.model.base import Model
 
 _DPKG = "/etc/dpkg/dpkg.cfg.d/build"

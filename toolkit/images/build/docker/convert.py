@@ -13,8 +13,8 @@ from toolkit.images.build.follow import Follower
 from toolkit.images.build.workspace import Workspace
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.recipe.expansion import exports
 from toolkit.images.recipe.library import build_stages
+from toolkit.images.recipe.quoting import exports
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.runtimes.discover.docker_engine import Engine
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from toolkit.images.recipe.block import Block
-from toolkit.images.recipe.blocks.apt import Apt
-from toolkit.images.recipe.blocks.copy import Copy
-from toolkit.images.recipe.blocks.env import Env
+from toolkit.images.recipe.blocks.commands import Env, Run, Shell
+from toolkit.images.recipe.blocks.debian import Apt, OpenMpi, Python
+from toolkit.images.recipe.blocks.files import Copy, Unpack
 from toolkit.images.recipe.blocks.horovod import Horovod
 from toolkit.images.recipe.blocks.nccl_tests import NcclTests
-from toolkit.images.recipe.blocks.openmpi import OpenMpi
 from toolkit.images.recipe.blocks.pip import Pip
-from toolkit.images.recipe.blocks.python import Python
-from toolkit.images.recipe.blocks.run import Run
-from toolkit.images.recipe.blocks.shell import Shell
-from toolkit.images.recipe.blocks.unpack import Unpack
 
 BLOCKS: dict[str, type[Block]] = {
     "apt": Apt,

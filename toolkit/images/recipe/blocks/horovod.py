@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
-from toolkit.images.recipe.words import word, words
+from toolkit.images.recipe.quoting import word, words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")

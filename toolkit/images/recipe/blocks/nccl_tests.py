@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
-from toolkit.images.recipe.words import word
+from toolkit.images.recipe.quoting import word
 
 _WORK = "/opt/nccl-tests-source"
 _PLACE = "/opt/nccl-tests"

@@ -10,7 +10,7 @@ from toolkit.images.recipe.block import (
     require_step_name,
 )
 from toolkit.images.recipe.protection import names_of, normal
-from toolkit.images.recipe.words import word, words
+from toolkit.images.recipe.quoting import word, words
 
 
 class Pip(Block, frozen=True, kw_only=True):

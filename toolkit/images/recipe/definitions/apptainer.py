@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.expansion import exports
+from toolkit.images.recipe.quoting import exports, plain, word
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
-from toolkit.images.recipe.words import plain, word
 
 _END = "END-OF-FILE"
 _IN_BUILD = (

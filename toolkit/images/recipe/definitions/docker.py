@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.expansion import for_docker, ordered
+from toolkit.images.recipe.quoting import for_docker, ordered, plain, word
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
-from toolkit.images.recipe.words import plain, word
 
 _NEXT = " \\"
 _OPEN = re.compile(r"(?: then| do| else|\{|&&|\|\||\|)\s*$")  # a command goes on in the next line

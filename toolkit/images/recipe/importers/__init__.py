@@ -1,1 +1,96 @@
-"""Convert Dockerfiles and definitions to recipes."""
+"""Import an existing Dockerfile or Singularity definition as a recipe that means the same.
+
+Every instruction becomes a step of its own, in the file's order, and runs in the directory, with
+the variables, the shell and the user that the engine gives it. What a recipe cannot carry is named
+with its line. Where a later step could need it (files, mounts, stages), nothing is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ConfigError
+from toolkit.images.recipe.importers.steps import UnsupportedLine
+from toolkit.model.base import Model
+
+
+class ImportedRecipe(Model, frozen=True, kw_only=True):
+    """A recipe's text, and the lines of the file that are not in it."""
+
+    recipe: str
+    unsupported: tuple[UnsupportedLine, ...]
+
+
+def import_file(path: Path, name: str) -> ImportedRecipe:
+    """Read a Dockerfile or a definition.
+
+    Args:
+        path: of the file; sources that it copies are relative to its directory.
+        name: of the recipe.
+
+    Raises:
+        ConfigError: It cannot be read, is neither, or a step needs what no recipe carries.
+        UsageError: It has several stages.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"the file cannot be read: {reason}", place=str(path)) from None
+    words = [line.split(":")[0].split() for line in text.splitlines()]
+    first = [line[0].lower() for line in words if line]
+    if "bootstrap" in first:
+        from toolkit.images.recipe.importers.definition import recipe_of
+    elif "from" in first:
+        from toolkit.images.recipe.importers.dockerfile import recipe_of
+    else:
+        raise ConfigError(
+            "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
+            place=str(path),
+        )
+    base, steps, unsupported = recipe_of(text, path)
+    return ImportedRecipe(
+        recipe=_written(name, path, base, steps),
+        unsupported=tuple(sorted(unsupported, key=lambda entry: entry.line)),
+    )
+
+
+def _written(
+    name: str, path: Path, base: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]
+) -> str:
+    lines = [
+        f"# Taken from {path.name}. After a change: toolkit image build {name}.toml",
+        f"summary = {_text(f'from {path.name}')}",
+        "",
+        "[base]",
+        *(f"{key} = {_text(value)}" for key, value in base.items()),
+    ]
+    for step in steps:
+        lines += ["", "[[steps]]", *_step(step)]
+    return "\n".join(lines) + "\n"
+
+
+def _step(step: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in step.items():
+        if isinstance(value, list | tuple) and len(value) > 3:
+            yield f"{key} = ["
+            yield from (f"    {_text(item)}," for item in value)
+            yield "]"
+        else:
+            yield f"{key} = {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    """Return a value in TOML; strings are those of JSON, but for DEL."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return (
+            "{ " + ", ".join(f"{_text(key)} = {_text(item)}" for key, item in value.items()) + " }"
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolkit.errors import ConfigError, UsageError
-from toolkit.images.recipe.importers import dockerfile_reader as dockerfile
-from toolkit.images.recipe.importers import installs
+from toolkit.images.recipe.importers import installs, shell_words
 from toolkit.images.recipe.importers.context import pack
-from toolkit.images.recipe.importing import UnsupportedLine, base_of, command_of, variables_of
+from toolkit.images.recipe.importers.steps import (
+    ALTERNATIVES,
+    UnsupportedLine,
+    base_of,
+    command_of,
+    refuse_stages,
+    variables_of,
+)
 
 _SECTION = re.compile(r"[ \t]{0,100}%(?P<name>[A-Za-z]{1,40})(?P<rest>(?:[ \t].*)?)\Z")
 _HEADER = re.compile(r"[ \t]{0,100}(?P<key>[A-Za-z]{1,40})[ \t]{0,100}:[ \t]{0,100}(?P<value>.*)\Z")
@@ -20,15 +26,6 @@ _ASSIGNMENT = re.compile(
     r"[ \t]{0,100}(?:export[ \t]{1,100})?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)\Z"
 )
 _ARGUMENT = re.compile(r"\{\{ ?(?P<name>[A-Za-z_][A-Za-z0-9_]*) ?\}\}")
-_NAMED = {
-    "setup": "it changes the building machine: find another way within the image",
-    "runscript": "name the program on the command line: our images run what they are given",
-    "startscript": "nothing: instances are not used by jobs",
-    "test": "write a check: `checks` of a step",
-    "help": "write it into the recipe's summary or comments",
-    "labels": "write them into the recipe's summary or comments",
-    "pre": "run its commands before the build",
-}
 
 
 class Section(NamedTuple):
@@ -55,7 +52,7 @@ def recipe_of(
         UnsupportedLine(
             line=section.line,
             text=_shown(section),
-            instead=_NAMED.get(section.name, "write its commands as a step"),
+            instead=ALTERNATIVES.get(section.name, "write its commands as a step"),
         )
         for section in sections
         if _is_lost(section)
@@ -120,13 +117,7 @@ def _require_one_stage(text: str, path: Path) -> None:
         if line.strip().lower().startswith("bootstrap:")
     ]
     if len(bootstraps) > 1:
-        raise UsageError(
-            "the file has several stages, and a recipe has none: "
-            "it is not known which commands are for the image",
-            place=f"{path}:{bootstraps[1]}",
-            next_step="keep one stage; what has to be compiled goes into a block of a recipe, "
-            "such as horovod",
-        )
+        raise refuse_stages(f"{path}:{bootstraps[1]}")
 
 
 def _is_lost(section: Section) -> bool:
@@ -237,8 +228,8 @@ def _files(section: Section, path: Path) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"%files {section.rest}: a recipe has no stages", place=place)
     for offset, line in enumerate(section.lines, 1):
         words = [
-            dockerfile.expanded(word, {}, unset=()).replace("$$", "$")
-            for word in dockerfile.words(line.partition("#")[0])
+            shell_words.expanded(word, {}, unset=()).replace("$$", "$")
+            for word in shell_words.words(line.partition("#")[0])
         ]
         if words:
             yield _file(
@@ -305,10 +296,10 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Unsuppor
 
 def _value(text: str, known: dict[str, str]) -> str | None:
     """Return the value of an assignment, or None if only a shell could compute it."""
-    words = list(dockerfile.words(text.strip()))
+    words = list(shell_words.words(text.strip()))
     if (len(words) > 1 and not words[1].startswith("#")) or "`" in text or "$(" in text:
         return None
     try:
-        return dockerfile.expanded(words[0], known) if words else ""
-    except (ValueError, dockerfile.UnknownValueError):
+        return shell_words.expanded(words[0], known) if words else ""
+    except (ValueError, shell_words.UnknownValueError):
         return None

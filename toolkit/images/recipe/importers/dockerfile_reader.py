@@ -1,18 +1,17 @@
 """Read a Dockerfile as BuildKit reads it. Pure.
 
-It reads instructions with their lines, heredocs and flags, and expands variables. The rules are
-those of moby/buildkit, ``frontend/dockerfile/parser`` and ``shell/lex.go``.
+It reads instructions with their lines, heredocs and flags. The rules are those of moby/buildkit,
+``frontend/dockerfile/parser``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError
-from toolkit.images.recipe.expansion import literal
 
 _DIRECTIVE = re.compile(
     r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z"
@@ -20,7 +19,6 @@ _DIRECTIVE = re.compile(
 _HEREDOC = re.compile(
     r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z"
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WITH_HEREDOCS = ("RUN", "COPY", "ADD")
 
 
@@ -55,10 +53,6 @@ class Instruction(NamedTuple):
     def shown(self) -> str:
         """Return the instruction for a message."""
         return f"{self.name} {self.text}"[:120]
-
-
-class UnknownValueError(Exception):
-    """A variable's value depends on the base image."""
 
 
 def instructions(text: str, place: str) -> tuple[Instruction, ...]:
@@ -164,122 +158,3 @@ def _heredocs(
             Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body))
         )
     return tuple(heredocs), number
-
-
-def words(text: str) -> Iterator[str]:
-    """Yield the words of an instruction with their quotes, as ``expanded`` wants them."""
-    word, quote, escaped, within = "", "", False, False
-    for character in text:
-        if escaped:
-            word, escaped = word + character, False
-        elif character == "\\" and quote != "'":
-            word, escaped, within = word + character, True, True
-        elif quote:
-            word += character
-            quote = "" if character == quote else quote
-        elif character in " \t":
-            if within:
-                yield word
-            word, within = "", False
-        else:
-            quote = character if character in "\"'" else ""
-            word, within = word + character, True
-    if within:
-        yield word
-
-
-def expanded(text: str, known: Mapping[str, str], *, unset: Container[str] = ()) -> str:
-    """Return a word without quotes, its variables replaced, in the form of ``expansion``.
-
-    Args:
-        text: a word, or a legacy value with blanks.
-        known: variables of the file, in that form already.
-        unset: variables that no base image sets: they are empty.
-
-    Raises:
-        UnknownValueError: A choice such as ``${X:-y}`` depends on the base image.
-        ValueError: It cannot be read.
-    """
-    return _Lexer(text, known, unset).value("")
-
-
-class _Lexer:
-    """Goes through a word from left to right."""
-
-    def __init__(self, text: str, known: Mapping[str, str], unset: Container[str]) -> None:
-        self.text, self.known, self.unset, self.at = text, known, unset, 0
-
-    def _next(self) -> str:
-        self.at += 1
-        return self.text[self.at - 1 : self.at]
-
-    def value(self, until: str) -> str:
-        """Return the text up to a character."""
-        result = ""
-        while self.at < len(self.text):
-            character = self._next()
-            if character == until:
-                return result
-            if character == "'":
-                end = self.text.find("'", self.at)
-                if end < 0:
-                    raise ValueError("a single quote does not end")
-                result, self.at = result + literal(self.text[self.at : end]), end + 1
-            elif character == '"':
-                result += self._quoted()
-            elif character == "\\":
-                result += literal(self._next())
-            elif character == "$":
-                result += self._variable()
-            else:
-                result += character
-        if until:
-            raise ValueError(f"there is no {until}")
-        return result
-
-    def _quoted(self) -> str:
-        result = ""
-        while self.at < len(self.text):
-            character = self._next()
-            if character == '"':
-                return result
-            if character == "\\":
-                following = self._next()
-                result += literal(following if following in '"$\\' else f"\\{following}")
-            else:
-                result += self._variable() if character == "$" else character
-        raise ValueError("a double quote does not end")
-
-    def _variable(self) -> str:
-        braced = self.text[self.at : self.at + 1] == "{"
-        match = _NAME.match(self.text, self.at + braced)
-        if match is None:
-            if braced:
-                raise ValueError("${ is not followed by the name of a variable")
-            if self.text[self.at : self.at + 1].isdigit():
-                self.at += 1  # $1: BuildKit takes it for an unset variable
-                return ""
-            return "$$"
-        self.at = match.end()
-        if not braced:
-            return self._named(match[0])
-        operator = self._next()
-        if operator == "}":
-            return self._named(match[0])
-        colon = operator == ":"
-        operator = self._next() if colon else operator
-        if operator not in ("-", "+"):
-            raise ValueError(f"${{{match[0]}{operator}...}} is not known here")
-        return self._chosen(match[0], operator, self.value("}"), colon=colon)
-
-    def _named(self, name: str) -> str:
-        if name in self.known:
-            return self.known[name]
-        return "" if name in self.unset else f"${{{name}}}"
-
-    def _chosen(self, name: str, operator: str, other: str, *, colon: bool) -> str:
-        if name not in self.known and name not in self.unset:
-            raise UnknownValueError(name)
-        value = self.known.get(name, "")
-        is_set = bool(value) if colon else name in self.known
-        return (value if is_set else other) if operator == "-" else (other if is_set else "")

@@ -1,22 +1,62 @@
-"""Files of any kind, written into the image from an archive that is part of the recipe.
-
-A Dockerfile's COPY becomes such a step.
-"""
+"""Blocks that write files into the image, whose contents are part of the recipe."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from toolkit.images.recipe.block import Block, BlockOutput, require_step_name
-from toolkit.images.recipe.expansion import for_shell, references
-from toolkit.images.recipe.words import word, words
+from toolkit.images.recipe.block import Block, BlockOutput, require_directory, require_step_name
+from toolkit.images.recipe.quoting import for_shell, references, word, words
+
+_MODE = re.compile(r"0?[0-7]{3}\Z")
+
+
+class Copy(Block, frozen=True, kw_only=True):
+    """``block = "copy"``: a small text file.
+
+    Its text is part of the recipe, so that the definition needs no other file.
+
+    Attributes:
+        path: of the file in the image, absolute.
+        lines: of the file.
+        mode: its permissions, octal: ``755`` for a program.
+        name: of the step.
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    mode: str = "644"
+    name: str = "copy"
+
+    def __post_init__(self) -> None:
+        require_directory(self.path)
+        require_step_name(self.name)
+        if not _MODE.match(self.mode):
+            raise ValueError(f"{self.mode!r} are no permissions, such as 644 or 755")
+
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
+        del holds
+        directory = self.path.rpartition("/")[0] or "/"
+        write = (
+            f"printf '%s\\n' {' '.join(map(word, self.lines))} > {word(self.path)}"
+            if self.lines
+            else f": > {word(self.path)}"
+        )
+        return BlockOutput(
+            name=self.name,
+            detail=self.path,
+            lines=(f"mkdir -p {word(directory)}", write, f"chmod {self.mode} {word(self.path)}"),
+        )
+
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
 
 
 class Unpack(Block, frozen=True, kw_only=True):
-    """``block = "unpack"``.
+    """``block = "unpack"``: files of any kind, from an archive that is part of the recipe.
+
+    A Dockerfile's COPY becomes such a step.
 
     Attributes:
         path: of a directory in the image, absolute; it may hold ``${NAME}``, as in the block

@@ -1,19 +1,105 @@
-"""A command in its own shell, directory, environment and user, as a Dockerfile's RUN has them."""
+"""Blocks of variables and of commands of the recipe itself, for what no other block does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from toolkit.images.recipe.block import Block, BlockOutput, CheckCall, require_step_name
-from toolkit.images.recipe.blocks.env import require_names
-from toolkit.images.recipe.expansion import (
+from toolkit.images.recipe.quoting import (
     exports,
     for_shell,
     references,
     require_expandable,
     separated,
+    word,
+    words,
 )
-from toolkit.images.recipe.words import word, words
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class Env(Block, frozen=True, kw_only=True):
+    """``block = "env"``: variables of the image.
+
+    Attributes:
+        variables: name -> value, for every program that runs in the image.
+        expand: those of them whose values hold ``${NAME}``, a variable of the base image; ``$$`` is
+            a dollar sign.
+    """
+
+    variables: dict[str, str]
+    expand: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_names(self.variables)
+        require_expandable(self.variables, self.expand)
+
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
+        del holds
+        literals, expanding = separated(self.variables, self.expand)
+        return BlockOutput(
+            name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding
+        )
+
+
+def require_names(variables: Iterable[str]) -> None:
+    """Raise for a text that cannot be the name of a variable.
+
+    Raises:
+        ValueError: A name is invalid; gives the first.
+    """
+    wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} cannot be the name of a variable")
+
+
+class Run(Block, frozen=True, kw_only=True):
+    """``block = "run"``: commands of the recipe itself.
+
+    Attributes:
+        commands: lines for the image's ``sh``, which stops at the first that fails.
+        name: of the step.
+        checks: by name, commands that must exit with 0 in the finished image.
+        packages: Debian packages that the commands leave in the image.
+        build_packages: Debian packages that only the commands need.
+    """
+
+    commands: tuple[str, ...]
+    name: str = "run"
+    checks: dict[str, str] = {}
+    packages: tuple[str, ...] = ()
+    build_packages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_step_name(self.name)
+        for name in self.checks:
+            require_step_name(name)
+        for command in self.commands:
+            if "{{" in command or "}}" in command:
+                raise ValueError(
+                    "a command cannot hold two braces in a row: "
+                    "Apptainer would take them for an argument of the build"
+                )
+            if command.endswith("\\"):
+                raise ValueError("a command is one line: it cannot end with a backslash")
+
+    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+        """Return what the definition gets from this step."""
+        del holds
+        return BlockOutput(
+            name=self.name,
+            detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",
+            packages=self.packages,
+            build_packages=self.build_packages,
+            lines=self.commands,
+            checks=tuple(
+                CheckCall(name=name, command=f"sh -c {word(command)}")
+                for name, command in sorted(self.checks.items())
+            ),
+        )
+
 
 # Variables that the shells of our steps set (``stages``), and a command of another file does not
 # expect.
@@ -27,7 +113,9 @@ _OF_BASE = (
 
 
 class Shell(Block, frozen=True, kw_only=True):
-    r"""``block = "shell"``.
+    r"""``block = "shell"``: a command in its own shell, directory, environment and user.
+
+    A Dockerfile's RUN becomes such a step.
 
     Attributes:
         command: the last argument of ``program``; empty: it has no such argument.

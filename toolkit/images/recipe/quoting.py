@@ -1,20 +1,46 @@
-"""Values that name variables of the base image: ``/opt/bin:${PATH}``. Pure.
+"""Values of a recipe in the text of a definition. Pure.
 
-Such a value is completed where the base's variables are known: by the shell of a step, by Docker,
-or when the image starts. ``$$`` is a dollar sign.
+Apptainer replaces ``{{ name }}`` everywhere in a definition before it reads anything else, and
+has no way to write two braces. In a word of the shell they can be kept apart by quotes; in plain
+text they cannot, so there a blank is put between.
+
+A value may name variables of the base image: ``/opt/bin:${PATH}``. Such a value is completed where
+the base's variables are known: by the shell of a step, by Docker, or when the image starts. ``$$``
+is a dollar sign.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from toolkit.images.recipe.words import word
+from toolkit.quoting import comment, shell
 
 _TOKEN = re.compile(
     r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)"
 )
+
+
+def word(value: object) -> str:
+    """Return ``value`` as one word for the shell of a definition, which gets it byte for byte."""
+    quoted = shell(value)
+    while "{{" in quoted or "}}" in quoted:  # again, for three braces in a row
+        quoted = quoted.replace("{{", "{''{").replace("}}", "}''}")
+    return quoted
+
+
+def words(values: Iterable[object]) -> str:
+    """Return several values, each as a word."""
+    return " ".join(word(value) for value in values)
+
+
+def plain(value: object) -> str:
+    """Return ``value`` on one line, for a comment, a label or a message of a definition."""
+    text = comment(value)
+    while "{{" in text or "}}" in text:
+        text = text.replace("{{", "{ {").replace("}}", "} }")
+    return text
 
 
 class Reference(NamedTuple):
