@@ -243,7 +243,7 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert re.search(r"^act .* stopped", stderr, re.MULTILINE), stderr
-    assert f"the image is not there; left: {tiny.images / 'tiny.failed.log'}" in stderr
+    assert f"the image does not exist; the log: {tiny.images / 'tiny.failed.log'}" in stderr
     assert "Traceback" not in stderr
     assert tiny.left() == ["tiny.failed.log"]
     nothing_runs(tiny)
@@ -263,7 +263,7 @@ def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny)
     os.killpg(build.pid, signal.SIGINT)  # as a terminal does
     said = build.communicate(timeout=30)[1]
     assert build.returncode == 130
-    assert "the image is there" in said
+    assert "the image exists" in said
     assert "toolkit image verify tiny" in said
     again = tiny.run("build", recipe)
     assert again.returncode == 0, again.stderr

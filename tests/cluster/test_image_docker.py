@@ -256,7 +256,7 @@ def test_a_disk_of_the_engine_that_fills_up(docked: Docked, engine_directory: Pa
             too_small.write_text(too_small.read_text().replace("build = 20", "build = 500"))
             refused = docked.build(too_small)
             assert refused.returncode == 73
-            assert "where the engine keeps images" in refused.stderr
+            assert "in the engine's directory" in refused.stderr
     finally:
         subprocess.run(["umount", place], check=True)
 

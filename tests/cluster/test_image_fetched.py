@@ -43,7 +43,7 @@ def test_an_image_of_a_registry_is_fetched_once_and_kept(
 
     dry = run(*job, "--dry-run", "--", "cat", "/etc/passwd")
     assert dry.returncode == 0, dry.stderr
-    assert "has not been fetched: what is in it was not checked" in dry.stderr
+    assert "has not been fetched: its content was not checked" in dry.stderr
     assert not images.exists(), "a dry run fetches nothing"
     refused = run(*job, "--partition", "nosuch", "--", "cat", "/etc/passwd")
     assert refused.returncode == 80, refused.stderr
