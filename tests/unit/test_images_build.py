@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import namedtuple
 from pathlib import Path
 
@@ -485,7 +486,7 @@ def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(
 def test_the_guard_ends_what_a_service_does_for_a_program_that_is_gone(
     tmp_path: Path, script: str, ends: bool
 ) -> None:
-    mark = f"mark-{tmp_path.name}"
+    mark = f"mark-{uuid.uuid4().hex}"  # tests on other workers have the same names
     service = subprocess.Popen(["sleep", "1000"], env={**os.environ, "no_proxy": f"a,{mark}"})
     other = subprocess.Popen(["sleep", "1000"])
     process = guarded(script, tmp_path, "--mark", mark)
