@@ -53,6 +53,8 @@ def test_pages_are_read_as_pip_reads_them() -> None:
         ("PyYAML-6.0.3.tar.gz", "pyyaml", "6.0.3"),
         ("zope.interface-1.0-2-py3-none-any.whl", "zope-interface", "1.0"),
         ("a_b-1.0.zip", "A.B", "1.0"),
+        ("pytz-2004d.tar.gz", "pytz", "2004d"),
+        ("X__y-1.0-py3-none-any.whl", "x-y", "1.0"),
     ],
 )
 def test_a_file_is_of_a_package_and_a_version(file: str, name: str, version: str) -> None:

@@ -179,6 +179,36 @@ def test_a_broken_configuration_holds_no_login(tmp_path: Path, data: object) -> 
     assert credentials("a.site", configured(tmp_path, data)) is None
 
 
+@pytest.mark.parametrize(
+    ("data", "login"),
+    [
+        ({"auths": {"a.site": {"auth": "ME"}}, "credsStore": "missing"}, ("me", "one", "")),
+        ({"auths": {"a.site": {"auth": "ME", "identitytoken": "t"}}}, ("me", "one", "t")),
+        ({"auths": {"a.site": {"auth": ""}}, "credsStore": "all"}, ("", "", "t0ken")),
+        ({"auths": {"a.site": {"username": "u", "password": "p"}}}, ("u", "p", "")),
+        ({"auths": {"a.site": {"registrytoken": "r"}}}, ("", "", "r")),
+        (
+            {"auths": {"https://a.site": {"auth": "!!"}, "a.site": {"auth": "ME"}}},
+            ("me", "one", ""),
+        ),
+        ({"auths": {"a.site/team": {"auth": "ME"}}}, None),
+        ({"auths": {}, "credsStore": "x/../all"}, None),
+    ],
+)
+def test_entries_are_read_with_and_without_helpers(
+    data: dict[str, object],
+    login: tuple[str, str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A secret in the file needs no helper; an entry of one namespace is no login elsewhere."""
+    helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    text = json.dumps(data).replace("ME", encoded("me", "one"))
+    answer = credentials("a.site", configured(tmp_path, json.loads(text)))
+    assert (answer and (answer.user, answer.secret, answer.token)) == login
+
+
 def test_credential_helpers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path, "one", {"Username": "me", "Secret": "t0psecret"})
     helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})

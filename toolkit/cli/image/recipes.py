@@ -118,7 +118,7 @@ def _new_file(directory: Path, name: str, *, place: str) -> Path:
         raise UsageError(
             f"{path} exists already, and is not overwritten",
             place=place,
-            next_step="another name, or remove the file",
+            next_step=f"another {'name' if place == 'NAME' else place}, or remove the file",
         )
     return path
 

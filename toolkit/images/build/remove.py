@@ -24,7 +24,9 @@ def remove(directory: Path) -> bool:
     if directory.exists() and os.getuid() != 0:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
-                [sys.executable, "-m", "toolkit.images.build.remove", str(directory)],
+                # In /, since -m looks for modules in the current working directory first.
+                [sys.executable, "-m", "toolkit.images.build.remove", str(directory.absolute())],
+                cwd="/",
                 env={**os.environ, "PYTHONPATH": str(_SOURCE)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

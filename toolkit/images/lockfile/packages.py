@@ -44,8 +44,26 @@ def matches(file: str, name: str, version: str) -> bool:
         else:  # packaging refuses .tar.bz2, which old releases on PyPI are
             file_name, file_version = parse_sdist_filename(re.sub(r"\.tar\.bz2\Z", ".zip", file))
         return file_name == normal(name) and file_version == Version(version)
-    except ValueError:  # not the name of a file of a package, or not a version of PEP 440
+    except ValueError:  # a name or version from before PEP 440, as pytz 2004d; or no package at all
+        return _matches_text(file, name, version)
+
+
+def _matches_text(file: str, name: str, version: str) -> bool:
+    """Return whether a file that `packaging` cannot parse has this name and version in its name."""
+    ending = next((ending for ending in (".whl", *_SOURCES) if file.endswith(ending)), None)
+    if ending is None:
         return False
+    stem = file.removesuffix(ending)
+    if ending == ".whl":
+        parts = stem.split("-")
+        if len(parts) not in (5, 6):
+            return False
+        file_name, file_version = parts[:2]
+    else:
+        file_name, _, file_version = stem.rpartition("-")
+    return normal(file_name) == normal(name) and normal(file_version.removeprefix("v")) == normal(
+        version.removeprefix("v")
+    )
 
 
 def tags(wheel: str) -> frozenset[str]:

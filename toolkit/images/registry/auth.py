@@ -8,15 +8,21 @@ or an image.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from toolkit import shell
+from toolkit.errors import ToolkitError
 
 NGC_KEY = "NGC_API_KEY"
 _NGC_REGISTRY, _NGC_USER = "nvcr.io", "$oauthtoken"
+_HUB_KEY = "https://index.docker.io/v1/"
+_TOKEN_USER = "<token>"  # with this name a credential helper marks the secret as a token
 
 
 @dataclass(frozen=True)
@@ -66,41 +72,69 @@ def configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _read_login(path: Path, registry: str) -> Credentials | None:
-    """Read a login as Docker does: from a credential helper, else from the file itself."""
+    """Read a login from the file itself, or from the credential helper that it names.
+
+    A secret in the file comes first: a helper that a copied file names may be missing on this
+    machine. ``docker.auth`` asks the helper first and then drops the whole file, takes only the
+    token of an entry with a password, and accepts podman's entry of one namespace for the whole
+    registry; so the file is read here.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or not data.keys() & {"auths", "credHelpers", "credsStore"}:
+    if not isinstance(data, dict):
         return None
-    from docker.auth import load_config  # it imports requests, which takes half a second
-    from docker.errors import DockerException
+    keys = [registry, f"https://{registry}", f"https://{registry}/v1/", f"https://{registry}/v2/"]
+    if registry == "docker.io":
+        keys.insert(0, _HUB_KEY)
+    values = data.get("credHelpers")
+    helpers: dict[str, Any] = values if isinstance(values, dict) else {}
+    for key in keys:
+        entry = _entry(data, key)
+        # Docker leaves an entry empty if a store of credentials has its secret.
+        helper = helpers.get(key) or (None if entry.get("auth") else data.get("credsStore"))
+        login = _ask_helper(str(helper), key) if helper else _parse_entry(entry, str(path))
+        if login:
+            return login
+    return None
 
-    auths, helpers = data.get("auths"), data.get("credHelpers")
-    if isinstance(auths, dict):
-        # One entry that is broken must not hide the others.
-        data["auths"] = {key: entry for key, entry in auths.items() if _is_key_of(registry, key)}
-    store = data.get("credsStore")
-    if isinstance(helpers, dict):
-        store = helpers.get(registry) or store
+
+def _entry(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    auths = data.get("auths")
+    entry = auths.get(key) if isinstance(auths, dict) else None
+    return entry if isinstance(entry, dict) else {}
+
+
+def _parse_entry(entry: Mapping[str, Any], origin: str) -> Credentials | None:
     try:
-        with warnings.catch_warnings():  # about a helper that is not installed
-            warnings.simplefilter("ignore")
-            login = load_config(config_dict=data).resolve_authconfig(registry)
-    except (DockerException, ValueError, LookupError, TypeError, AttributeError):
+        text = base64.b64decode(entry.get("auth", ""), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, TypeError, ValueError):
         return None
-    login = {name.lower(): value for name, value in (login or {}).items()}
-    user, secret, token = (
-        str(login.get(name) or "") for name in ("username", "password", "identitytoken")
-    )
+    user, _, secret = text.partition(":")
+    user = user or str(entry.get("username", ""))
+    secret = secret.rstrip("\0") or str(entry.get("password", ""))
+    token = str(entry.get("identitytoken") or entry.get("registrytoken") or "")
     if not secret and not token:
         return None
-    is_helpers = "email" not in login and bool(store)  # only entries of the file have one
-    origin = f"docker-credential-{store}" if is_helpers else str(path)
-    return Credentials(user=user, secret=secret.rstrip("\0"), token=token, origin=origin)
+    return Credentials(user=user, secret=secret, token=token, origin=origin)
 
 
-def _is_key_of(registry: str, key: str) -> bool:
-    from docker.auth import resolve_index_name
-
-    return bool(resolve_index_name(key) == resolve_index_name(registry))
+def _ask_helper(helper: str, key: str) -> Credentials | None:
+    """Ask the user's own program: it reads the registry from its input and answers in JSON."""
+    program = None if "/" in helper else shell.which(f"docker-credential-{helper}")
+    if program is None:
+        return None
+    try:
+        result = shell.run([program, "get"], input=key, check=False, timeout=60)
+        answer = json.loads(result.stdout) if result.ok else {}
+    except (ToolkitError, ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict):
+        return None
+    user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
+    if not secret:
+        return None
+    if user == _TOKEN_USER:
+        return Credentials(user="", token=secret, origin=program)
+    return Credentials(user=user, secret=secret, origin=program)
