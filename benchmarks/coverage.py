@@ -142,7 +142,7 @@ _PATIENCE = 1800.0  # seconds for one command
 @click.option(
     "--write",
     is_flag=True,
-    help="Keep what was measured in jobs/measured.json; the README's table is made of it.",
+    help="Keep what was measured in jobs/measured.json; the table of docs/guides.md is made of it.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the commands.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, inputs
 from tests.unit.test_scripts import captured
 from toolkit import scripts
+from toolkit.cli.shell import command as shell_command
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
@@ -293,6 +295,29 @@ def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
     assert not {"--no-requeue", "--requeue"} & set(
         interactive.salloc_command(decided, "job.sbatch")
     )
+
+
+def test_salloc_gets_no_option_that_only_sbatch_has() -> None:
+    job = {
+        "interactive": True,
+        "after": ("7",),
+        "dependency": "afterok:7",
+        "slurm": {"propagate": "ALL", "wckey": "x"},
+    }
+    words = " ".join(interactive.salloc_command(plan(inputs(job)), "job.sbatch"))
+    assert "--wckey=x" in words
+    assert "propagate" not in words
+    assert "kill-on-invalid-dep" not in words
+
+
+def test_a_shell_waits_for_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--site", "generic", "--image", "docker://python:3.11", "--dry-run", "--after"]
+    shown = CliRunner().invoke(shell_command, [*words, "4711"], standalone_mode=False)
+    assert "--dependency=afterok:4711" in shown.output, shown.exception
+    refused = CliRunner().invoke(shell_command, [*words, "no-such-0007"], standalone_mode=False)
+    assert isinstance(refused.exception, PlanError)
+    assert "no run 'no-such-0007'" in refused.exception.findings[0].cause
 
 
 def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:

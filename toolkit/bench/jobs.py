@@ -46,7 +46,8 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_
     from toolkit import scripts
     from toolkit.planning.plan import plan
 
-    return scripts.script(plan(adapt(gather_inputs(target, settings, cwd).inputs)))
+    inputs = adapt(gather_inputs(target, settings, cwd).inputs)
+    return scripts.script(plan(with_dependencies(inputs)))
 
 
 def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:

@@ -46,11 +46,11 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in new
         return int(text) if text.isdigit() else text
 
 
-NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run,")
+NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
 GPUS = Pattern(
     "number of GPUs",
     r"([\w.+-]+:)?\d+(,\d+)*",
-    "4, a100:4 for a type, or 8,4 for two nodes that differ,",
+    "4, a100:4 for a type, or 8,4 for two nodes that differ",
 )
 _TYPES: dict[str, Any] = {
     "text": None,

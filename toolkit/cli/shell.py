@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
 from toolkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from toolkit.planning.gather import GatheredInputs
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
@@ -36,6 +39,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     """
     from toolkit.cli.interactive import run_interactively
     from toolkit.planning.gather import gather_inputs
+    from toolkit.runs.submit import with_dependencies
 
     given = {
         **options,
@@ -50,7 +54,12 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
             next_step="toolkit run --interactive starts ranks",
         )
     given["job_name"] = options.get("job_name") or "shell"
-    prepared = gather_inputs(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
+
+    def gather() -> GatheredInputs:
+        gathered = gather_inputs(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
+        return gathered._replace(inputs=with_dependencies(gathered.inputs))
+
+    prepared = gather()
     if dry_run:
         from toolkit import scripts
         from toolkit.planning.plan import plan
@@ -62,5 +71,5 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         from toolkit.cli.run import fetch_image
 
         fetch_image(prepared.inputs)
-        prepared = gather_inputs(program, flags(given, arguments), Path.cwd())
+        prepared = gather()
     return run_interactively(prepared)

@@ -195,7 +195,7 @@ def _value(text: str, hint: object) -> Any:
 
 def _is_word(hint: object, text: str) -> bool:
     """Return whether a field that may be true or a word, as ``exclusive=user``, is given a word."""
-    return _accepts(hint, str) and text.lower() not in (*_TRUE, "0", "false", "no")
+    return _accepts(hint, str) and text.lower() not in (*_TRUE, "0", "false", "no", "off")
 
 
 def _accepts(hint: object, kind: type) -> bool:

@@ -66,11 +66,27 @@ def directives(
     ]
     default = (("requeue" if requeueing else "no-requeue", None if job.interactive else ""),)
     rows += launch.directives or default
-    return tuple((key, str(value)) for key, value in rows if value is not None)
+    return tuple(
+        (key, str(value))
+        for key, value in rows
+        if value is not None and not (job.interactive and key in _SBATCH_ONLY)
+    )
 
 
 # Options of ``--slurm`` that the directives already have.
 _IN_DIRECTIVES = ("gres", "kill-on-invalid-dep")
+
+# Options that salloc, which starts interactive jobs, does not have (slurm_opt.c); it would refuse
+# the job for one that a site's file sets for every job.
+_SBATCH_ONLY = (
+    "batch",
+    "container-type",
+    "export-file",
+    "ignore-pbs",
+    "input",
+    "kill-on-invalid-dep",
+    "propagate",
+)
 
 
 def passed(job: Job) -> dict[str, str | None]:
@@ -78,7 +94,7 @@ def passed(job: Job) -> dict[str, str | None]:
     return {
         name: None if value is True else str(value)
         for name, value in job.slurm.items()
-        if name not in _IN_DIRECTIVES
+        if name not in _IN_DIRECTIVES and not (job.interactive and name in _SBATCH_ONLY)
     }
 
 

@@ -1,4 +1,4 @@
-"""Rules about files and directories: they exist, can be read, and are host by the nodes."""
+"""Rules about files and directories: they exist, can be read, and are seen by the nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_hidden(case: PreflightCase) -> list[Result]:
     return [
         from_error(
             BindMissingError(
-                f"{path} cannot be host by the nodes: each has a {owner} of its own",
+                f"{path} cannot be seen by the nodes: each has a {owner} of its own",
                 place=option,
                 next_step="use a directory that all nodes share, such as your home",
             ),
