@@ -297,7 +297,7 @@ def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> No
     )
     assert json.loads(nested.stdout)["up"] is True, nested.stderr
     down = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", "cluster", "down")
-    assert (down.returncode, "leave it" in down.stderr) == (83, True)
+    assert (down.returncode, "exit it" in down.stderr) == (83, True)
 
 
 def test_mpi_through_pmix(cluster: str, toolkit: Any) -> None:
