@@ -23,7 +23,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.launchers.submitit import FOLDER, TARGET
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
@@ -112,7 +112,7 @@ def _submit(
         raise UsageError(
             f"{_name(function)} cannot be sent to the job: {error}", place="toolkit.submit"
         ) from error
-    cluster = default_name() if inputs.site.access == "local-cluster" else None
+    cluster = local_name(inputs.site)
     number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.gather import GatheredInputs, gather_inputs
@@ -74,8 +74,8 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
         f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, "
         f"site {decided.site}",
     )
-    local = prepared.inputs.site.access == "local-cluster"
-    job_id = submit(paths, decided, prepared.client, default_name() if local else None).job_id
+    cluster = local_name(prepared.inputs.site)
+    job_id = submit(paths, decided, prepared.client, cluster).job_id
     try:
         for event in follow.follow(prepared.client, paths, decided, job_id):
             if (

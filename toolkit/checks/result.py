@@ -32,7 +32,7 @@ class Result(NamedTuple):
         fix: what to do about it; empty if there is nothing to do.
         cause: why it matters: what follows if it stays so.
         source: where the violated rule is written, or who reported the fact.
-        name: name of the check; filled in by ``Check.results``.
+        name: name of the check; filled in by the check.
         line: number of the line in the examined text, from 1; 0 if there is none.
         edits: edits that fix it, if that can be done without thinking.
         error: the error that stops the job; it carries the exit code and the close choices.

@@ -8,7 +8,7 @@ import sys
 
 from toolkit.cli import console
 from toolkit.errors import SlurmUnreachableError, UsageError
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
 from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
@@ -34,7 +34,7 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
         raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
     paths, decided = write(prepared.inputs)
     console.note(console.subject("plan", console.plan_summary(decided)))
-    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    cluster = local_name(prepared.inputs.site)
     process = interactive.start(prepared.client, paths, decided)
     try:
         with interactive.released_after(prepared.client, process, paths, pty=decided.pty):

@@ -11,7 +11,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
 from toolkit.errors import UsageError
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
@@ -199,7 +199,7 @@ def _submitted(
     console.note(console.subject("plan", console.plan_summary(decided)))
     _warn(decided)
     _show_snapshot(paths)
-    cluster = default_name() if gathered.inputs.site.access == "local-cluster" else None
+    cluster = local_name(gathered.inputs.site)
     return paths, decided, submit(paths, decided, gathered.client, cluster, wait)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from toolkit import shell
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.run import Outcome
 from toolkit.model.site import Site
 from toolkit.planning import offline
@@ -75,7 +75,7 @@ def _run(script: str, flags: Layer, directory: Path) -> tuple[Outcome, Paths]:
     wait = asked(_LOG.warning)
     prepared = patiently(lambda: gather_inputs(script, flags, directory), wait)
     paths, plan = submit.write(prepared.inputs)
-    cluster = default_name() if prepared.inputs.site.access == "local-cluster" else None
+    cluster = local_name(prepared.inputs.site)
     job_id = submit.submit(paths, plan, prepared.client, cluster, wait).job_id
     try:
         until = time.monotonic() + _PATIENCE

@@ -19,9 +19,9 @@ from toolkit.localcluster.paths import (
     root,
 )
 from toolkit.model.base import Model
-from toolkit.model.site import Access
+from toolkit.model.site import Access, Site
 
-__all__ = ["Started", "access", "all_up", "default_name", "prefix"]
+__all__ = ["Started", "access", "all_up", "default_name", "local_name", "prefix"]
 
 _ADMIN = ("/usr/sbin", "/sbin")
 
@@ -38,6 +38,11 @@ class Started(Model, frozen=True, kw_only=True):
     pid: int
     shared: tuple[str, ...] = ()
     like: str = ""
+
+
+def local_name(site: Site) -> str | None:
+    """Return the name of the local cluster if a site is one; else None."""
+    return default_name() if site.access == "local-cluster" else None
 
 
 def access(name: str = "local", cwd: str | None = None) -> Access:

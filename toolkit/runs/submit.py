@@ -25,7 +25,7 @@ from toolkit.errors import (
 )
 from toolkit.files import read_json, write_atomically
 from toolkit.images.store import usage
-from toolkit.localcluster.access import default_name
+from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
@@ -117,7 +117,7 @@ def with_dependencies(inputs: Inputs) -> Inputs:
         return inputs
     from toolkit.runs.dependencies import dependencies
 
-    cluster = default_name() if inputs.site.access == "local-cluster" else None
+    cluster = local_name(inputs.site)
     after, findings = dependencies(inputs.job.after, Path(inputs.run_directory).parent, cluster)
     return inputs._replace(after=after, findings=[*inputs.findings, *findings])
 
