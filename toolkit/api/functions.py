@@ -27,7 +27,6 @@ from toolkit.localcluster.access import local_name
 from toolkit.model.base import field_names
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
-from toolkit.planning.gather import gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.preflight.options import asked_minutes
@@ -94,8 +93,8 @@ def _submit(
     submitit = _submitit()
     cwd, wait = Path.cwd(), asked(_LOG.warning)
     layer = _layer(function, options, cwd)
-    prepared = patiently(lambda: gather_inputs(TARGET, layer, cwd), wait)
-    inputs = runs.with_dependencies(_with_folder(prepared.inputs, cwd))
+    prepared = patiently(lambda: runs.gather_run(TARGET, layer, cwd), wait)
+    inputs = _with_folder(prepared.inputs, cwd)
     if (mismatch := _mismatch(function, inputs.manifest)) is not None:
         inputs = inputs._replace(findings=[*inputs.findings, mismatch])
     paths, decided = runs.write(inputs)

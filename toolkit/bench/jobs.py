@@ -9,12 +9,11 @@ from typing import NamedTuple
 from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.runs import follow, logs
-from toolkit.runs.submit import submit, with_dependencies, write
+from toolkit.runs.submit import gather_run, submit, write
 
 Inform = Callable[[str, str], None]
 Adapt = Callable[[Inputs], Inputs]
@@ -46,8 +45,7 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_
     from toolkit import scripts
     from toolkit.planning.plan import plan
 
-    inputs = adapt(gather_inputs(target, settings, cwd).inputs)
-    return scripts.script(plan(with_dependencies(inputs)))
+    return scripts.script(plan(adapt(gather_run(target, settings, cwd).inputs)))
 
 
 def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
@@ -66,18 +64,17 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
             see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    prepared = gather_inputs(target, settings, cwd)
-    prepared = GatheredInputs(with_dependencies(adapt(prepared.inputs)), prepared.client)
-    paths, decided = write(prepared.inputs)
+    inputs, client = gather_run(target, settings, cwd)
+    paths, decided = write(adapt(inputs))
     say(
         "plan",
         f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, "
         f"site {decided.site}",
     )
-    cluster = local_name(prepared.inputs.site)
-    job_id = submit(paths, decided, prepared.client, cluster).job_id
+    cluster = local_name(inputs.site)
+    job_id = submit(paths, decided, client, cluster).job_id
     try:
-        for event in follow.follow(prepared.client, paths, decided, job_id):
+        for event in follow.follow(client, paths, decided, job_id):
             if (
                 isinstance(event, logs.Line)
                 and not logs.is_noise(event.text)
@@ -89,7 +86,7 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
             elif isinstance(event, Outcome):
                 return Ran(paths, decided, event, list(follow.all_lines(paths, decided, job_id)))
     except KeyboardInterrupt:
-        prepared.client.cancel(job_id)
+        client.cancel(job_id)
         say("cancelled", f"job {job_id}")
         raise
     raise AssertionError("a run that is followed ends with an outcome")

@@ -15,13 +15,13 @@ from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
-from toolkit.planning.gather import GatheredInputs, gather_inputs
+from toolkit.planning.gather import GatheredInputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.submit import submit, with_dependencies, write
+from toolkit.runs.submit import gather_run, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
@@ -122,9 +122,8 @@ def command(
     wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
 
     def gather() -> GatheredInputs:
-        gathered = gather_inputs(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
-        inputs = with_dependencies(gathered.inputs)
-        return gathered._replace(inputs=inputs._replace(force=_reason(force)))
+        gathered = gather_run(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
+        return gathered._replace(inputs=gathered.inputs._replace(force=_reason(force)))
 
     gathered = patiently(gather, wait)
     if gathered.inputs.to_fetch and not dry_run:

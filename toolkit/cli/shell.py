@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
 from toolkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from toolkit.planning.gather import GatheredInputs
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
@@ -38,8 +35,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
     from toolkit.cli.interactive import run_interactively
-    from toolkit.planning.gather import gather_inputs
-    from toolkit.runs.submit import with_dependencies
+    from toolkit.runs.submit import gather_run
 
     given = {
         **options,
@@ -54,12 +50,8 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
             next_step="toolkit run --interactive starts ranks",
         )
     given["job_name"] = options.get("job_name") or "shell"
-
-    def gather() -> GatheredInputs:
-        gathered = gather_inputs(program, flags(given, arguments), Path.cwd(), dry_run=dry_run)
-        return gathered._replace(inputs=with_dependencies(gathered.inputs))
-
-    prepared = gather()
+    layer, cwd = flags(given, arguments), Path.cwd()
+    prepared = gather_run(program, layer, cwd, dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
         from toolkit.planning.plan import plan
@@ -71,5 +63,5 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         from toolkit.cli.run import fetch_image
 
         fetch_image(prepared.inputs)
-        prepared = gather()
+        prepared = gather_run(program, layer, cwd)
     return run_interactively(prepared)

@@ -73,6 +73,7 @@ def run_script(
 
 def _run(script: str, flags: Layer, directory: Path) -> tuple[Outcome, Paths]:
     wait = asked(_LOG.warning)
+    # A check does not wait for other runs, so --after of a settings file is left open.
     prepared = patiently(lambda: gather_inputs(script, flags, directory), wait)
     paths, plan = submit.write(prepared.inputs)
     cluster = local_name(prepared.inputs.site)

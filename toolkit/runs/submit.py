@@ -30,8 +30,10 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Outcome, Submission
+from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
+from toolkit.planning.settings import Layer
 from toolkit.records import secrets, store
 from toolkit.redaction import shows
 from toolkit.resources import package_directory
@@ -111,10 +113,18 @@ def frozen(inputs: Inputs) -> Inputs:
     )
 
 
-def with_dependencies(inputs: Inputs) -> Inputs:
-    """Return the inputs with the jobs that ``--after`` names, and what is wrong with these."""
-    if not inputs.job.after:
-        return inputs
+def gather_run(target: str, flags: Layer, cwd: Path, *, dry_run: bool = False) -> GatheredInputs:
+    """Gather the inputs of a run, with the jobs that ``--after`` names and errors in these names.
+
+    Planning does not know the states of other runs: its ``gather_inputs`` leaves ``--after`` open.
+    """
+    gathered = gather_inputs(target, flags, cwd, dry_run=dry_run)
+    if not gathered.inputs.job.after:
+        return gathered
+    return gathered._replace(inputs=_with_dependencies(gathered.inputs))
+
+
+def _with_dependencies(inputs: Inputs) -> Inputs:
     from toolkit.runs.dependencies import dependencies
 
     cluster = local_name(inputs.site)
