@@ -45,6 +45,11 @@ class SlurmOption(NamedTuple):
     in_help: bool = True
 
     @property
+    def in_salloc(self) -> bool:
+        """Return whether salloc, which starts interactive jobs, has the option too."""
+        return self.name not in _SBATCH_ONLY
+
+    @property
     def field(self) -> str:
         """Return the field of ``Job`` if the option has a flag of its own; else an empty string."""
         return self.name.replace("-", "_") if self.kind else ""
@@ -210,6 +215,20 @@ acctg-freq batch context extra hint mem-bind mem-update network prefer resources
 wait-all-nodes
 """
 _UNLISTED_FLAG = "consolidate-segments stepmgr"
+# salloc refuses a job with one of these, though a site's file may set it for every job; "array" and
+# "requeue" have no meaning for an interactive job.
+_SBATCH_ONLY = (
+    "array",
+    "batch",
+    "container-type",
+    "export-file",
+    "ignore-pbs",
+    "input",
+    "kill-on-invalid-dep",
+    "no-requeue",
+    "propagate",
+    "requeue",
+)
 _SHORT = {
     "begin": "b",
     "chdir": "D",

@@ -64,29 +64,15 @@ def directives(
         for option in OPTIONS.values()
         if option.kind or option.name in decided
     ]
-    default = (("requeue" if requeueing else "no-requeue", None if job.interactive else ""),)
+    default = (("requeue" if requeueing else "no-requeue", ""),)
     rows += launch.directives or default
     return tuple(
-        (key, str(value))
-        for key, value in rows
-        if value is not None and not (job.interactive and key in _SBATCH_ONLY)
+        (key, str(value)) for key, value in rows if value is not None and _applies(key, job)
     )
 
 
 # Options of ``--slurm`` that the directives already have.
 _IN_DIRECTIVES = ("gres", "kill-on-invalid-dep")
-
-# Options that salloc, which starts interactive jobs, does not have (slurm_opt.c); it would refuse
-# the job for one that a site's file sets for every job.
-_SBATCH_ONLY = (
-    "batch",
-    "container-type",
-    "export-file",
-    "ignore-pbs",
-    "input",
-    "kill-on-invalid-dep",
-    "propagate",
-)
 
 
 def passed(job: Job) -> dict[str, str | None]:
@@ -94,8 +80,13 @@ def passed(job: Job) -> dict[str, str | None]:
     return {
         name: None if value is True else str(value)
         for name, value in job.slurm.items()
-        if name not in _IN_DIRECTIVES and not (job.interactive and name in _SBATCH_ONLY)
+        if name not in _IN_DIRECTIVES and _applies(name, job)
     }
+
+
+def _applies(name: str, job: Job) -> bool:
+    """Return whether the command that starts a job, sbatch or salloc, has an option."""
+    return not job.interactive or name not in OPTIONS or OPTIONS[name].in_salloc
 
 
 def findings(job: Job, installed: Mapping[str, Takes]) -> list[ToolkitError]:

@@ -25,8 +25,6 @@ from toolkit.runs import follow, status
 from toolkit.runs.finish import finish as finish_job
 from toolkit.slurm.client import Client
 
-# Options of sbatch that salloc does not have, or that have no meaning for an interactive job.
-_SBATCH_ONLY = frozenset(("requeue", "no-requeue", "array"))
 _PAUSE = 0.1  # seconds between two checks for the number of the job
 _PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
 _SHORT_PATIENCE = 10.0  # seconds for salloc to take its request back
@@ -37,7 +35,6 @@ def salloc_command(decided: Plan, script: str) -> tuple[str, ...]:
     options = (
         f"--{name}" if value is None else f"--{name}={value}"
         for name, value in decided.sbatch_options
-        if name not in _SBATCH_ONLY
     )
     return ("salloc", *options, "bash", script)
 
