@@ -25,7 +25,7 @@ from toolkit.images.lockfile.packages import File, offered
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import LONGEST, file_name, image_name, is_image_name, sha256
 from toolkit.images.recipe.resolve import resolve
-from toolkit.images.registry import transfer
+from toolkit.images.registry import copies
 from toolkit.images.store import store
 from toolkit.model.base import BadDataError, to_json
 from toolkit.model.image import BaseImage
@@ -367,5 +367,5 @@ def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: 
         def begin(self, *_: object) -> None: ...
         def end(self, *_: object) -> None: ...
 
-    transfer.copy(found, str(target), Quiet())  # type: ignore[arg-type]
+    copies.copy(found, str(target), Quiet())  # type: ignore[arg-type]
     assert sorted(path.name for path in target.iterdir()) == ["x.json", "x.sif"]

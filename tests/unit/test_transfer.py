@@ -14,7 +14,7 @@ from tests.readers import READERS
 from tests.unit.samples import MANIFEST
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ImageMissingError, ToolkitError, UsageError
-from toolkit.images.registry import transfer
+from toolkit.images.registry import copies
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json
@@ -91,7 +91,7 @@ def listed(directory: Path) -> list[str]:
 
 def test_an_image_is_copied_with_what_is_known_of_it(image: StoredImage, target: Path) -> None:
     progress = Quiet()
-    assert transfer.copy(image, str(target), progress, mode=0o640) == f"{target}/x.sif"
+    assert copies.copy(image, str(target), progress, mode=0o640) == f"{target}/x.sif"
     assert listed(target) == ["x.cdx.json", "x.json", "x.sif"]
     assert store.find(str(target / "x.sif")).manifest == image.manifest
     assert stat.S_IMODE((target / "x.sif").stat().st_mode) == 0o640
@@ -105,7 +105,7 @@ def test_an_image_is_sent_with_what_is_known_of_it(
     if program == "scp":
         real = shell.which
         monkeypatch.setattr(shell, "which", lambda name: None if name == "rsync" else real(name))
-    transfer.copy(image, f"login.site:{target}", Quiet())
+    copies.copy(image, f"login.site:{target}", Quiet())
     assert listed(target) == ["x.cdx.json", "x.json", "x.sif"]
     assert store.find(str(target / "x.sif")).manifest == image.manifest
     assert machine.read_text() == ""
@@ -119,7 +119,7 @@ def test_what_was_sent_in_part_does_not_stay(
     (target / "x.json").write_bytes(b"of before")
     machine.write_text(state)
     with pytest.raises(CommandFailedError) as raised:
-        transfer.copy(image, f"login.site:{target}", Quiet())
+        copies.copy(image, f"login.site:{target}", Quiet())
     assert raised.value.place == f"login.site:{target}"
     assert (target / "x.sif").read_bytes() == b"from before"
     assert (target / "x.json").read_bytes() == b"of before"
@@ -144,7 +144,7 @@ def test_ctrl_c_leaves_nothing_behind(
 
     monkeypatch.setattr(shell, "run", run)
     with pytest.raises(KeyboardInterrupt):
-        transfer.copy(image, f"login.site:{target}", Quiet())
+        copies.copy(image, f"login.site:{target}", Quiet())
     assert listed(target) in ([], ["x.cdx.json", "x.json", "x.sif"])
     assert machine.read_text() == ""
 
@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(ToolkitError) as raised:
-        transfer.copy(image, str(target), Quiet())
+        copies.copy(image, str(target), Quiet())
     assert raised.value.exit_code == 73
     assert listed(target) == ["x.sif"]
     assert (target / "x.sif").read_bytes() == b"from before"
@@ -189,14 +189,14 @@ def test_an_image_at_the_target_is_whole_at_every_moment(
         return moved
 
     monkeypatch.setattr(Path, "replace", replace)
-    transfer.copy(image, str(target), Quiet())
+    copies.copy(image, str(target), Quiet())
     assert set(seen) == {WHOLE[48:64].hex()}
     assert listed(target) == ["x.cdx.json", "x.json", "x.sif"]
 
 
 def test_where_it_cannot_go_is_said(image: StoredImage, target: Path, machine: Path) -> None:
     with pytest.raises(ImageMissingError, match="does not exist"):
-        transfer.copy(image, str(target / "missing"), Quiet())
+        copies.copy(image, str(target / "missing"), Quiet())
     with pytest.raises(UsageError):
-        transfer.copy(image, "-oProxyCommand=id:x", Quiet())
+        copies.copy(image, "-oProxyCommand=id:x", Quiet())
     assert machine.read_text() == ""

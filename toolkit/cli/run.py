@@ -165,11 +165,11 @@ def fetch_image(inputs: Inputs) -> None:
     Raises:
         PlanError: the job could not run; nothing was fetched.
     """
-    from toolkit.images.registry import foreign
+    from toolkit.images.registry import transfer
 
     plan(inputs)
     with console.Steps() as progress:
-        foreign.fetch(inputs.to_fetch, progress)
+        transfer.fetch(inputs.to_fetch, progress)
 
 
 def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:

@@ -68,11 +68,11 @@ def copy(name: str, target: str, mode: str) -> None:
       toolkit image copy pytorch_cpu /apps/images
       toolkit image copy pytorch_cpu login.site:/scratch/me/images --mode 640
     """
-    from toolkit.images.registry import transfer
+    from toolkit.images.registry import copies
     from toolkit.images.store import store
 
     if not mode.isdigit() or len(mode) > 4 or any(digit in "89" for digit in mode):
         raise UsageError(f"{mode!r} are no permissions", place="--mode", next_step="--mode 644")
     with console.Steps() as progress:
-        console_path = transfer.copy(store.find(name), target, progress, mode=int(mode, 8))
+        console_path = copies.copy(store.find(name), target, progress, mode=int(mode, 8))
     console.document(console_path)

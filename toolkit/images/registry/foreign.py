@@ -17,7 +17,6 @@ from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Manifest
-from toolkit.progress import Progress
 from toolkit.quoting import shell_words
 
 SCHEMES = ("docker", "oras")
@@ -102,17 +101,6 @@ def find_stored(image: str) -> StoredImage | None:
             next_step=f"toolkit image pull {image} --name NAME, then --image NAME",
         )
     return stored
-
-
-def fetch(image: str, progress: Progress) -> StoredImage:
-    """Fetch the image of a reference into the store, unless it is there.
-
-    Raises:
-        ToolkitError: as ``transfer.pull``.
-    """
-    from toolkit.images.registry import transfer
-
-    return find_stored(image) or store.find(str(transfer.pull(image, name_of(image), progress)))
 
 
 def describe(sif: Path, origin: str, digest: str) -> Manifest:
