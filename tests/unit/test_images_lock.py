@@ -215,7 +215,7 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
 
 
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:
-    from toolkit.images.lockfile import make as locking
+    from toolkit.images.lockfile import files as locking
     from toolkit.images.recipe import library
 
     recipe = tmp_path / "small.toml"
@@ -245,7 +245,7 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
     import hashlib
 
     from toolkit.images.build import host_config as host
-    from toolkit.images.lockfile import make as locking
+    from toolkit.images.lockfile import files as locking
     from toolkit.images.recipe import library
 
     wheels = tmp_path / "wheels"
@@ -264,18 +264,18 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
         sha256=hashlib.sha256(b"right").hexdigest(),
     )
     lock = msgspec.structs.replace(LOCK, pip=(right,), pip_build=())
-    locking.bring(lock, known, tmp_path / "images", tmp_path / "first")
+    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "first")
     assert (tmp_path / "first/a-1-py3-none-any.whl").read_bytes() == b"right"
     # It is kept: the index may lose it, or have another under its name.
     (wheels / "a-1-py3-none-any.whl").write_bytes(b"wrong")
-    locking.bring(lock, known, tmp_path / "images", tmp_path / "second")
+    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "second")
     assert (tmp_path / "second/a-1-py3-none-any.whl").read_bytes() == b"right"
     with pytest.raises(BuildError, match="no package index has 1 file") as caught:
-        locking.bring(lock, known, tmp_path / "others", tmp_path / "third")
+        locking.fetch_files(lock, known, tmp_path / "others", tmp_path / "third")
     assert caught.value.details[0].startswith("a 1: a-1-py3-none-any.whl (sha256 ")
     # What is kept is not believed either.
     kept = next((tmp_path / "images").rglob("*.whl"))
     kept.write_bytes(b"spoilt")
     (wheels / "a-1-py3-none-any.whl").write_bytes(b"right")
-    locking.bring(lock, known, tmp_path / "images", tmp_path / "fourth")
+    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "fourth")
     assert (tmp_path / "fourth/a-1-py3-none-any.whl").read_bytes() == b"right"

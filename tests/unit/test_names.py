@@ -18,7 +18,7 @@ from tests.unit.samples import MANIFEST
 from toolkit.cli import main as cli
 from toolkit.errors import MalformedInputError, UsageError
 from toolkit.images.build.apptainer.cache import Cache
-from toolkit.images.lockfile import make as locking
+from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile.apply import preferences
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, offered
@@ -256,7 +256,7 @@ def test_a_lock_cannot_choose_a_path(
     if not wanted.files:
         return
     with pytest.raises(MalformedInputError, match=r"cannot be the name of a file|is not a SHA-256"):
-        locking.bring(wanted, library.load("pytorch_cpu"), images, images / "locked")
+        locking.fetch_files(wanted, library.load("pytorch_cpu"), images, images / "locked")
     assert list(images.iterdir()) == []
 
 

@@ -76,7 +76,7 @@ def build(
             cause, place="--engine docker", next_step="leave --engine out, or the lock"
         )
     if locked and lock_file is None:
-        from toolkit.images.lockfile.make import lock_path
+        from toolkit.images.lockfile.files import lock_path
 
         lock_file = str(lock_path(name))
     with console.Steps() as progress:
@@ -190,7 +190,8 @@ def lock(name: str, output: Path | None) -> None:
     import time
 
     from toolkit.files import write_atomically
-    from toolkit.images.lockfile.make import lock_path, make
+    from toolkit.images.lockfile.files import lock_path
+    from toolkit.images.lockfile.make import make
     from toolkit.model.lock import to_toml
 
     path = output or lock_path(name)

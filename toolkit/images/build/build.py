@@ -26,7 +26,7 @@ from toolkit.images.build.provenance import (
 from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.verification import finish, record
 from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep
-from toolkit.images.lockfile import make as lockfile
+from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store

@@ -26,7 +26,7 @@ from toolkit.images.build.remote_base import RemoteBase, resolve_base
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.verification import FindSite, no_site
 from toolkit.images.build.workspace import Workspace, workspace
-from toolkit.images.lockfile import make as lockfile
+from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
@@ -213,7 +213,7 @@ def _build_flat_locked(
     definition = locked_definition(library.render(resolved), lock)
     if base:
         definition = base.definition(definition, resolved.base)
-    config = lockfile.bring(lock, resolved, task.log.parent, place.scratch / "locked")
+    config = lockfile.fetch_files(lock, resolved, task.log.parent, place.scratch / "locked")
     # The packing sees the first variable; the steps see the others, and no further variables.
     environment = {"SOURCE_DATE_EPOCH": str(lock.epoch)}
     environment |= {
@@ -226,7 +226,7 @@ def _build_flat_locked(
                 task.context(place), resolved, definition, environment=environment
             )
         except BuildError as error:
-            raise lockfile.explained(error, lock, task.log) from None
+            raise lockfile.explain_failure(error, lock, task.log) from None
 
 
 def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:
@@ -241,7 +241,7 @@ def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -
         _require_locked_base(task, lock)
         target = place.scratch / "locked"
         locked = layered.LockedBuild(
-            lock, lambda: lockfile.bring(lock, resolved, task.log.parent, target)
+            lock, lambda: lockfile.fetch_files(lock, resolved, task.log.parent, target)
         )
     try:
         return layered.build(
@@ -253,4 +253,4 @@ def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -
             locked=locked,
         )
     except BuildError as error:
-        raise (lockfile.explained(error, lock, task.log) if lock else error) from None
+        raise (lockfile.explain_failure(error, lock, task.log) if lock else error) from None

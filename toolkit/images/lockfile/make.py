@@ -1,12 +1,10 @@
-"""Locks: make them from an image, and fetch the files of a lock for a build."""
+"""Make the lock of an image: all that it was built from."""
 
 from __future__ import annotations
 
 import platform
 import re
-import shlex
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,11 +13,8 @@ from toolkit import shell
 from toolkit.errors import (
     BuildError,
     CommandFailedError,
-    ConfigError,
     ImageMissingError,
-    ToolkitError,
 )
-from toolkit.files import hash_file, read_toml
 from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.cache import BASES, Cache
 from toolkit.images.build.apptainer.programs import write_host_config
@@ -30,65 +25,27 @@ from toolkit.images.build.provenance import describe_base, expected_hash
 from toolkit.images.build.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
-    changes,
     locked_host_config,
     missing,
     parts,
     with_build_packages,
 )
+from toolkit.images.lockfile.files import missing_packages_error, open_index
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.chain import build_chain
-from toolkit.images.recipe.names import file_name, sha256
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
-from toolkit.model.lock import FORMAT, Lock, Pinned
+from toolkit.model.lock import Lock, Pinned
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
 _PATIENCE = 600.0  # seconds
 _FILES = ".cache/files"
-
-
-def lock_path(recipe: str) -> Path:
-    """Return the path of the lock of a recipe: beside it."""
-    return library.recipe_path(recipe).with_suffix(".lock")
-
-
-def read(path: Path, resolved: Resolved) -> Lock:
-    """Read the lock of a recipe.
-
-    Raises:
-        ConfigError: it does not exist, is broken, or the recipe has changed since; the message says
-            in which parts.
-    """
-    if not path.is_file():
-        raise ConfigError(
-            f"{resolved.name} has no lock",
-            place=str(path),
-            next_step=f"toolkit image lock {resolved.name}",
-        )
-    lock = read_toml(path, Lock, named=True)  # beside the recipe that the user named
-    if lock.format != FORMAT:
-        raise ConfigError(
-            f"the lock is of format {lock.format}, not {FORMAT}",
-            place=str(path),
-            next_step=f"toolkit image lock {resolved.name}",
-        )
-    changed = changes(lock, resolved, library.recipe_hash(resolved))
-    if changed:
-        raise ConfigError(
-            f"the recipe of {resolved.name} is not the one that was locked",
-            place=str(path),
-            details=changed,
-            next_step=f"toolkit image build {resolved.name}, "
-            f"and then: toolkit image lock {resolved.name}",
-        )
-    return lock
 
 
 def make(recipe: str, epoch: int) -> Lock:
@@ -106,7 +63,7 @@ def make(recipe: str, epoch: int) -> Lock:
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
-    contents, index = read_contents(image.path), _index(resolved)
+    contents, index = read_contents(image.path), open_index(resolved)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.recipe_hash(resolved),
@@ -142,16 +99,6 @@ def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
 def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
     """Return whether an image is of another recipe than this."""
     return manifest.recipe_hash not in (library.recipe_hash(resolved), expected_hash(resolved))
-
-
-def _index(resolved: Resolved) -> Index:
-    lines = (
-        line
-        for output in resolved.outputs
-        for line in (*output.lines, *getattr(output, "build_lines", ()))
-    )
-    further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
-    return Index(host.read_pip_settings(), dict.fromkeys(further))
 
 
 def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
@@ -261,7 +208,7 @@ def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[s
         answer = _run_script(image, _with_lists(host_config, resolved), place, script)
     gone = missing(answer.stdout + answer.stderr)
     if gone:
-        raise _moved_on(lock.name, gone)
+        raise missing_packages_error(lock.name, gone)
     if not answer.ok:
         raise BuildError(
             "apt could not be asked what a build needs", place=image.path, details=answer.tail()
@@ -321,84 +268,3 @@ def _run_script(
     return shell.run(
         [*argv, "/bin/sh", "-ec", script], env=environment, cwd="/", timeout=_PATIENCE, check=False
     )
-
-
-def _moved_on(name: str, gone: Iterable[str]) -> BuildError:
-    gone = tuple(gone)
-    count = "1 package" if len(gone) == 1 else f"{len(gone)} packages"
-    return BuildError(
-        f"the mirror no longer has {count} of {name} in the version that is locked",
-        place=", ".join(package.split()[0] for package in gone),
-        details=gone,
-        next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions "
-        "(snapshot.debian.org), or build it now and lock that",
-    )
-
-
-def bring(lock: Lock, resolved: Resolved, images: Path, target: Path) -> HostConfig:
-    """Fetch the files of a lock, and return the host configuration of a build by it.
-
-    Args:
-        lock: the lock.
-        resolved: its recipe.
-        images: the directory of images, which also keeps fetched files.
-        target: a directory for the files of this build, which does not exist yet.
-
-    Raises:
-        BuildError: a file is gone, or another one has its name now; the message names all.
-        MalformedInputError: a file's name or hash in the lock is invalid.
-    """
-    index = _index(resolved)
-    place = f"the lock of {lock.name}"
-    paths = {
-        pinned: images / _FILES / sha256(pinned.sha256, place) / file_name(pinned.file, place)
-        for pinned in lock.files
-    }
-    target.mkdir()
-    gone: list[str] = []
-    for pinned, path in paths.items():
-        digest = pinned.sha256
-        if not path.is_file() or hash_file(path) != digest:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not any(index.fetch(file, path) == digest for file in _fitting(pinned, index)):
-                path.unlink(missing_ok=True)
-                gone.append(f"{pinned.name} {pinned.version}: {pinned.file} (sha256 {digest})")
-                continue
-        shutil.copyfile(path, target / path.name)
-    if gone:
-        count = "1 file" if len(gone) == 1 else f"{len(gone)} files"
-        raise BuildError(
-            f"no package index has {count} of the lock of {lock.name} any more, "
-            "or has another under the same name",
-            place=", ".join(package.split()[0] for package in gone),
-            details=gone,
-            next_step="add the index or directory that has it to pip's configuration (find-links), "
-            "or lock again",
-        )
-    return locked_host_config(host.collect_host_config(), lock, str(target))
-
-
-def _fitting(pinned: Pinned, index: Index) -> Iterator[File]:
-    """Yield the sources of a file; the recipe's own indexes come after the others."""
-    for list_files in (index.files, index.further):
-        try:
-            yield from (
-                file
-                for file in list_files(pinned.name)
-                if file.name == pinned.file and file.sha256 in ("", pinned.sha256)
-            )
-        except CommandFailedError:
-            if list_files == index.files:
-                raise
-
-
-def explained(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
-    """Return the reason why a locked build failed.
-
-    It is that a mirror no longer has a package, if the log says so, else the error itself.
-    """
-    try:
-        gone = missing(log.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return error
-    return _moved_on(lock.name, gone) if gone else error
