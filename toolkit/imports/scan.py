@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -53,38 +54,8 @@ class Scan:
 
 # Exceptions of which catching one also catches an import that fails.
 _CATCHING = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-# Exceptions that people catch and that do not belong to these.
-_OTHERS = (
-    *(
-        "OSError",
-        "IOError",
-        "FileNotFoundError",
-        "RuntimeError",
-        "ValueError",
-        "KeyError",
-        "TypeError",
-        "AttributeError",
-        "IndexError",
-    ),
-    *(
-        "NameError",
-        "KeyboardInterrupt",
-        "SystemExit",
-        "StopIteration",
-        "AssertionError",
-        "PermissionError",
-        "ConnectionError",
-    ),
-    *(
-        "TimeoutError",
-        "NotImplementedError",
-        "EOFError",
-        "ZeroDivisionError",
-        "OverflowError",
-        "MemoryError",
-        "LookupError",
-    ),
-)
+# Python's other exceptions: to catch one catches no failed import. Of a library's nothing is known.
+_OTHERS = frozenset(name for name, value in vars(builtins).items() if isinstance(value, type))
 # Context managers that swallow no exception.
 _HARMLESS = (
     "open",
