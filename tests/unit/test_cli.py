@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
 
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.errors import ToolkitError
+from toolkit.cli.lazy import LazyGroup
+from toolkit.errors import ToolkitError, UsageError
 
 
 def said(
@@ -69,7 +73,7 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     )
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", cli.cli.entries)
 def test_every_verb_has_help_with_examples(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,3 +109,54 @@ def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPat
         run.command.main(["--nodes", "2", "train.py", *words], standalone_mode=False)
     assert seen[0] == "train.py"
     assert seen[1].values == {"nodes": 2, "arguments": tuple(words)}  # type: ignore[attr-defined]
+
+
+def test_every_command_has_a_short_summary_and_an_example() -> None:
+    from tests.unit.test_cluster_names import all_commands
+
+    for name, command in all_commands(cli.cli, click.Context(cli.cli), "toolkit"):
+        summary = (command.help or "").partition("\n")[0]
+        assert name == "toolkit" or len(summary) <= 70, f"{name}: {summary}"
+        assert "Example" in (command.help or ""), name
+
+
+@pytest.mark.parametrize("words", [(), ("image",), ("jobs",), ("site",), ("bench",)])
+def test_a_group_without_a_command_shows_its_help(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(monkeypatch, capsys, *words) == said(monkeypatch, capsys, *words, "--help")
+
+
+def test_help_groups_commands_by_what_users_want(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(monkeypatch, capsys, "--help")
+    headings = [line[:-1] for line in out.splitlines() if re.match(r"\w.*:$", line)]
+    assert (code, headings) == (0, ["Options", *cli.SECTIONS])
+
+
+def test_a_module_is_all_that_a_new_command_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name, summary and section are read from it, and it is imported when it is used."""
+    package = tmp_path / "verbs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "two_words.py").write_text(
+        'import click\n\nSECTION = "Greet"\n\n\n@click.command(\n    "two-words"\n)\n'
+        'def command():\n    """Say good day.\n\n    And more.\n    """\n    print("good day")\n'
+    )
+    (package / "broken.py").write_text(
+        'raise AssertionError\n\n\n@click.command("late")\ndef late():\n    """Come late."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    group = LazyGroup("verbs", package="verbs", sections=("Greet",))
+    assert list(group.summaries()) == [
+        ("Greet", "two-words", "Say good day."),
+        ("Commands", "late", "Come late."),
+    ]
+    group.main(["two-words"], standalone_mode=False)
+    assert capsys.readouterr().out == "good day\n"
+    with pytest.raises(UsageError) as caught:
+        group.main(["tow-words"], standalone_mode=False)
+    assert caught.value.close == "two-words"

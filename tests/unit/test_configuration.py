@@ -9,7 +9,7 @@ import pytest
 
 from tests.readers import READERS
 from toolkit import configuration, sites
-from toolkit.cli.site_own import use
+from toolkit.cli.site.own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.images.registry.source import configured_mirrors
 from toolkit.images.store import listing, store

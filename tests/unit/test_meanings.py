@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_cli import said
-from toolkit.cli.main import VERBS
+from toolkit.cli.main import cli
 from toolkit.cli.run import command
 from toolkit.errors import nearest
 from toolkit.meanings import INSTEAD, MEANINGS, instead_of
@@ -30,20 +30,20 @@ OPTIONS = [name for parameter in command.params for name in parameter.opts]
         ("--job-nam", OPTIONS, "--job-name"),
         ("num_nodes", field_names(Job), "nodes"),
         ("walltime", field_names(Job), "time"),
-        ("submit", VERBS, "run"),
-        ("kill", VERBS, "cancel"),
-        ("stop", VERBS, "cancel"),
-        ("list", VERBS, "ps"),
-        ("build", VERBS, "image"),
-        ("down", VERBS, "cluster"),
+        ("submit", cli.entries, "run"),
+        ("kill", cli.entries, "cancel"),
+        ("stop", cli.entries, "cancel"),
+        ("list", cli.entries, "ps"),
+        ("build", cli.entries, "image"),
+        ("down", cli.entries, "cluster"),
         ("-n", OPTIONS, "--ntasks-per-node"),
         ("--Nodes", OPTIONS, "--nodes"),
-        ("delete", VERBS, "rm"),
-        ("attach", VERBS, "logs"),
-        ("rnu", VERBS, "run"),
-        ("explian", VERBS, "explain"),
+        ("delete", cli.entries, "rm"),
+        ("attach", cli.entries, "logs"),
+        ("rnu", cli.entries, "run"),
+        ("explian", cli.entries, "explain"),
         ("rm", ["build", "remove", "list"], "remove"),
-        ("xyzzy", VERBS, None),
+        ("xyzzy", cli.entries, None),
         ("mian", ["main", "long"], "main"),
         ("pytorch_23.02", ["pytorch_22.03", "ray_cpu"], "pytorch_22.03"),
         ("Name", ["NAME", "other"], "NAME"),

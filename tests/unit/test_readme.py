@@ -53,7 +53,7 @@ def codes() -> str:
 
 
 def verbs() -> str:
-    return "".join(f"| `toolkit {name}` | {text} |\n" for name, (_, text) in cli.VERBS.items())
+    return "".join(f"| `toolkit {name}` | {text} |\n" for _, name, text in cli.cli.summaries())
 
 
 def starters() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_names_argument, runs_option
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.records.store import find
@@ -17,10 +18,13 @@ from toolkit.units import counted, human_age, human_size
 if TYPE_CHECKING:
     from toolkit.runs.removal import Removal
 
+SECTION = "End and remove runs"
+
 
 @click.command("cancel")
 @run_names_argument
 @runs_option
+@cluster_option()
 def cancel(run_names: tuple[str, ...], runs: Path) -> None:
     """Cancel runs, by name or job id; their logs are kept.
 
@@ -45,8 +49,9 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
 @click.option("--cancel", is_flag=True, help="Cancel runs that have not ended, and wait for it.")
 @click.option("--force", is_flag=True, help="Also if it is unknown whether a run has ended.")
 @runs_option
+@cluster_option()
 def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> None:
-    """Remove runs: their directories with scripts, logs and whatever else is in them.
+    """Remove runs, with their scripts, logs and all other files.
 
     Slurm is asked about each run that left no outcome. If one has not ended, nothing is removed.
     Symbolic links are removed, and what they lead to stays.
@@ -74,6 +79,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> Non
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @runs_option
 @json_option
+@cluster_option()
 def prune(
     older_than: str | None,
     keep: int | None,
@@ -82,7 +88,9 @@ def prune(
     runs: Path,
     as_json: bool,
 ) -> None:
-    """List old runs, and with --yes remove them. Runs that have not ended always stay.
+    """List old runs; with --yes, remove them.
+
+    Runs that have not ended always stay.
 
     \b
     Examples:

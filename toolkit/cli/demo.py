@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.quoting import shell_words
 
+SECTION = "Start and learn"
 CLUSTER = "demo"
 _UP = ("cluster", "up", "--name", CLUSTER, "--nodes", "2")
 _DOWN = ("cluster", "down", "--name", CLUSTER)
@@ -21,10 +23,12 @@ _DOWN = ("cluster", "down", "--name", CLUSTER)
     "--image", default="pytorch_cpu", show_default=True, help="Recipe to build and to train in."
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster up.")
+@cluster_option()
 def command(image: str, keep: bool) -> int:
-    """Build an image, start a cluster of two nodes, and train on 2 nodes x 2 ranks.
+    """Run everything once: image, cluster, training on two nodes.
 
-    Then show the result, and take the cluster down. Every step is a command that you could type;
+    Build an image, start a cluster of two nodes, train on 2 nodes x 2 ranks, show the result, and
+    stop the cluster. Every step is a command that you could type;
     it is printed before it runs.
 
     \b

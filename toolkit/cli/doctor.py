@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import (
     complete_images,
     gpus_option,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from toolkit.checks.result import Result
     from toolkit.doctor.case import DoctorCase
     from toolkit.doctor.gather import DoctorOptions
+
+SECTION = "Check and measure"
 
 
 @click.command("doctor")
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     "--dry-run", is_flag=True, help="Show the job that would examine the nodes, and stop."
 )
 @json_option
+@cluster_option()
 def command(
     site: str,
     image: str | None,
@@ -54,12 +58,12 @@ def command(
     as_json: bool,
     **job_options: str | None,
 ) -> None:
-    """Report what would keep jobs from running here, before they queue.
+    """Check this machine and the cluster before jobs run.
 
-    Examines this machine and Slurm; with --nodes and --image also nodes, from inside the image:
-    GPUs, driver, names, ports, clocks, the network between them, and an all-reduce by Gloo, MPI and
-    NCCL. Each item is PASS, WARN, FAIL or not checked, with the next step. The exit code is 92 if
-    one is FAIL.
+    Reports what would keep jobs from running. Examines this machine and Slurm; with --nodes and
+    --image also nodes, from inside the image: GPUs, driver, names, ports, clocks, the network
+    between them, and an all-reduce by Gloo, MPI and NCCL. Each item is PASS, WARN, FAIL or not
+    checked, with the next step. The exit code is 92 if one is FAIL.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.outcome import lines_of, show_attempts
 from toolkit.cli.shared import complete_runs, json_option, runs_option
 from toolkit.errors import SlurmUnreachableError
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from toolkit.model.run import Outcome
     from toolkit.records.store import Paths
 
+SECTION = "Follow runs"
+
 
 @click.command("explain")
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
 @json_option
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
 @runs_option
+@cluster_option()
 def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
-    """Explain what failed first in a run, why, and what to do; or why a run waits in the queue.
+    """Explain why a run failed or waits, and what to do.
 
     RUN is a run's name, directory or job id (default: the newest run). LOGFILE is any log file, and
     "-" is standard input; for these no cluster is queried.

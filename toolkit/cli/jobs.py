@@ -7,12 +7,15 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import Group
 from toolkit.cli.shared import json_option
 
+SECTION = "Start and learn"
 
-@click.group("jobs")
+
+@click.group("jobs", cls=Group)
 def command() -> None:
-    """List the exercises that came with the tool, and copy one to work on.
+    """List and copy the exercises that come with the toolkit.
 
     \b
     Examples:

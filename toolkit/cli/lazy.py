@@ -1,6 +1,9 @@
-"""A group of commands that imports each of them when it is used.
+"""Groups of commands that find their commands by themselves, and import each when it is used.
 
-Help and start-up cost nothing for the others.
+A module of a group's package adds a command by having one: ``@click.command("NAME")`` on a function
+whose docstring's first line is its summary. ``SECTION = "..."`` in the module is the heading under
+which help lists its commands. Names, summaries and sections are read from the text of the modules,
+so help and start-up import nothing that is not used.
 """
 
 from __future__ import annotations
@@ -8,31 +11,22 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from toolkit.errors import UsageError
 
-# Verbs whose help names --cluster; the others take it, too, so that it can be typed after any.
-_ON_CLUSTERS = frozenset(
-    (
-        "run",
-        "shell",
-        "ps",
-        "top",
-        "logs",
-        "results",
-        "cancel",
-        "rm",
-        "prune",
-        "explain",
-        "doctor",
-        "show",
-        "demo",
-    )
-)
+_COMMAND = re.compile(r'^@click\.(?:command|group)\(\s*"([\w-]+)"', re.MULTILINE)
+_FUNCTION = re.compile(r"^def (\w+)", re.MULTILINE)
+_SUMMARY = re.compile(r'^    """(.+?)(?:"""|$)', re.MULTILINE)
+_SECTION = re.compile(r'^SECTION = "([^"\n]+)"$', re.MULTILINE)
 
 
 def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -46,8 +40,11 @@ def _choose_cluster(context: click.Context, parameter: click.Parameter, name: st
     os.environ["TOOLKIT_CLUSTER"] = name
 
 
-def cluster_option(*, is_hidden: bool) -> Callable[[Any], Any]:
-    """Return the option that names the local cluster."""
+def cluster_option(*, is_hidden: bool = False) -> Callable[[Any], Any]:
+    """Return the option that names the local cluster.
+
+    Every command takes it; help shows it only for those that are decorated with it.
+    """
     return click.option(
         "--cluster",
         metavar="NAME",
@@ -59,60 +56,134 @@ def cluster_option(*, is_hidden: bool) -> Callable[[Any], Any]:
     )
 
 
-def add_cluster_option(command: click.Command, *, is_hidden: bool) -> None:
-    """Give a command, and those below it, the option that names the local cluster."""
+def _add_cluster_option(command: click.Command) -> None:
+    """Give a command, and those below it, the hidden option that names the local cluster."""
     for below in command.commands.values() if isinstance(command, click.Group) else ():
-        add_cluster_option(below, is_hidden=below.name not in _ON_CLUSTERS)
+        _add_cluster_option(below)
     if not any("--cluster" in parameter.opts for parameter in command.params):
-        cluster_option(is_hidden=is_hidden)(command)
+        cluster_option(is_hidden=True)(command)
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is used.
+class Entry(NamedTuple):
+    """A command before its import.
 
-    Args:
-        verbs: verb -> (where, what it does). ``where`` is ``module:name`` of the click command, or
-            ``module`` if its name is ``command``.
+    Attributes:
+        module, function: where it is.
+        summary: one sentence.
+        section: the heading under which help lists it.
     """
 
-    def __init__(
-        self, *arguments: Any, verbs: Mapping[str, tuple[str, str]], **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.verbs = verbs
+    module: str
+    function: str
+    summary: str
+    section: str
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands without importing them."""
-        del ctx
-        return list(self.verbs)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module and return the command."""
-        del ctx
-        if cmd_name not in self.verbs:
-            return None
-        module, _, name = self.verbs[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name or "command")
-        add_cluster_option(command, is_hidden=cmd_name not in _ON_CLUSTERS)
-        gc.freeze()  # imported modules stay; the collector need not examine them
-        gc.enable()
-        return command
+def _read_entries(file: Path, module: str) -> Iterator[tuple[str, Entry]]:
+    """Yield the name and the entry of each command in the text of a module."""
+    text = file.read_text(encoding="utf-8")
+    section = _SECTION.search(text)
+    for command in _COMMAND.finditer(text):
+        function = _FUNCTION.search(text, command.end())
+        summary = function and _SUMMARY.search(text, function.end())
+        if function is None or summary is None:
+            raise ValueError(f"the command {command[1]} of {module} has no docstring")
+        heading = section[1] if section else "Commands"
+        yield command[1], Entry(module, function[1], summary[1], heading)
+
+
+class Group(click.Group):
+    """A group that shows its help without arguments, and names the nearest command for a slip."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read no arguments as ``--help``, if the group does nothing without a command."""
+        return super().parse_args(ctx, args if args or self.invoke_without_command else ["--help"])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in the arguments; name the nearest one if there is none."""
-        if args and args[0] not in self.verbs and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise UsageError(
                 f"there is no command {args[0]!r}",
-                choices=self.verbs,
+                choices=self.list_commands(ctx),
                 value=args[0],
                 next_step=f"{ctx.command_path} --help",
             )
         return super().resolve_command(ctx, args)
 
+    def summaries(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the section, name and summary of each command."""
+        for name, command in sorted(self.commands.items()):
+            yield "Commands", name, (command.help or "").partition("\n")[0]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their summaries, without importing them."""
+        """List the commands with their summaries, section by section."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.verbs.items()])
+        for section, commands in groupby(self.summaries(), key=itemgetter(0)):
+            with formatter.section(section):
+                formatter.write_dl([(name, summary) for _, name, summary in commands])
+
+
+class LazyGroup(Group):
+    """A group whose commands are in the modules of a package.
+
+    Args:
+        package: dotted name of the package.
+        sections: headings of the help, in their order; others follow.
+    """
+
+    def __init__(
+        self, *arguments: Any, package: str, sections: Sequence[str] = (), **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._package = package
+        self._sections = sections
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """The commands by name, section by section; the module called as its command is first."""
+        files = [*self._directory.glob("[!_]*.py"), *self._directory.glob("*/__init__.py")]
+        entries = [entry for file in files for entry in _read_entries(file, self._module(file))]
+        order = {section: number for number, section in enumerate(self._sections)}
+        return dict(
+            sorted(entries, key=lambda entry: (order.get(entry[1].section, len(order)), entry[0]))
+        )
+
+    @property
+    def _directory(self) -> Path:
+        return Path(importlib.import_module(self._package).__path__[0])
+
+    def _module(self, file: Path) -> str:
+        return f"{self._package}.{file.parent.name if file.stem == '__init__' else file.stem}"
+
+    def _entry(self, name: str) -> Entry | None:
+        """Return a command's entry; only the module called so is read, if there is one."""
+        stem = self._directory / name.replace("-", "_")
+        for file in (stem.with_suffix(".py"), stem / "__init__.py"):
+            quick = dict(_read_entries(file, self._module(file))) if file.is_file() else {}
+            if name in quick:
+                return quick[name]
+        return self.entries.get(name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands without importing them."""
+        del ctx
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return the command."""
+        del ctx
+        entry = self._entry(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.function)
+        _add_cluster_option(command)
+        gc.freeze()  # imported modules stay; the collector need not examine them
+        gc.enable()
+        return command
+
+    def summaries(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the section, name and summary of each command, without importing it."""
+        for name, entry in self.entries.items():
+            yield entry.section, name, entry.summary

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from toolkit.checks.result import Result
     from toolkit.lint.model import Context
 
+SECTION = "Check and measure"
+
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 def command(
     context: click.Context, files: tuple[Path, ...], site: str | None, fix: bool, as_json: bool
 ) -> None:
-    """Find faults in sbatch scripts: which line, what follows from it, and what to write instead.
+    """Find faults in existing sbatch scripts, and fix them.
 
-    Nothing is run. "-" reads a script from standard input. The exit code is 1 if there is an error,
-    and 0 if there are only warnings.
+    Each is shown with its line, what follows from it, and what to write instead. Nothing is run.
+    "-" reads a script from standard input. The exit code is 1 if there is an error, and 0 if there
+    are only warnings.
 
     \b
     Examples:

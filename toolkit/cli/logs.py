@@ -7,9 +7,12 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
 from toolkit.records.store import find
 from toolkit.runs import follow, logs, status
+
+SECTION = "Follow runs"
 
 
 @click.command("logs")
@@ -24,10 +27,12 @@ from toolkit.runs import follow, logs, status
 @click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
 @click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")
 @runs_option
+@cluster_option()
 def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
-    """Show what the ranks of RUN (default: the newest run) printed, with their rank or node.
+    """Show or follow what the ranks of a run printed.
 
-    RUN is the name of a run, its directory, or its job id, which is found in all your directories.
+    Each line begins with its rank or node. RUN (default: the newest run) is the name of a run, its
+    directory, or its job id, which is found in all your directories.
 
     \b
     Examples:

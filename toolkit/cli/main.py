@@ -20,36 +20,25 @@ from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
 
-# verb -> (module or module:name, what it does); see LazyGroup.
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("toolkit.cli.run", "Run a training script on the nodes of a cluster, in an image."),
-    "shell": ("toolkit.cli.shell", "Open a shell in an image, on a node."),
-    "ps": ("toolkit.cli.ps", "List runs and their states."),
-    "top": ("toolkit.cli.top", "Show what a running job uses: CPU, memory, GPUs."),
-    "logs": ("toolkit.cli.logs", "Show or follow what the ranks of a run print."),
-    "results": ("toolkit.cli.results", "Show the results of a run, or of each point of a sweep."),
-    "cancel": ("toolkit.cli.cleanup:cancel", "Cancel a run."),
-    "rm": ("toolkit.cli.cleanup:rm", "Remove runs that have ended."),
-    "prune": ("toolkit.cli.cleanup:prune", "Remove old runs."),
-    "image": ("toolkit.cli.image", "Build, list and verify images."),
-    "jobs": ("toolkit.cli.jobs", "List and copy the exercises that came with the tool."),
-    "explain": ("toolkit.cli.explain", "Explain why a run failed, and what to do."),
-    "doctor": ("toolkit.cli.doctor", "Check this machine and cluster before jobs run."),
-    "lint": ("toolkit.cli.lint", "Find faults in existing sbatch scripts."),
-    "cluster": (
-        "toolkit.cli.cluster",
-        "Show free nodes of a cluster; start and stop a Slurm on this machine.",
-    ),
-    "site": ("toolkit.cli.site", "Show and describe clusters: partitions, limits, rules."),
-    "setup": ("toolkit.cli.setup", "Install what this machine lacks: Apptainer, Slurm."),
-    "demo": ("toolkit.cli.demo", "Run everything once: image, cluster, a training on two nodes."),
-    "bench": ("toolkit.cli.bench", "Measure all-reduce, and compare trainings."),
-}
+# What users want, in the order of the help; each command's module names its own.
+SECTIONS = (
+    "Start and learn",
+    "Run",
+    "Follow runs",
+    "End and remove runs",
+    "Images and clusters",
+    "Check and measure",
+)
 
 
-@click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    package="toolkit.cli",
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="toolkit %(version)s")
-@cluster_option(is_hidden=False)
+@cluster_option()
 @click.option(
     "-v",
     "--verbose",

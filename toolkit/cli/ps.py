@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, runs_option
 from toolkit.records import index
 from toolkit.records.store import Paths, all_runs, newest_first
 from toolkit.runs import status
 from toolkit.units import human_time
 
+SECTION = "Follow runs"
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
 _MOST = 20
 
@@ -25,8 +27,9 @@ _MOST = 20
 )
 @runs_option
 @json_option
+@cluster_option()
 def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None:
-    """List the runs of this directory, the newest first, and their states.
+    """List the runs of this directory and their states, the newest first.
 
     \b
     Examples:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolkit.model.ways import Point, PointOutcome
+
+SECTION = "Follow runs"
 
 
 @click.command("results")
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
     help="Print as JSON, with results that are lists or objects as well.",
 )
 @runs_option
+@cluster_option()
 def command(run: str | None, as_json: bool, runs: Path) -> None:
-    """Show the results of RUN (default: the newest run).
+    """Show the results of a run, or of each point of a sweep.
 
-    The result is the last JSON object that the first rank printed. A sweep has a row for each
-    point, also while it goes on; a rerun of its failed points also shows those that had succeeded
-    before.
+    The result of RUN (default: the newest run) is the last JSON object that its first rank printed.
+    A sweep has a row for each point, also while it goes on; a rerun of its failed points also shows
+    those that had succeeded before.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import local_name
@@ -24,6 +25,8 @@ from toolkit.redaction import HIDDEN
 from toolkit.runs.submit import gather_run, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
+
+SECTION = "Run"
 
 
 @click.command(
@@ -73,6 +76,7 @@ from toolkit.units import counted
 # A preflight rule has the better message about a script that cannot be read.
 @click.argument("script", type=click.Path(readable=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@cluster_option()
 @console.json_too
 def command(
     script: str,
@@ -87,10 +91,11 @@ def command(
     as_module: bool,
     **options: Any,
 ) -> int:
-    """Run SCRIPT on the nodes of a cluster, and exit with the job's exit code.
+    """Run a training script on the nodes of a cluster, in an image.
 
     SCRIPT is a training script, a folder with a job.toml, or the directory of an earlier run.
-    Everything after it is passed to it. It runs in an image or an environment.
+    Everything after it is passed to it. It runs in an image or an environment. The exit code is
+    the job's.
 
     \b
     Examples:

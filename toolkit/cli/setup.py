@@ -12,6 +12,8 @@ from toolkit.hostsetup.decide import decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 
+SECTION = "Start and learn"
+
 
 @click.command("setup")
 @click.option(
@@ -36,9 +38,8 @@ from toolkit.hostsetup.model import Action, Facts, SetupOptions
 def command(
     check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool
 ) -> None:
-    """Install what this machine lacks: Apptainer, Slurm, tools to build images.
+    """Install what this machine lacks, such as Apptainer or Slurm.
 
-    \b
     Programs that are installed already are kept. Debian is set up automatically (as root);
     on other systems, and without root, the commands for the administrator are shown.
 

@@ -8,8 +8,11 @@ from typing import Any
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.errors import UsageError
+
+SECTION = "Run"
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
@@ -21,8 +24,11 @@ from toolkit.errors import UsageError
 )
 @click.argument("program", default="bash", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@cluster_option()
 def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
-    """Open a shell in an image, on a node of its own job; exit with the shell's exit code.
+    """Open a shell in an image, on a node of the cluster.
+
+    It is a job of its own, and its exit code is the shell's.
 
     The terminal is that of the node: its size follows yours, and Ctrl-C goes to the program in the
     shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError
 from toolkit.units import human_size
@@ -16,6 +17,8 @@ from toolkit.units import human_size
 if TYPE_CHECKING:
     from toolkit.records.store import Paths
     from toolkit.runs.processes import Gpu, Process
+
+SECTION = "Follow runs"
 
 
 @click.command("top")
@@ -35,11 +38,12 @@ if TYPE_CHECKING:
 )
 @json_option
 @runs_option
+@cluster_option()
 def command(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
-    """Show the CPU use over a second, the memory and the GPUs of the processes of RUN.
+    """Show what a running job uses: CPU, memory, GPUs.
 
-    The default is the newest run. The command runs in the job's own allocation, so it needs no ssh
-    to the nodes.
+    The processes of RUN (default: the newest run) are listed with their CPU use over a second. The
+    command runs in the job's own allocation, so it needs no ssh to the nodes.
 
     \b
     Examples:

@@ -6,21 +6,12 @@ import click
 
 from toolkit.cli.lazy import LazyGroup
 
-VERBS: dict[str, tuple[str, str]] = {
-    "allreduce": (
-        "toolkit.cli.bench.allreduce",
-        "Measure all-reduce over NCCL, Gloo, Horovod or MPI; check every sum.",
-    ),
-    "compare": (
-        "toolkit.cli.bench.compare",
-        "Compare trainings: samples per second, memory, accuracy.",
-    ),
-}
+SECTION = "Check and measure"
 
 
-@click.group(name="bench", cls=LazyGroup, verbs=VERBS)
+@click.group("bench", cls=LazyGroup, package=__name__)
 def command() -> None:
-    """Measure all-reduce and trainings on this cluster.
+    """Measure all-reduce, and compare trainings, on this cluster.
 
     \b
     Examples:

@@ -82,9 +82,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Measure all-reduce: add up buffers over all ranks, and check every sum.
+    """Measure all-reduce over NCCL, Gloo, Horovod or MPI.
 
-    The bus bandwidth is printed by NCCL's definition.
+    It adds up buffers over all ranks, and checks every sum. The bus bandwidth is printed by NCCL's
+    definition.
 
     \b
     Examples:

@@ -47,11 +47,12 @@ def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 def command(
     jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
 ) -> int:
-    """Run JOBS one after the other and put them side by side: samples per second, memory, accuracy.
+    """Compare trainings: samples per second, memory, accuracy.
 
-    A job is a folder with a job.toml, or a training script. The directory of a run that has ended
-    is not run again. Speed and accuracy are what the script prints in its last line of JSON
-    (samples_per_second, accuracy); memory is the most that one process of the script had.
+    The jobs run one after the other. A job is a folder with a job.toml, or a training script. The
+    directory of a run that has ended is not run again. Speed and accuracy are what the script
+    prints in its last line of JSON (samples_per_second, accuracy); memory is the most that one
+    process of the script had.
 
     \b
     Examples:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from toolkit.images.build.methods import Engine
     from toolkit.progress import Progress
 
+SECTION = "Build"
+
 
 @click.command("build")
 @click.argument("name")
@@ -57,14 +59,20 @@ def build(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Build the image of a recipe: NAME, or a path to a .toml file.
+    """Build the image of a recipe.
 
-    Unchanged parts are reused: the image, or its steps before the first changed one (toolkit image
-    cache). The image gets its name only when it is complete and has passed its checks. Then it is
-    verified externally, as by `image verify`.
+    NAME is a recipe, or a path to a .toml file. Unchanged parts are reused: the image, or its steps
+    before the first changed one (toolkit image cache). The image gets its name only when it is
+    complete and has passed its checks. Then it is verified externally, as by `image verify`.
 
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or
     in $TOOLKIT_BUILD_TMP.
+
+    \b
+    Examples:
+      toolkit image build pytorch_cpu
+      toolkit image build ./mine.toml --engine docker
+      toolkit image build pytorch_cpu --locked
     """
     from toolkit.doctor.node_jobs import find_site
     from toolkit.images.build.build import build as build_image
@@ -177,15 +185,17 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
     help="Where to write it (default: beside the recipe).",
 )
 def lock(name: str, output: Path | None) -> None:
-    """Record exactly what the image of a recipe was built from: NAME, or a path to a .toml file.
+    """Record exactly what the image of a recipe was built from.
 
-    The lock names the base by its digest, every package of Debian by its version, and every package
-    of Python by the hash of its file, also those that only the build needs. Commit the lock: from
-    then on this command builds the same image, to the last byte of its file system, or says what is
-    not available:
+    NAME is a recipe, or a path to a .toml file. The lock names the base by its digest, every
+    package of Debian by its version, and every package of Python by the hash of its file, also
+    those that only the build needs. Commit the lock: from then on `image build --locked` builds the
+    same image, to the last byte of its file system, or says what is not available.
 
     \b
-      toolkit image build NAME --locked
+    Examples:
+      toolkit image lock pytorch_cpu
+      toolkit image build pytorch_cpu --locked
     """
     import time
 
@@ -213,10 +223,14 @@ def lock(name: str, output: Path | None) -> None:
 @click.command("flatten")
 @click.argument("name")
 def flatten(name: str) -> None:
-    """Pack the image NAME again as one, without what its later steps deleted or replaced.
+    """Pack an image of layers again as one, without deleted files.
 
-    An image that was built in layers starts as fast as a flat one, but its file still holds what is
-    seen no more.
+    An image that was built in layers starts as fast as a flat one, but its file still holds what
+    later steps deleted or replaced.
+
+    \b
+    Example:
+      toolkit image flatten pytorch_cpu
     """
     from toolkit.images.build.apptainer.flatten import flatten
 

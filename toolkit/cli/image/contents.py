@@ -14,7 +14,7 @@ from toolkit.terminal_text import json_safe
 if TYPE_CHECKING:
     from toolkit.images.store.diff import Difference
 
-
+SECTION = "Find"
 _MOST = 40  # rows of each kind that a person is shown
 
 
@@ -27,7 +27,9 @@ _MOST = 40  # rows of each kind that a person is shown
 @click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; shows all.")
 def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
-    """Compare two images: packages, labels, environment, files. Exit code 1 if they differ.
+    """Compare two images: packages, labels, environment, files.
+
+    The exit code is 1 if they differ.
 
     \b
     Examples:
@@ -87,10 +89,14 @@ def _show(difference: Difference, every: bool) -> None:
     help="Write it there instead of printing it.",
 )
 def sbom(name: str, output: Path | None) -> None:
-    """Print what is in an image as a bill of materials: CycloneDX 1.6, in JSON.
+    """Print the contents of an image as a bill of materials.
 
-    A build writes the same beside the image, as NAME.cdx.json; of an image that was built elsewhere
-    it is made now.
+    The format is CycloneDX 1.6, in JSON. A build writes the same beside the image, as
+    NAME.cdx.json; of an image that was built elsewhere it is made now.
+
+    \b
+    Example:
+      toolkit image sbom pytorch_cpu -o pytorch_cpu.cdx.json
     """
     from toolkit.files import write_atomically
     from toolkit.images.store.materials import materials

@@ -16,14 +16,21 @@ if TYPE_CHECKING:
     from toolkit.model.catalogue import Release
     from toolkit.model.image import Manifest
 
+SECTION = "Find"
+
 
 @click.command("list")
 @json_option
 def list_images(as_json: bool) -> None:
-    """List recipes and images: what is built, how large, with what in it.
+    """List recipes and images with their state, size and contents.
 
     Images of others are in the directories under `images` in /etc/toolkit/toolkit.toml, in your own
     or the project's toolkit.toml, and in those of the site that is chosen there.
+
+    \b
+    Examples:
+      toolkit image list
+      toolkit image list --json
     """
     from msgspec.structs import asdict
 
@@ -201,7 +208,12 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
 @click.command("path")
 @click.argument("name")
 def path(name: str) -> None:
-    """Print where an image is: for `apptainer exec "$(toolkit image path NAME)" ...`."""
+    """Print the path of an image.
+
+    \b
+    Example:
+      apptainer exec "$(toolkit image path pytorch_cpu)" python3 --version
+    """
     from toolkit.images.store.store import find
 
     console.document(find(name).path)

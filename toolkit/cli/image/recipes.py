@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from toolkit.images.recipe.resolve import Resolved
 
+SECTION = "Build"
+
 
 @click.command("new")
 @click.argument("name")
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
 def new(
     name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
 ) -> None:
-    """Write a recipe, NAME.toml, that builds: `toolkit image build NAME.toml`.
+    """Write a recipe that builds, on top of an image or a recipe.
+
+    The file is NAME.toml, for `toolkit image build NAME.toml`.
 
     \b
     Examples:
@@ -166,10 +170,11 @@ def render(
     check: bool,
     write: bool,
 ) -> None:
-    """Show the definition that a recipe becomes: what `apptainer build` or `docker build` reads.
+    """Show the definition that a recipe becomes.
 
-    The definitions of a recipe that came with the tool are committed as containers/NAME.def and
-    containers/NAME.Dockerfile; those of your own recipes are beside the .toml file.
+    `apptainer build` or `docker build` reads it. The definitions of a recipe that came with the
+    tool are committed as containers/NAME.def and containers/NAME.Dockerfile; those of your own
+    recipes are beside the .toml file.
 
     \b
     Examples:

@@ -11,12 +11,16 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import ForbiddenError, ImageMissingError
 from toolkit.units import human_size
 
+SECTION = "Remove"
+
 
 @click.command("remove")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also where a run uses it that has not ended.")
 def remove(name: str, force: bool) -> None:
-    """Remove an image of yours, with its manifest, bill of materials and logs.
+    """Remove an image of yours.
+
+    Its manifest, bill of materials and logs go with it.
 
     \b
     Example:
@@ -56,10 +60,10 @@ def remove(name: str, force: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @json_option
 def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
-    """Remove images that are old or unused, and logs of builds that failed more than a week ago.
+    """Remove old or unused images, and old logs of failed builds.
 
-    Without an age no image is removed, and an image of a run that has not ended is never removed.
-    For the cache of builds, see toolkit image cache.
+    Logs of builds go a week after the failure. Without an age no image is removed, and an image of
+    a run that has not ended is never removed. For the cache of builds, see toolkit image cache.
 
     \b
     Examples:
@@ -104,10 +108,15 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
 @click.option("--clear", is_flag=True, help="Remove all of it; the images stay.")
 @json_option
 def cache(clear: bool, as_json: bool) -> None:
-    """Show what builds keep for the next: bases, what steps changed, compiled wheels.
+    """Show or clear what builds reuse.
 
-    It lies beside the images, in .cache. Without it the next build of an image takes as long as the
-    first.
+    These are bases, what steps changed, and compiled wheels. It is beside the images, in .cache.
+    Without it the next build of an image takes as long as the first.
+
+    \b
+    Examples:
+      toolkit image cache
+      toolkit image cache --clear
     """
     from toolkit.images.build.apptainer.cache import Cache
     from toolkit.images.store import store

@@ -10,6 +10,8 @@ from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ConfigError, UsageError
 
+SECTION = "Check and sign"
+
 
 @click.command("sign")
 @click.argument("name")
@@ -41,10 +43,12 @@ def sign(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Sign an image. The holder of the public key can then verify that it is unchanged.
+    """Sign an image with a key.
+
+    Those who have the public key can then verify that the image is unchanged.
 
     \b
-    A key, and its public part, which is all that others need:
+    Examples: a key, and its public part, which is all that others need:
       openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -out key.pem
       openssl pkey -in key.pem -pubout -out key.pub
       toolkit image sign pytorch_cpu --key key.pem
@@ -92,7 +96,14 @@ def sign(
 )
 @json_option
 def verify_signature(name: str, key: str, as_json: bool) -> None:
-    """Verify that an image is signed by a key and unchanged since; exit code 88 if not."""
+    """Verify that an image is signed by a key and unchanged since.
+
+    The exit code is 88 if not.
+
+    \b
+    Example:
+      toolkit image verify-signature pytorch_cpu --key key.pub
+    """
     from toolkit.images.store.signatures import verify
     from toolkit.images.store.store import find
 

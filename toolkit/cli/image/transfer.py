@@ -7,15 +7,17 @@ import click
 from toolkit.cli import console
 from toolkit.errors import UsageError
 
+SECTION = "Share"
+
 
 @click.command("push")
 @click.argument("name")
 @click.argument("target", metavar="oras://REGISTRY/PATH:TAG")
 def push(name: str, target: str) -> None:
-    """Put an image into a registry, with its manifest and its bill of materials.
+    """Push an image to a registry.
 
-    The login is that of Docker's or Apptainer's own configuration. Plain HTTP is used only for a
-    registry on this machine.
+    Its manifest and its bill of materials go with it. The login is that of Docker's or Apptainer's
+    own configuration. Plain HTTP is used only for a registry on this machine.
 
     \b
     Example:
@@ -61,7 +63,9 @@ def pull(origin: str, name: str | None, force: bool) -> None:
     help="Permissions there, octal: 640 for the group, 644 for all.",
 )
 def copy(name: str, target: str, mode: str) -> None:
-    """Copy an image and its manifest to a directory, also of another machine (by rsync and ssh).
+    """Copy an image to a directory, here or on another machine.
+
+    Its manifest goes with it. Another machine is reached by rsync and ssh.
 
     \b
     Examples:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SECTION = "Check and sign"
+
 
 @click.command("verify")
 @click.argument("name")
@@ -42,11 +44,12 @@ def verify(
     as_json: bool,
     **job_options: str | None,
 ) -> None:
-    """Verify an image: labels, imports, Horovod's build, ranks that sum, and the cluster.
+    """Verify an image, and that it fits the cluster.
 
-    NAME is an image of yours, of the site, or any SIF. Ranks sum by MPI, Gloo and NCCL. What could
-    not be checked here is listed with the reason; the manifest keeps the results. The exit code is
-    74 if a check failed.
+    The checks are of labels, imports, Horovod's build, sums over ranks, and the cluster. NAME is an
+    image of yours, of the site, or any SIF. Ranks sum by MPI, Gloo and NCCL. What could not be
+    checked here is listed with the reason; the manifest keeps the results. The exit code is 74 if a
+    check failed.
 
     \b
     Examples:
@@ -89,9 +92,13 @@ def verify(
 @click.argument("name")
 @json_option
 def check(name: str, as_json: bool) -> None:
-    """Run the checks that an image carries again, and record their results.
+    """Run the checks that are in an image again.
 
-    The exit code is 74 if one fails.
+    Their results are recorded in the manifest. The exit code is 74 if one fails.
+
+    \b
+    Example:
+      toolkit image check pytorch_cpu
     """
     from toolkit.images.build.image_probe import run_checks
     from toolkit.images.store.store import find

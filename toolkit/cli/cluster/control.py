@@ -1,4 +1,4 @@
-"""The command `toolkit cluster`: a real Slurm on this machine."""
+"""The commands of a local cluster that is up: `toolkit cluster status`, `down`, `exec`, `shell`."""
 
 from __future__ import annotations
 
@@ -7,66 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli import cluster_show, cluster_up, console
-from toolkit.cli.cluster_up import cluster_option
+from toolkit.cli import console
+from toolkit.cli.cluster.up import cluster_option, complete_nodes
 from toolkit.cli.shared import json_option
 from toolkit.errors import SlurmUnreachableError
-from toolkit.localcluster.access import default_name
-from toolkit.localcluster.control import Verb
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
     from toolkit.localcluster.status import Status
 
-
-def _node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete NODE."""
-    del param
-    from toolkit.localcluster.status import status
-
-    return [
-        node.name
-        for node in status(ctx.params.get("name") or default_name()).nodes
-        if node.name.startswith(incomplete)
-    ]
+SECTION = "The local cluster"
 
 
-@click.group("cluster", invoke_without_command=True)
-@click.pass_context
-def command(ctx: click.Context) -> None:
-    """Show the cluster's free nodes, and run a real Slurm on this machine.
-
-    The local cluster is slurmctld, and a slurmd for each node.
-
-    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run`
-    would take.
-
-    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die
-    with it. Everything else is shared, as on a cluster with a parallel file system. It needs no
-    root where Slurm is installed.
-
-    \b
-    Examples:
-      toolkit cluster
-      toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
-      toolkit cluster up --nodes 2 --gpus-per-node 2
-      toolkit cluster exec -- srun -N2 hostname
-      toolkit cluster kill nid002
-      toolkit cluster down
-    """
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(cluster_show.command)
-
-
-command.add_command(cluster_show.command)
-command.add_command(cluster_up.up)
-
-
-@command.command("down")
+@click.command("down")
 @cluster_option
 @click.option("--keep-logs", is_flag=True, help="Keep the logs; all other files are removed.")
 def down(name: str, keep_logs: bool) -> None:
-    """Take the cluster down and end its jobs: no process, mount, interface or file stays.
+    """Stop the cluster and end its jobs.
+
+    No process, mount, interface or file stays.
 
     \b
     Examples:
@@ -83,11 +42,13 @@ def down(name: str, keep_logs: bool) -> None:
         console.out(console.subject("logs", str(paths_of(name).logs)))
 
 
-@command.command("status")
+@click.command("status")
 @cluster_option
 @json_option
 def status(name: str, as_json: bool) -> int:
-    """Show the nodes, partitions and daemons of the cluster. Exit code 69 if it is not up.
+    """Show the nodes, partitions and daemons of the cluster.
+
+    The exit code is 69 if it is not up.
 
     \b
     Examples:
@@ -148,19 +109,21 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
     console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
 
 
-@command.command(
+@click.command(
     "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @cluster_option
 @click.option(
     "--node",
     metavar="NODE",
-    shell_complete=_node_names,
+    shell_complete=complete_nodes,
     help="On this node; without it, on the login side.",
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
-    """Run a command in the cluster: Slurm's own, or any other, whose exit code is returned.
+    """Run a command in the cluster: one of Slurm's, or any other.
+
+    The exit code is the command's.
 
     \b
     Examples:
@@ -173,16 +136,16 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
     enter(name, words, node=node)
 
 
-@command.command("shell")
+@click.command("shell")
 @cluster_option
 @click.option(
     "--node",
     metavar="NODE",
-    shell_complete=_node_names,
+    shell_complete=complete_nodes,
     help="On this node; without it, on the login side.",
 )
 def shell(name: str, node: str | None) -> None:
-    """Open a shell on the login side of the cluster, where sbatch, srun and the others are at hand.
+    """Open a shell on the login side of the cluster, with sbatch and srun.
 
     \b
     Examples:
@@ -192,68 +155,3 @@ def shell(name: str, node: str | None) -> None:
     from toolkit.localcluster.enter import enter, interactive
 
     enter(name, interactive(), node=node)
-
-
-def _switch(verb: Verb, help_text: str, *, wait: bool) -> None:
-    @command.command(verb, help=help_text)
-    @cluster_option
-    @click.option(
-        "--wait/--no-wait", default=wait, show_default=True, help="Wait until Slurm has noticed."
-    )
-    @click.argument("node", shell_complete=_node_names)
-    def switch(name: str, wait: bool, node: str) -> None:
-        from toolkit.localcluster.status import switch as act
-
-        with console.Steps() as steps:
-            state = act(name, verb, node, steps, wait=wait)
-        console.out(console.subject(node, state.state if state else _DONE[verb]))
-
-
-_DONE: dict[Verb, str] = {
-    "cut": "is cut off",
-    "join": "is joined",
-    "kill": "is switched off",
-    "start": "is switched on",
-}
-
-_switch(
-    "cut",
-    """Pull the network cable of NODE. Its processes run on; Slurm calls it down after about 25 s.
-
-    \b
-    Examples:
-      toolkit cluster cut nid002
-      toolkit cluster cut --wait nid002
-    """,
-    wait=False,
-)
-_switch(
-    "join",
-    """Put the network cable of NODE back, and wait until Slurm uses it again.
-
-    \b
-    Example:
-      toolkit cluster join nid002
-    """,
-    wait=True,
-)
-_switch(
-    "kill",
-    """Switch NODE off, as a power failure does: all that runs there dies at once.
-
-    \b
-    Example:
-      toolkit cluster kill nid002
-    """,
-    wait=False,
-)
-_switch(
-    "start",
-    """Switch NODE on again, and wait until Slurm uses it.
-
-    \b
-    Example:
-      toolkit cluster start nid002
-    """,
-    wait=True,
-)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import NODES
 from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
 
 if TYPE_CHECKING:
     from toolkit.model.overview import Standing
+
+SECTION = "Any cluster"
 
 
 @click.command("show")
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 )
 @site_option("Which cluster (default auto, as of `toolkit run`).")
 @json_option
+@cluster_option()
 def command(
     nodes: int | str | None,
     gpus: int | None,
@@ -49,7 +53,7 @@ def command(
     as_json: bool,
     **more: int | str | None,
 ) -> None:
-    """Show partitions, free GPUs, limits, and which of them you use.
+    """Show partitions, free GPUs, limits, and how much of them you use.
 
     It works on any cluster, also on the one of `toolkit cluster up`. With the shape of a job, it
     asks Slurm where the job would start soonest (sbatch --test-only; nothing is submitted).

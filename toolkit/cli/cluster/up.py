@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolkit.localcluster.imitation import Imitation
     from toolkit.localcluster.shape import Shape
 
+SECTION = "The local cluster"
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
@@ -33,6 +34,18 @@ def cluster_option(function: AnyFunction) -> AnyFunction:
         show_default=False,
         help=help_text,
     )(function)
+
+
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete NODE."""
+    del param
+    from toolkit.localcluster.status import status
+
+    return [
+        node.name
+        for node in status(ctx.params.get("name") or default_name()).nodes
+        if node.name.startswith(incomplete)
+    ]
 
 
 @click.command("up")
@@ -98,7 +111,9 @@ def cluster_option(function: AnyFunction) -> AnyFunction:
 )
 @click.pass_context
 def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
-    """Bring the cluster up. If it is up already, nothing happens.
+    """Start a local cluster: nodes and partitions as you describe them.
+
+    If it is up already, nothing happens.
 
     \b
     A partition with all of its settings:

@@ -1,4 +1,4 @@
-"""`toolkit site`: what is written of clusters."""
+"""`toolkit site list` and `show`: what is written of clusters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli import site_own
 from toolkit.cli.shared import complete_sites, json_option
 from toolkit.units import counted
 
@@ -15,29 +14,18 @@ if TYPE_CHECKING:
 
     from toolkit.model.site import Site
 
-
-@click.group("site")
-def command() -> None:
-    """Show and describe clusters: partitions, limits, rules, each with its source.
-
-    Your own are files in ~/.config/toolkit/sites; `extends = "neuron"` says only what is different.
-
-    \b
-    Examples:
-      toolkit site list
-      toolkit site show neuron
-      toolkit site init ours
-    """
+SECTION = "Read"
 
 
-for _verb in (site_own.init, site_own.check, site_own.use, site_own.schema, site_own.rules):
-    command.add_command(_verb)
-
-
-@command.command("list")
+@click.command("list")
 @json_option
 def list_sites(as_json: bool) -> None:
-    """List the known sites."""
+    """List the known sites.
+
+    \b
+    Example:
+      toolkit site list
+    """
     from toolkit import sites
     from toolkit.cli import console
 
@@ -62,11 +50,16 @@ def list_sites(as_json: bool) -> None:
     console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
 
 
-@command.command("show")
+@click.command("show")
 @click.argument("name", shell_complete=complete_sites)
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show what is written of a site, with what it extends."""
+    """Show what the file of a site says, with what it extends.
+
+    \b
+    Example:
+      toolkit site show neuron
+    """
     from toolkit import sites
     from toolkit.cli import console
 

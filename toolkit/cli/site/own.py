@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolkit.model.site import Site
     from toolkit.sites.compare import Difference
 
+SECTION = "Write and check your own"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
@@ -43,7 +44,9 @@ def init(
     replace: bool,
     dry_run: bool,
 ) -> None:
-    """Make the file of a site from the live cluster. Unknown values are in it as comments.
+    """Write the file of a site from the live cluster.
+
+    Unknown values are in it as comments.
 
     \b
     Examples:
@@ -96,9 +99,10 @@ def init(
 @click.argument("site", metavar="NAME|FILE", shell_complete=complete_sites)
 @json_option
 def check(site: str, as_json: bool) -> int:
-    """Check a site's file: its keys, its values, and the cluster, if it can be reached.
+    """Check a site's file, and compare it with the live cluster.
 
-    The exit code is 78 if something is wrong.
+    The keys and values are checked also where the cluster cannot be reached. The exit code is 78 if
+    something is wrong.
 
     \b
     Examples:
@@ -154,7 +158,9 @@ def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
 @click.command("use")
 @click.argument("name", shell_complete=complete_sites)
 def use(name: str) -> None:
-    """Make NAME your default site; a project can set another one. `auto` searches each time.
+    """Make NAME your default site.
+
+    A project can set another one. With `auto`, each command finds the cluster by itself.
 
     \b
     Examples:
@@ -178,7 +184,9 @@ def use(name: str) -> None:
 
 @click.command("schema")
 def schema() -> None:
-    """Print the JSON schema of a site's file, by which editors complete keys and mark mistakes.
+    """Print the JSON schema of a site's file.
+
+    Editors complete keys and mark mistakes by it.
 
     \b
     Example:
@@ -192,7 +200,7 @@ def schema() -> None:
 @click.command("rules")
 @json_option
 def rules(as_json: bool) -> None:
-    """List the rules that every job is held to before it is submitted.
+    """List the rules that jobs are checked against before submission.
 
     \b
     Example:
