@@ -6,12 +6,28 @@ A value that cannot be known is None; callers take that for "anything".
 from __future__ import annotations
 
 import ast
+import operator
 import os.path
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 _DEEPEST = 40  # of nested expressions; a path that people write has five
 _FALSE_PLATFORMS = ("win", "cygwin", "darwin", "java", "emscripten", "wasi", "aix", "nt")
+_CONSTANTS = {
+    "os.pardir": "..",
+    "os.curdir": ".",
+    "os.sep": "/",
+    "os.path.pardir": "..",
+    "path.pardir": "..",
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 class Context(NamedTuple):
@@ -52,99 +68,68 @@ def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int
     """
     if depth > _DEEPEST:
         return None
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.Name):
-        return context.file if node.id == "__file__" else values.get(node.id)
-    if isinstance(node, ast.Attribute):
-        return _attribute(node, values, context, depth)
-    if isinstance(node, ast.Call):
-        return _call(node, values, context, depth)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div):
-        left = path(node.left, values, context, depth + 1)
-        right = path(node.right, values, context, depth + 1)
-        if left is None or right is None:
-            return None
-        return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)
-    if isinstance(node, ast.Subscript):
-        return _parents(node, values, context, depth)
-    if isinstance(node, ast.JoinedStr):
-        return _joined(node, values, context, depth)
+
+    def inner(*nodes: ast.expr) -> list[str] | None:
+        texts = [path(each, values, context, depth + 1) for each in nodes]
+        known = [text for text in texts if text is not None]
+        return known if len(known) == len(texts) else None
+
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name):
+            return context.file if name == "__file__" else values.get(name)
+        case ast.Attribute(value=below, attr="parent"):
+            return _ancestor(inner(below), 1)
+        case ast.Attribute():
+            return _CONSTANTS.get(dotted(node))
+        case ast.Subscript(
+            value=ast.Attribute(value=below, attr="parents"), slice=ast.Constant(value=int(number))
+        ) if 0 <= number <= _DEEPEST:
+            return _ancestor(inner(below), number + 1)
+        case ast.Call():
+            return _call(node, inner, context)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Div() as joint, right=right):
+            sides = inner(left, right)
+            join: Callable[..., str] = operator.add if isinstance(joint, ast.Add) else os.path.join
+            return join(*sides) if sides else None
+        case ast.JoinedStr(values=parts):
+            texts = inner(*(p.value if isinstance(p, ast.FormattedValue) else p for p in parts))
+            return None if texts is None else "".join(texts)
     return None
 
 
-def _attribute(
-    node: ast.Attribute, values: Mapping[str, str], context: Context, depth: int
-) -> str | None:
-    named = {
-        "os.pardir": "..",
-        "os.curdir": ".",
-        "os.sep": "/",
-        "os.path.pardir": "..",
-        "path.pardir": "..",
-    }
-    name = dotted(node)
-    if name in named:
-        return named[name]
-    if node.attr != "parent":
+def _ancestor(texts: Sequence[str] | None, levels: int) -> str | None:
+    """Return what pathlib calls the parent of a path, some levels up."""
+    if texts is None:
         return None
-    inner = path(node.value, values, context, depth + 1)
-    return None if inner is None else _parent(inner)
+    (text,) = texts
+    for _ in range(levels):
+        text = os.path.dirname(text.rstrip("/")) or ("/" if text.startswith("/") else ".")
+    return text
 
 
-def _parent(text: str) -> str:
-    """Return what pathlib calls the parent."""
-    return os.path.dirname(text.rstrip("/")) or ("/" if text.startswith("/") else ".")
-
-
-def _parents(
-    node: ast.Subscript, values: Mapping[str, str], context: Context, depth: int
-) -> str | None:
-    """Return ``Path(__file__).parents[2]``."""
-    if not (isinstance(node.value, ast.Attribute) and node.value.attr == "parents"):
-        return None
-    number = node.slice.value if isinstance(node.slice, ast.Constant) else None
-    inner = path(node.value.value, values, context, depth + 1)
-    if inner is None or not isinstance(number, int) or not 0 <= number <= _DEEPEST:
-        return None
-    for _ in range(number + 1):
-        inner = _parent(inner)
-    return inner
-
-
-def _joined(
-    node: ast.JoinedStr, values: Mapping[str, str], context: Context, depth: int
-) -> str | None:
-    parts: list[str] = []
-    for part in node.values:
-        inner = part.value if isinstance(part, ast.FormattedValue) else part
-        text = path(inner, values, context, depth + 1)
-        if text is None:
-            return None
-        parts.append(text)
-    return "".join(parts)
-
-
-def _call(node: ast.Call, values: Mapping[str, str], context: Context, depth: int) -> str | None:
+def _call(node: ast.Call, inner: Callable[..., list[str] | None], context: Context) -> str | None:
     name = dotted(node.func)
-    last = name.rpartition(".")[2] or (
-        node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    )
     if name in ("os.getcwd", "getcwd", "Path.cwd", "pathlib.Path.cwd"):
         return context.directory
-    texts = [path(argument, values, context, depth + 1) for argument in node.args]
-    known = [text for text in texts if text is not None]
-    if len(known) != len(texts):
+    texts = inner(*node.args)
+    if texts is None:
         return None
-    if isinstance(node.func, ast.Attribute) and not name.startswith(
+    if not isinstance(node.func, ast.Attribute) or name.startswith(
         ("os.", "osp.", "path.", "pathlib.")
     ):
-        inner = path(node.func.value, values, context, depth + 1)
-        return None if inner is None else _method(last, inner, known, context)
-    return _function(last, known, context)
+        return _function(name.rpartition(".")[2], texts, context)
+    # A method of a ``Path`` or a text.
+    method, subject = node.func.attr, inner(node.func.value)
+    if subject is None or (texts and method != "joinpath"):
+        return None
+    if method in ("joinpath", "as_posix", "__str__"):
+        return os.path.join(*subject, *texts)
+    return _resolved(method, subject[0], context)
 
 
-def _function(name: str, texts: list[str], context: Context) -> str | None:
+def _function(name: str, texts: Sequence[str], context: Context) -> str | None:
     """Return the value of a function of ``os.path``, or of ``Path`` and ``str``."""
     if name in ("Path", "PurePath", "PosixPath", "join") and texts:
         return os.path.join(*texts)
@@ -153,15 +138,6 @@ def _function(name: str, texts: list[str], context: Context) -> str | None:
     if name == "dirname":
         return os.path.dirname(texts[0])
     return texts[0] if name in ("str", "fspath") else _resolved(name, texts[0], context)
-
-
-def _method(name: str, inner: str, texts: list[str], context: Context) -> str | None:
-    """Return the value of a method of a ``Path`` or a text."""
-    if name == "joinpath":
-        return os.path.join(inner, *texts)
-    if texts:
-        return None
-    return inner if name in ("as_posix", "__str__") else _resolved(name, inner, context)
 
 
 def _resolved(name: str, text: str, context: Context) -> str | None:
@@ -177,95 +153,75 @@ def truth(node: ast.expr, context: Context, depth: int = 0) -> bool | None:
     """Return whether a condition holds in the ranks; None: it may or may not."""
     if depth > _DEEPEST:
         return None
-    if isinstance(node, ast.Constant):
-        return bool(node.value)
-    if isinstance(node, ast.Name | ast.Attribute):
-        return False if dotted(node).rpartition(".")[2] == "TYPE_CHECKING" else None
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = truth(node.operand, context, depth + 1)
-        return None if inner is None else not inner
-    if isinstance(node, ast.BoolOp):
-        return _all_or_any(node, context, depth)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return _comparison(node.left, node.ops[0], node.comparators[0], context)
-    if isinstance(node, ast.Call) and dotted(node.func) == "sys.platform.startswith":
-        words = [word.value for word in node.args if isinstance(word, ast.Constant)]
-        return words == ["linux"]
+    match node:
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.Name() | ast.Attribute():
+            return False if dotted(node).rpartition(".")[2] == "TYPE_CHECKING" else None
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            holds = truth(operand, context, depth + 1)
+            return None if holds is None else not holds
+        case ast.BoolOp(op=joint, values=parts):
+            answers = [truth(part, context, depth + 1) for part in parts]
+            decisive = isinstance(joint, ast.Or)
+            return decisive if decisive in answers else None if None in answers else not decisive
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]):
+            return _comparison(left, comparison, right, context)
+        case ast.Call() if dotted(node.func) == "sys.platform.startswith":
+            words = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            return words == ["linux"]
     return None
 
 
-def _all_or_any(node: ast.BoolOp, context: Context, depth: int) -> bool | None:
-    values = [truth(value, context, depth + 1) for value in node.values]
-    decisive = isinstance(node.op, ast.Or)
-    if decisive in values:
-        return decisive
-    return None if None in values else not decisive
-
-
 def _comparison(
-    left: ast.expr, operator: ast.cmpop, right: ast.expr, context: Context
+    left: ast.expr, comparison: ast.cmpop, right: ast.expr, context: Context
 ) -> bool | None:
     subject = _subject(left)
-    if subject == "__name__" and isinstance(operator, ast.Eq | ast.NotEq):
-        is_main = isinstance(right, ast.Constant) and right.value == "__main__"
-        return (context.is_main == isinstance(operator, ast.Eq)) if is_main else None
+    is_equality = isinstance(comparison, ast.Eq | ast.NotEq)
+    text = right.value if isinstance(right, ast.Constant) else None
+    if subject == "__name__" and is_equality:
+        is_main = context.is_main == isinstance(comparison, ast.Eq)
+        return is_main if text == "__main__" else None
     if subject in ("sys.platform", "os.name", "platform.system()"):
-        return _platform(operator, right)
+        is_linux = _is_linux(text) if isinstance(text, str) and is_equality else None
+        return None if is_linux is None else is_linux == isinstance(comparison, ast.Eq)
     if subject.startswith("sys.version_info") and context.version is not None:
-        return _version(subject, operator, right, context.version)
+        return _version(subject, comparison, right, context.version)
     return None
 
 
 def _subject(node: ast.expr) -> str:
     """Return what is compared: ``sys.version_info``, ``sys.version_info[0]``, ``__name__``."""
-    if isinstance(node, ast.Call) and not node.args:
-        return f"{dotted(node.func)}()"
-    if isinstance(node, ast.Subscript):
-        return f"{dotted(node.value)}{_part(node.slice)}"
+    match node:
+        case ast.Call(func=function, args=[]):
+            return f"{dotted(function)}()"
+        case ast.Subscript(value=whole, slice=ast.Slice(lower=None, step=None)):
+            return f"{dotted(whole)}[:]"
+        case ast.Subscript(value=whole, slice=ast.Constant(value=0)):
+            return f"{dotted(whole)}[0]"
+        case ast.Subscript(value=whole):
+            return f"{dotted(whole)}[?]"
     return dotted(node)
 
 
-def _part(node: ast.expr) -> str:
-    """Return which part of a tuple is compared: its first number, its beginning, or another."""
-    if isinstance(node, ast.Slice) and node.lower is None and node.step is None:
-        return "[:]"
-    return "[0]" if isinstance(node, ast.Constant) and node.value == 0 else "[?]"
-
-
-def _platform(operator: ast.cmpop, right: ast.expr) -> bool | None:
-    text = right.value if isinstance(right, ast.Constant) else None
-    if not isinstance(text, str) or not isinstance(operator, ast.Eq | ast.NotEq):
-        return None
-    is_linux = text.lower() in ("linux", "posix")
-    if not is_linux and not text.lower().startswith(_FALSE_PLATFORMS):
-        return None
-    return is_linux == isinstance(operator, ast.Eq)
-
-
-def _version(
-    subject: str, operator: ast.cmpop, right: ast.expr, version: tuple[int, ...]
-) -> bool | None:
-    numbers: tuple[int, ...] = ()
-    if isinstance(right, ast.Tuple):
-        values = [part.value for part in right.elts if isinstance(part, ast.Constant)]
-        numbers = tuple(value for value in values if isinstance(value, int))
-        if len(numbers) != len(right.elts) or not numbers:
-            return None
-    elif isinstance(right, ast.Constant) and isinstance(right.value, int):
-        numbers = (right.value,)
-    whole = subject in ("sys.version_info", "sys.version_info[:]")
-    if not numbers or not (whole or subject in ("sys.version_info[0]", "sys.version_info.major")):
-        return None
-    return _ordered(
-        operator, version if subject == "sys.version_info" else version[: len(numbers)], numbers
+def _is_linux(platform: str) -> bool | None:
+    """Return whether the name of a platform is one of Linux; None for an unknown name."""
+    name = platform.lower()
+    return (
+        True if name in ("linux", "posix") else False if name.startswith(_FALSE_PLATFORMS) else None
     )
 
 
-def _ordered(operator: ast.cmpop, left: tuple[int, ...], right: tuple[int, ...]) -> bool | None:
-    if isinstance(operator, ast.GtE | ast.Gt):
-        return left >= right if isinstance(operator, ast.GtE) else left > right
-    if isinstance(operator, ast.Lt | ast.LtE):
-        return left < right if isinstance(operator, ast.Lt) else left <= right
-    if isinstance(operator, ast.Eq | ast.NotEq):
-        return (left == right) == isinstance(operator, ast.Eq)
-    return None
+def _version(
+    subject: str, comparison: ast.cmpop, right: ast.expr, version: tuple[int, ...]
+) -> bool | None:
+    parts = right.elts if isinstance(right, ast.Tuple) else [right]
+    values = [part.value for part in parts if isinstance(part, ast.Constant)]
+    numbers = tuple(value for value in values if isinstance(value, int))
+    whole = subject in ("sys.version_info", "sys.version_info[:]")
+    first = subject in ("sys.version_info[0]", "sys.version_info.major")
+    compare = _COMPARISONS.get(type(comparison))
+    if not numbers or len(numbers) != len(parts) or not (whole or first) or compare is None:
+        return None
+    known = version if subject == "sys.version_info" else version[: len(numbers)]
+    return compare(known, numbers)

@@ -111,27 +111,38 @@ class _Reader:
         """Read statements up to one that ends the program."""
         for statement in body:
             self.statement(statement, strength)
-            if isinstance(statement, ast.Raise | ast.Return) or _is_exit(statement):
-                return
+            match statement:
+                case ast.Raise() | ast.Return():
+                    return
+                case ast.Expr(value=ast.Call(func=function)) if dotted(function) in _EXITS:
+                    return
 
     def statement(self, node: ast.stmt, strength: Strength) -> None:
         """Read one statement and what is in it."""
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            self.result.imports.extend(_imports(node, strength))
-            if _renames(node):
-                self.result.doubt = "the script changes sys.path under another name"
-        elif isinstance(node, ast.If):
-            self.condition(node, strength)
-        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
-            self.attempt(node, strength)  # type: ignore[arg-type]
-        elif isinstance(node, ast.With | ast.AsyncWith):
-            self.block(node.body, min(strength, _within(node)))
-        elif isinstance(node, ast.ClassDef):
-            self.block(node.body, strength)
-        else:
-            self.change(node)
-            for body in _bodies(node):
-                self.block(body, min(strength, Strength.POSSIBLE))
+        match node:
+            case ast.Import(names=names):
+                self.result.imports += [
+                    ImportStatement(alias.name, 0, (), node.lineno, strength) for alias in names
+                ]
+            case ast.ImportFrom(module=module, names=names, level=level):
+                taken = tuple(alias.name for alias in names)
+                statement = ImportStatement(module or "", level, taken, node.lineno, strength)
+                self.result.imports.append(statement)
+            case ast.If():
+                self.condition(node, strength)
+            case ast.With() | ast.AsyncWith():
+                self.block(node.body, min(strength, _within(node)))
+            case ast.ClassDef():
+                self.block(node.body, strength)
+            case _ if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+                self.attempt(node, strength)  # type: ignore[arg-type]
+            case _:  # perhaps a function, a loop or a ``match``
+                self.change(node)
+                cases = [case.body for case in getattr(node, "cases", ())]
+                for body in (getattr(node, "body", ()), getattr(node, "orelse", ()), *cases):
+                    self.block(body, min(strength, Strength.POSSIBLE))
+        if _renames(node):
+            self.result.doubt = "the script changes sys.path under another name"
 
     def condition(self, node: ast.If, strength: Strength) -> None:
         """Read the branches of an ``if``, the one that is not taken not at all."""
@@ -162,12 +173,16 @@ class _Reader:
 
     def change(self, node: ast.stmt) -> None:
         """Note what an assignment or a call does to the search path and to known variables."""
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                self.assign(target, node.value, is_added=isinstance(node, ast.AugAssign))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            self.call(node.value)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.assign(target, value, is_added=False)
+            case ast.AnnAssign(target=target, value=value):
+                self.assign(target, value, is_added=False)
+            case ast.AugAssign(target=target, value=value):
+                self.assign(target, value, is_added=True)
+            case ast.Expr(value=ast.Call() as call):
+                self.call(call)
 
     def assign(self, target: ast.expr, value: ast.expr | None, *, is_added: bool) -> None:
         """Note what a variable holds now, or what is done to the search path."""
@@ -196,48 +211,31 @@ class _Reader:
 
     def add(self, value: ast.expr) -> None:
         """Note what is added to the search path."""
-        if isinstance(value, ast.List | ast.Tuple):
-            for part in value.elts:
-                self.add(part)
-        elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and _is_list(value):
-            self.add(value.left)
-            self.add(value.right)
-        elif isinstance(value, ast.Starred):
-            self.add(value.value)
-        elif dotted(value) != "sys.path":
-            self.note(path(value, self.values, self.context))
-
-    def note(self, text: str | None) -> None:
-        """Note a path that is added, or that it is not known."""
-        if text is None:
-            self.result.doubt = "the script adds to sys.path a value that only a run shows"
-        else:
-            self.result.paths.append(text)
+        match value:
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                for part in parts:
+                    self.add(part)
+            case ast.BinOp(left=left, op=ast.Add(), right=right) if _is_list(left, right):
+                self.add(left)
+                self.add(right)
+            case ast.Starred(value=inner):
+                self.add(inner)
+            case _ if dotted(value) != "sys.path":
+                text = path(value, self.values, self.context)
+                if text is None:
+                    self.result.doubt = "the script adds to sys.path a value that only a run shows"
+                else:
+                    self.result.paths.append(text)
 
 
-def _imports(node: ast.Import | ast.ImportFrom, strength: Strength) -> Iterator[ImportStatement]:
-    if isinstance(node, ast.Import):
-        yield from (
-            ImportStatement(alias.name, 0, (), node.lineno, strength) for alias in node.names
-        )
-    else:
-        names = tuple(alias.name for alias in node.names)
-        yield ImportStatement(node.module or "", node.level, names, node.lineno, strength)
-
-
-def _renames(node: ast.Import | ast.ImportFrom) -> bool:
+def _renames(node: ast.stmt) -> bool:
     """Return whether ``sys`` or ``sys.path`` gets another name, under which it could be changed."""
-    if isinstance(node, ast.ImportFrom):
-        taken = {alias.name for alias in node.names}
-        return node.module == "sys" and bool(taken & {"path", "modules", "meta_path"})
-    return any(alias.name == "sys" and alias.asname not in (None, "sys") for alias in node.names)
-
-
-def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Return the statements within a function, a loop or a ``match``."""
-    for name in ("body", "orelse"):
-        yield getattr(node, name, None) or []
-    yield from (case.body for case in getattr(node, "cases", ()))
+    match node:
+        case ast.ImportFrom(module="sys", names=names):
+            return any(alias.name in ("path", "modules", "meta_path") for alias in names)
+        case ast.Import(names=names):
+            return any(a.name == "sys" and a.asname not in (None, "sys") for a in names)
+    return False
 
 
 def _catches(node: ast.expr | None) -> bool | None:
@@ -286,17 +284,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in statement.names)
 
 
-def _is_exit(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and dotted(node.value.func) in _EXITS
-    )
-
-
-def _is_list(node: ast.BinOp) -> bool:
+def _is_list(*sides: ast.expr) -> bool:
     """Return whether lists are joined, rather than texts."""
-    sides = (node.left, node.right)
     return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in sides)
 
 

@@ -77,18 +77,12 @@ def holds_python(directory: Path) -> bool:
 
 def is_file(path: Path) -> bool:
     """Return whether there is a regular file; one that cannot be examined counts as none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for some paths
 
 
 def is_directory(path: Path) -> bool:
     """Return whether there is a directory; one that cannot be examined counts as none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for some paths
 
 
 def _compiled(name: str, root: Path, entries: Iterable[str]) -> Path | None:
