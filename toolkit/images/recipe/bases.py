@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 
 from toolkit.errors import ToolkitError
-from toolkit.images.recipe.block import require_debian_packages, require_directory
+from toolkit.images.recipe.block import (
+    DOCKER_VARIABLES,
+    require_debian_packages,
+    require_directory,
+)
 from toolkit.model.base import Model
 from toolkit.model.catalogue import Release
 
@@ -15,10 +19,8 @@ _REFERENCE = re.compile(
     r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?"
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not
-# read.
 _PRELUDE_OF_DOCKER = (
-    'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done',
+    DOCKER_VARIABLES,
     "if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi",
 )
 _RELEASE = re.compile(r"[a-z]+\Z")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from toolkit.images.recipe.quoting import word
 from toolkit.model.base import Model
 
 CHECKS = "/opt/toolkit/checks"  # where an image keeps its own checks
@@ -11,6 +13,11 @@ VENV = (
     "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
 )
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
+# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not
+# read.
+DOCKER_VARIABLES = (
+    'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
+)
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 
 
@@ -94,17 +101,30 @@ class Block(Model, frozen=True, kw_only=True):
         """
         return kind in holds
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
-        """Return what the definition gets from this step.
+    def output(self) -> BlockOutput:
+        """Return what the definition gets from this step, on any base."""
+        raise NotImplementedError
+
+    def output_on(self, holds: frozenset[str]) -> BlockOutput:
+        """Return what the definition gets from this step on one base.
 
         Args:
             holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
         """
-        raise NotImplementedError
+        del holds
+        return self.output()
 
 
 _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")
 _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
+
+
+def shell_checks(commands: Mapping[str, str]) -> tuple[CheckCall, ...]:
+    """Return the checks of a recipe's own commands, which must exit with 0, by name."""
+    return tuple(
+        CheckCall(name=name, command=f"sh -c {word(command)}")
+        for name, command in sorted(commands.items())
+    )
 
 
 def require_debian_packages(packages: tuple[str, ...]) -> None:
@@ -129,14 +149,15 @@ def require_requirements(packages: tuple[str, ...]) -> None:
             raise ValueError(f"{package!r} is no requirement of pip")
 
 
-def require_step_name(name: str) -> None:
-    """Raise if a step's name is not one word, since the progress of a build is read by it.
+def require_step_names(*names: str) -> None:
+    """Raise unless the name of a step is one word, since the progress of a build is read by it.
 
     Raises:
-        ValueError: It is not one word.
+        ValueError: A name is not one word; gives the first.
     """
-    if not _STEP_NAME.match(name):
-        raise ValueError(f"{name!r} is no name of a step: one word of letters, digits, _ . + -")
+    wrong = next((name for name in names if not _STEP_NAME.match(name)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} is no name of a step: one word of letters, digits, _ . + -")
 
 
 def require_directory(path: str) -> None:

@@ -20,6 +20,7 @@ from toolkit.quoting import comment, shell
 _TOKEN = re.compile(
     r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})|(?P<wrong>\$)|(?P<text>[^$]+)"
 )
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def word(value: object) -> str:
@@ -73,24 +74,28 @@ def references(text: str) -> tuple[str, ...]:
     return tuple(part.name for part in parts(text) if isinstance(part, Reference))
 
 
-def for_shell(text: str) -> str:
-    """Return the value as one word of a shell, in double quotes."""
+def _quote(text: str, special: str) -> str:
+    """Return a value in double quotes, with a backslash before special characters."""
     shown = "".join(
-        f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$`])', r"\\\1", part)
+        f"${{{part.name}}}"
+        if isinstance(part, Reference)
+        else "".join(f"\\{character}" if character in special else character for character in part)
         for part in parts(text)
     )
-    while "{{" in shown or "}}" in shown:  # an argument of Apptainer's build
-        shown = shown.replace("{{", '{""{').replace("}}", '}""}')
     return f'"{shown}"'
+
+
+def for_shell(text: str) -> str:
+    """Return the value as one word of a shell, in double quotes."""
+    quoted = _quote(text, '\\"$`')
+    while "{{" in quoted or "}}" in quoted:  # an argument of Apptainer's build
+        quoted = quoted.replace("{{", '{""{').replace("}}", '}""}')
+    return quoted
 
 
 def for_docker(text: str) -> str:
-    """Return the value for ``ENV`` of a Dockerfile, in double quotes."""
-    shown = "".join(
-        f"${{{part.name}}}" if isinstance(part, Reference) else re.sub(r'([\\"$])', r"\\\1", part)
-        for part in parts(text)
-    )
-    return f'"{shown}"'
+    """Return the value for ``ENV`` or ``LABEL`` of a Dockerfile, in double quotes."""
+    return _quote(text, '\\"$')
 
 
 def ordered(values: Mapping[str, str]) -> dict[str, str]:
@@ -103,17 +108,14 @@ def ordered(values: Mapping[str, str]) -> dict[str, str]:
     """
     left, result = dict(values), {}
     while left:
-        name = next((variable for variable in left if not _needed(variable, left)), None)
+        needed = {name for other in left for name in references(left[other]) if name != other}
+        name = next((variable for variable in left if variable not in needed), None)
         if name is None:
             raise ValueError(
                 f"the variables {', '.join(left)} are made of each other's values in the base image"
             )
         result[name] = left.pop(name)
     return result
-
-
-def _needed(name: str, values: Mapping[str, str]) -> bool:
-    return any(name in references(value) for other, value in values.items() if other != name)
 
 
 def exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterator[str]:
@@ -133,12 +135,15 @@ def separated(
     return literals, {name: variables[name] for name in expand}
 
 
-def require_expandable(variables: Mapping[str, str], expand: Collection[str]) -> None:
-    """Raise for variables that no shell can expand.
+def require_variables(variables: Mapping[str, str], expand: Collection[str]) -> None:
+    """Raise for names that no variable can have, and for values that no shell can expand.
 
     Raises:
-        ValueError: A variable is unknown, a value is invalid, or two need each other.
+        ValueError: A name or a value is invalid, a variable is unknown, or two need each other.
     """
+    wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} cannot be the name of a variable")
     unknown = next((name for name in expand if name not in variables), None)
     if unknown is not None:
         raise ValueError(f"{unknown!r} is to be expanded, and is not among the variables")

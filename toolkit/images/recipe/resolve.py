@@ -98,7 +98,9 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     holds = base.holds - (
         {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
-    needed = tuple(block.output(holds) for kind, block in wanted if not block.is_held(kind, holds))
+    needed = tuple(
+        block.output_on(holds) for kind, block in wanted if not block.is_held(kind, holds)
+    )
     outputs = protect(needed, has_python="python" in holds or isinstance(base, LocalImage))
     _require_different_names(outputs)
     return Resolved(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from toolkit.images.recipe.block import Block, BlockOutput, CheckCall, require_step_name
+from toolkit.images.recipe.block import (
+    DOCKER_VARIABLES,
+    Block,
+    BlockOutput,
+    require_step_names,
+    shell_checks,
+)
 from toolkit.images.recipe.quoting import (
     exports,
     for_shell,
     references,
-    require_expandable,
+    require_variables,
     separated,
     word,
     words,
 )
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Env(Block, frozen=True, kw_only=True):
@@ -32,27 +35,14 @@ class Env(Block, frozen=True, kw_only=True):
     expand: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_names(self.variables)
-        require_expandable(self.variables, self.expand)
+        require_variables(self.variables, self.expand)
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         literals, expanding = separated(self.variables, self.expand)
         return BlockOutput(
             name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding
         )
-
-
-def require_names(variables: Iterable[str]) -> None:
-    """Raise for a text that cannot be the name of a variable.
-
-    Raises:
-        ValueError: A name is invalid; gives the first.
-    """
-    wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong!r} cannot be the name of a variable")
 
 
 class Run(Block, frozen=True, kw_only=True):
@@ -73,9 +63,7 @@ class Run(Block, frozen=True, kw_only=True):
     build_packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_step_name(self.name)
-        for name in self.checks:
-            require_step_name(name)
+        require_step_names(self.name, *self.checks)
         for command in self.commands:
             if "{{" in command or "}}" in command:
                 raise ValueError(
@@ -85,19 +73,15 @@ class Run(Block, frozen=True, kw_only=True):
             if command.endswith("\\"):
                 raise ValueError("a command is one line: it cannot end with a backslash")
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         return BlockOutput(
             name=self.name,
             detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",
             packages=self.packages,
             build_packages=self.build_packages,
             lines=self.commands,
-            checks=tuple(
-                CheckCall(name=name, command=f"sh -c {word(command)}")
-                for name, command in sorted(self.checks.items())
-            ),
+            checks=shell_checks(self.checks),
         )
 
 
@@ -106,9 +90,6 @@ class Run(Block, frozen=True, kw_only=True):
 _OURS = (
     "LC_ALL DEBIAN_FRONTEND PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK "
     "PIP_ROOT_USER_ACTION PIP_NO_INPUT"
-)
-_OF_BASE = (
-    'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
 )
 
 
@@ -141,38 +122,29 @@ class Shell(Block, frozen=True, kw_only=True):
     checks: dict[str, str] = {}
 
     def __post_init__(self) -> None:
-        for name in (self.name, *self.checks):
-            require_step_name(name)
-        require_names(self.variables)
-        require_expandable(self.variables, self.expand)
+        require_step_names(self.name, *self.checks)
+        require_variables(self.variables, self.expand)
         references(self.directory)
         if not self.program:
             raise ValueError("a command needs a program that runs it")
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
-        checks = tuple(
-            CheckCall(name=name, command=f"sh -c {word(command)}")
-            for name, command in sorted(self.checks.items())
-        )
+        text = " ".join((self.command or " ".join(self.program)).split())
         return BlockOutput(
             name=self.name,
-            detail=self._detail(),
+            detail=text if len(text) <= 60 else f"{text[:57]}...",
             lines=(f"( {'; '.join(self._lines())} )",),
             keeps_temporary=True,
-            checks=checks,
+            checks=shell_checks(self.checks),
         )
-
-    def _detail(self) -> str:
-        text = " ".join((self.command or " ".join(self.program)).split())
-        return text if len(text) <= 60 else f"{text[:57]}..."
 
     def _lines(self) -> Iterator[str]:
         yield f"unset {_OURS}"
         yield "export HOME=/root"
-        yield from _user(self.user)
-        yield _OF_BASE
+        user, become = _become(self.user)
+        yield from user
+        yield DOCKER_VARIABLES
         settings = " ".join(exports(*separated(self.variables, self.expand)))
         if settings:
             yield f"export {settings}"
@@ -184,31 +156,22 @@ class Shell(Block, frozen=True, kw_only=True):
             if self.command
             else ""
         )
-        yield f"exec {_become(self.user)}{words(self.program)}{argument}"
+        yield f"exec {become}{words(self.program)}{argument}"
 
 
-def _user(user: str) -> Iterator[str]:
-    """Yield commands that set the numbers and the home of a user in the image."""
+def _become(user: str) -> tuple[tuple[str, ...], str]:
+    """Return commands that find a user's numbers and home, and the prefix of what it runs."""
     name, _, group = user.partition(":")
     if not name or (name in ("root", "0") and not group):
-        return
+        return (), ""
     known = f"getent passwd {word(name)}"
-    yield f"uid=$({known} | cut -d: -f3)" if not name.isdecimal() else f"uid={name}"
-    if group.isdecimal():
-        yield f"gid={group}"
-    else:
-        yield (
-            f"gid=$(getent group {word(group)} | cut -d: -f3)"
-            if group
-            else f"gid=$({known} | cut -d: -f4)"
-        )
-    yield 'home=$(getent passwd "$uid" | cut -d: -f6)'
-    yield 'export HOME="${home:-/}"'
-
-
-def _become(user: str) -> str:
-    name, _, group = user.partition(":")
-    if not name or (name in ("root", "0") and not group):
-        return ""
+    uid = name if name.isdecimal() else f"$({known} | cut -d: -f3)"
+    gid = f"$(getent group {word(group)} | cut -d: -f3)" if group else f"$({known} | cut -d: -f4)"
+    lines = (
+        f"uid={uid}",
+        f"gid={group if group.isdecimal() else gid}",
+        'home=$(getent passwd "$uid" | cut -d: -f6)',
+        'export HOME="${home:-/}"',
+    )
     groups = "--clear-groups" if group or name.isdecimal() else "--init-groups"
-    return f'setpriv --reuid="$uid" --regid="${{gid:-0}}" {groups} -- '
+    return lines, f'setpriv --reuid="$uid" --regid="${{gid:-0}}" {groups} -- '

@@ -17,18 +17,16 @@ class Apt(Block, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_debian_packages(self.packages)
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         return BlockOutput(name="apt", packages=self.packages)
 
 
 class OpenMpi(Block, frozen=True, kw_only=True):
     """``block = "openmpi"``: Open MPI as Debian packages it, which starts under Slurm by PMIx."""
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         check = CheckCall(name="openmpi", command="sh openmpi.sh", scripts=("openmpi.sh",))
         return BlockOutput(name="openmpi", packages=("openmpi-bin",), checks=(check,))
 
@@ -40,9 +38,8 @@ class Python(Block, frozen=True, kw_only=True):
     files.
     """
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         return BlockOutput(
             name="python",
             detail=f"a virtual environment in {VENV}",

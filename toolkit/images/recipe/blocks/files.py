@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.images.recipe.block import Block, BlockOutput, require_directory, require_step_name
+from toolkit.images.recipe.block import Block, BlockOutput, require_directory, require_step_names
 from toolkit.images.recipe.quoting import for_shell, references, word, words
 
 _MODE = re.compile(r"0?[0-7]{3}\Z")
@@ -30,13 +30,12 @@ class Copy(Block, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_directory(self.path)
-        require_step_name(self.name)
+        require_step_names(self.name)
         if not _MODE.match(self.mode):
             raise ValueError(f"{self.mode!r} are no permissions, such as 644 or 755")
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         directory = self.path.rpartition("/")[0] or "/"
         write = (
             f"printf '%s\\n' {' '.join(map(word, self.lines))} > {word(self.path)}"
@@ -78,16 +77,15 @@ class Unpack(Block, frozen=True, kw_only=True):
     name: str = "unpack"
 
     def __post_init__(self) -> None:
-        require_step_name(self.name)
+        require_step_names(self.name)
         references(self.path)
         if not self.names or (self.file and len(self.names) != 1):
             raise ValueError("names must list the entries of the archive, one of them for a file")
         if any(not _BASE64.match(line) for line in self.data):
             raise ValueError("the data are not base64")
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         detail = (
             f"{', '.join(self.names[:3])}{', ...' if len(self.names) > 3 else ''} to {self.path}"
         )

@@ -60,8 +60,8 @@ class Horovod(Block, frozen=True, kw_only=True):
                 "Horovod needs at least one framework, and one of mpi, gloo to meet by"
             )
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
-        """Return what the definition gets from this step."""
+    def output_on(self, holds: frozenset[str]) -> BlockOutput:
+        """Return what the definition gets from this step on one base."""
         own = "python" in holds
         needs = words(need.partition("==")[0] if own else need for need in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()

@@ -38,9 +38,8 @@ class NcclTests(Block, frozen=True, kw_only=True):
         if not self.source.startswith("https://"):
             raise ValueError(f"{self.source!r} is no https address")
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         archive = f"nccl-tests-{self.version}.tar"
         clone = f"git clone --depth 1 --branch {word(self.version)} {word(self.source)}"
         checked = (

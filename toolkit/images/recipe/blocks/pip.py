@@ -7,7 +7,7 @@ from toolkit.images.recipe.block import (
     BlockOutput,
     format_requirement,
     require_requirements,
-    require_step_name,
+    require_step_names,
 )
 from toolkit.images.recipe.protection import names_of, normal
 from toolkit.images.recipe.quoting import word, words
@@ -41,16 +41,15 @@ class Pip(Block, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_requirements(self.packages)
-        require_step_name(self.name)
+        require_step_names(self.name)
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
         """Return whether the base has what the step brings and nothing is to be replaced."""
         del kind
         return self.brings is not None and self.brings in holds and not self.replaces
 
-    def output(self, holds: frozenset[str] = frozenset()) -> BlockOutput:
+    def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        del holds
         options = "--no-compile --no-deps" if self.no_deps else "--no-compile"
         install = f"pip install {options} {words(self.packages)}"
         if self.index is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.quoting import for_docker, ordered, plain, word
+from toolkit.images.recipe.quoting import for_docker, literal, ordered, plain, word
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
 
@@ -113,14 +113,8 @@ def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
     for name, value in ordered(stages.expanding).items():
         yield f"ENV {name}={for_docker(value)}"
     for name, value in stages.environment.items():
-        yield f"ENV {name}={_value(value)}"
+        yield f"ENV {name}={for_docker(literal(value))}"
     for name, value in sorted(labels.items()):
-        yield f"LABEL {name}={_value(value)}"
+        yield f"LABEL {name}={for_docker(literal(value))}"
     yield "ENTRYPOINT []"
     yield 'CMD ["/bin/sh"]'
-
-
-def _value(text: str) -> str:
-    """Return a value of ENV or LABEL, in which Docker knows quotes, backslashes and variables."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
-    return f'"{escaped}"'
