@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -150,7 +151,7 @@ def _with(path: Path, value: str | None):  # type: ignore[no-untyped-def]  # noq
     calm.write_text(
         'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n[[steps]]\nblock = "env"\nvariables = { A = "calm" }\n'
     )
-    return library.rename(library.load(str(calm)), "x")
+    return msgspec.structs.replace(library.load(str(calm)), name="x")
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,9 @@ def releases() -> tuple[Release, ...]:
     return tuple(
         sorted(
             (_release(entry, written) for entry in written.releases),
-            key=lambda release: (release.framework, _newest_first(release)),
+            key=lambda release: (release.framework, *(-part for part in release.month)),
         )
     )
-
-
-def _newest_first(release: Release) -> tuple[int, int]:
-    year, month = release.month
-    return -year, -month
 
 
 def _release(entry: ReleaseEntry, written: CatalogueFile) -> Release:
@@ -125,26 +120,18 @@ def find_by_name(text: str) -> Release | None:
     """Return the release that a name means, or None.
 
     A name is ``pytorch:22.03``, ``pytorch:22.03-py3`` or ``nvcr.io/nvidia/pytorch:22.03-py3``.
+    An image of another registry, such as a mirror, may be another image.
     """
-    name = text.removeprefix("docker://").rsplit("/", 1)[-1]
-    wanted = {name, text.removeprefix("docker://")}
+    name = text.removeprefix("docker://")
     return next(
         (
             release
             for release in releases()
-            if wanted & {release.name, release.reference, release.reference.rsplit("/", 1)[-1]}
-            and _same_place(text, release)
+            if name == release.reference
+            or text in (release.name, release.reference.rsplit("/", 1)[-1])
         ),
         None,
     )
-
-
-def _same_place(text: str, release: Release) -> bool:
-    """Return whether a reference is of the release's registry, or names no registry.
-
-    An image of another registry, such as a mirror, may be another image.
-    """
-    return "/" not in text or text.removeprefix("docker://") == release.reference
 
 
 def oldest_driver(cuda: str) -> tuple[str, str] | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_toml
@@ -67,11 +65,12 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     """Return a recipe merged with those that it extends."""
     if recipe.extends is None:
         return recipe
-    other = (
-        path.parent / recipe.extends
-        if recipe.extends.endswith(".toml")
-        else _named(recipe.extends, path)
-    )
+    try:
+        file = recipe_path(recipe.extends)
+    except UnknownImageError as error:
+        error.place = f"{path}, key extends"
+        raise
+    other = path.parent / recipe.extends if recipe.extends.endswith(".toml") else file
     if other.resolve() in within:
         circle = " -> ".join(recipe_file.stem for recipe_file in (*within, other))
         raise ConfigError(
@@ -83,14 +82,6 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     except BadDataError as error:
         raise config_error(other, text, error) from None
     return extend_recipe(base, recipe)
-
-
-def _named(recipe: str, path: Path) -> Path:
-    try:
-        return recipe_path(recipe)
-    except UnknownImageError as error:
-        error.place = f"{path}, key extends"
-        raise
 
 
 def feature(name: str) -> Feature:
@@ -157,8 +148,3 @@ def definition_path(recipe: str, form: str = "apptainer") -> Path:
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser().with_suffix(suffix)
     return shipped("containers") / f"{recipe}{suffix}"
-
-
-def rename(resolved: Resolved, name: str) -> Resolved:
-    """Return the same recipe for an image of another name."""
-    return replace(resolved, name=name)

@@ -180,20 +180,17 @@ def _prelude(base: Base, path: tuple[str, ...]) -> tuple[str, ...]:
 def _apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
     """Yield the step that installs the Debian packages of the first steps."""
     packages = sorted({package for output in outputs for package in output.packages})
+    directory = _DPKG.rpartition("/")[0]
     if packages:
         yield Step(
             name="apt",
             detail=plain(", ".join(packages)),
-            lines=(*_first_apt(), *_apt_lines(packages)),
+            lines=(
+                "# Nobody needs half an image after a power cut.",
+                f"if [ -d {directory} ]; then echo force-unsafe-io > {_DPKG}; fi",
+                *_apt_lines(packages),
+            ),
         )
-
-
-def _first_apt() -> tuple[str, ...]:
-    directory = _DPKG.rsplit("/", 1)[0]
-    return (
-        "# Nobody needs half an image after a power cut.",
-        f"if [ -d {directory} ]; then echo force-unsafe-io > {_DPKG}; fi",
-    )
 
 
 def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
