@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -157,6 +158,16 @@ def toml(text: str) -> dict[str, object]:
         message, line = format_toml_error(str(error))
         raise BadDataError(message, line=line) from None
     return data
+
+
+def toml_value(value: object) -> str:
+    """Format plain data as a value of TOML, which is JSON but for tables and the character DEL."""
+    import json  # most commands write no TOML
+
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:

@@ -5,10 +5,9 @@ It is ``recipes/<name>.lock``, written by `toolkit image lock`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
-from toolkit.model.base import Model
+from toolkit.model.base import Model, toml_value
 from toolkit.model.image import BaseImage, Layer
 
 FORMAT = 2
@@ -83,9 +82,9 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield f"# What {name} is built from. Written by: toolkit image lock {name}"
     yield f"# Build exactly this: toolkit image build {name} --locked"
     for key in ("format", "name", "recipe_hash", "epoch"):
-        yield f"{key} = {_value(getattr(lock, key))}"
+        yield f"{key} = {toml_value(getattr(lock, key))}"
     if lock.products:
-        yield f"products = {_value(lock.products)}"
+        yield f"products = {toml_value(lock.products)}"
     if lock.layers:
         yield ""
         yield (
@@ -94,7 +93,7 @@ def _lines(lock: Lock) -> Iterator[str]:
         )
         yield "layers = ["
         yield from (
-            f"    {{ name = {_value(layer.name)}, sha256 = {_value(layer.sha256)} }},"
+            f"    {{ name = {toml_value(layer.name)}, sha256 = {toml_value(layer.sha256)} }},"
             for layer in lock.layers
         )
         yield "]"
@@ -124,15 +123,7 @@ def _pinned(package: Pinned) -> Iterator[str]:
     for key in ("name", "version", "file", "sha256", "source"):
         value = getattr(package, key)
         if value:
-            yield f"{key} = {_value(value)}"
-
-
-def _value(value: object) -> str:
-    """Format a string, number or boolean as TOML.
-
-    TOML writes it as JSON does, except for the character DEL.
-    """
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{key} = {toml_value(value)}"
 
 
 def _plain(text: str) -> str:
@@ -143,4 +134,4 @@ def _table(name: str, values: Mapping[str, str], *, order: bool = True) -> Itera
     yield ""
     yield f"[{name}]"
     for key in sorted(values) if order else values:
-        yield f"{_value(key)} = {_value(values[key])}"
+        yield f"{toml_value(key)} = {toml_value(values[key])}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+
+from toolkit.model.base import toml_value
 
 _KEY = re.compile(r"site\s*=")
 
@@ -22,5 +23,5 @@ def chosen(text: str, name: str | None) -> str:
         for number, line in enumerate(lines)
         if number >= first_table or not _KEY.match(line.lstrip())
     ]
-    row = [f"site = {json.dumps(name, ensure_ascii=False)}"] if name is not None else []
+    row = [f"site = {toml_value(name)}"] if name is not None else []
     return "".join(f"{line}\n" for line in (*row, *others))

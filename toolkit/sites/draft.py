@@ -5,10 +5,10 @@ A fact that the survey does not have is a comment with a question mark.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from toolkit.model.base import toml_value
 from toolkit.model.overview import Live, Queue, Survey
 
 _ASK = "# ?"
@@ -30,9 +30,9 @@ def _head(name: str, survey: Survey, date: str) -> Iterator[str]:
     yield f"# Written by toolkit site init on {date} from the answers of {cluster}."
     yield f"# Fill in or delete the lines marked {_ASK}: the cluster does not report these values."
     yield f"# Then check the file: toolkit site check {name}"
-    yield f"name = {_value(name)}"
-    yield f"summary = {_value(f'{survey.cluster or name}, Slurm {survey.slurm}')}"
-    yield f"date = {_value(date[:7])}"
+    yield f"name = {toml_value(name)}"
+    yield f"summary = {toml_value(f'{survey.cluster or name}, Slurm {survey.slurm}')}"
+    yield f"date = {toml_value(date[:7])}"
     if survey.local:
         yield 'access = "local-cluster"'
     loaded = [
@@ -41,20 +41,20 @@ def _head(name: str, survey: Survey, date: str) -> Iterator[str]:
         if re.match(r"(?:apptainer|singularity)(?:/|$)", module, re.IGNORECASE)
     ]
     if survey.containers:
-        yield f"containers = {_value(survey.containers)}"
+        yield f"containers = {toml_value(survey.containers)}"
     else:
         without = " without a module" if loaded else ""
         reason = f"neither apptainer nor singularity is on PATH{without}"
         yield f'{_ASK} containers = ["apptainer"]   # {reason}'
     yield from _modules(survey, loaded)
     yield (
-        f"mpi = {_value(survey.mpi)}"
+        f"mpi = {toml_value(survey.mpi)}"
         if survey.mpi
         else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list lists no type'
     )
     yield from _nodes_own(survey)
     if survey.scratch:
-        yield f"scratch = {_value(survey.scratch)}"
+        yield f"scratch = {toml_value(survey.scratch)}"
     else:
         yield f'{_ASK} scratch = "/scratch/$USER"   # neither $SCRATCH nor this directory exists'
     yield (
@@ -70,7 +70,7 @@ def _modules(survey: Survey, loaded: Sequence[str]) -> Iterator[str]:
         yield f"{_ASK} modules = []   # there is no command `module`"
         return
     if loaded and not survey.containers:
-        yield f"modules = {_value([loaded[-1]])}"
+        yield f"modules = {toml_value([loaded[-1]])}"
     yield from _long("available_modules", survey.modules)
 
 
@@ -84,13 +84,13 @@ def _nodes_own(survey: Survey) -> Iterator[str]:
     )
     why = "to query a node: toolkit site init --probe" if not survey.met else "the probes failed"
     if len(interfaces) == 1:
-        yield f"interface = {_value(interfaces[0])}"
+        yield f"interface = {toml_value(interfaces[0])}"
     else:
-        first = _value(interfaces[0] if interfaces else "ib0")
+        first = toml_value(interfaces[0] if interfaces else "ib0")
         choices = f"one of {_plain(str(interfaces))}" if interfaces else why
         yield f"{_ASK} interface = {first}   # {choices}"
     yield (
-        f"driver = {_value(drivers[0])}   # the oldest of the nodes"
+        f"driver = {toml_value(drivers[0])}   # the oldest of the nodes"
         if drivers
         else f'{_ASK} driver = "570.86"   # {why}'
     )
@@ -104,7 +104,7 @@ def _partitions(survey: Survey) -> Iterator[str]:
         members = survey.members(queue)
         yield ""
         yield f"[partitions.{_key(queue.name)}]"
-        yield f"nodes = {_value(queue.nodes or len(members))}"
+        yield f"nodes = {toml_value(queue.nodes or len(members))}"
         yield from _hardware(queue, members, survey)
         if queue.max_minutes is not None:
             yield f"max_minutes = {queue.max_minutes}"
@@ -136,7 +136,7 @@ def _hardware(queue: Queue, members: Sequence[Live], survey: Survey) -> Iterator
     )
     if any(node.gpus for node in members):
         yield (
-            f"gpu = {_value(', '.join(kinds))}"
+            f"gpu = {toml_value(', '.join(kinds))}"
             if kinds
             else f'{_ASK} gpu = "A100"   # Slurm has no type for them'
         )
@@ -162,20 +162,12 @@ def _rules(survey: Survey) -> Iterator[str]:
 
 def _long(key: str, values: Iterable[str]) -> Iterator[str]:
     yield f"{key} = ["
-    yield from (f"    {_value(value)}," for value in values)
+    yield from (f"    {toml_value(value)}," for value in values)
     yield "]"
 
 
-def _value(value: object) -> str:
-    """Format a string, a number or a list of strings as TOML.
-
-    TOML writes it as JSON does, except for the character DEL.
-    """
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def _plain(text: str) -> str:

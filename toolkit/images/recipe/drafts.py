@@ -5,13 +5,13 @@ Pure but for the names of shipped files.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from toolkit.errors import UnknownImageError, UsageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.model.base import toml_value
 from toolkit.model.catalogue import Release
 
 
@@ -47,18 +47,32 @@ def draft(
     features = [feature for feature in wanted if feature != "horovod"]
     lines = [
         f"# After a change: toolkit image build {name}.toml",
-        f"summary = {json.dumps(_summary(origin, wanted), ensure_ascii=False)}",
+        f"summary = {toml_value(', '.join((origin, *wanted)))}",
     ]
-    lines += [f"extends = {json.dumps(origin)}"] if origin in recipe_names() else []
-    lines += [f"features = {json.dumps(features)}"] if features else []
-    lines += [] if origin in recipe_names() else _base(origin, release, cwd)
-    lines += _horovod(release) if "horovod" in wanted else []
-    lines += _pip(tuple(packages))
-    return "\n".join(lines) + "\n"
+    is_recipe = origin in recipe_names()
+    lines += [f"extends = {toml_value(origin)}"] if is_recipe else []
+    lines += [f"features = {toml_value(features)}"] if features else []
+    lines += [] if is_recipe else _base(origin, release, cwd)
+    steps: list[dict[str, object]] = []
+    if "horovod" in wanted:
+        framework = release.framework if release else "pytorch"
+        operations = ["mpi", "gloo", *(["nccl"] if release else [])]
+        steps.append({"block": "horovod", "frameworks": [framework], "operations": operations})
+    if packages := list(packages):
+        steps.append({"block": "pip", "name": "extra", "packages": packages})
+    return "\n".join((*lines, *(line for step in steps for line in format_step(step)))) + "\n"
 
 
-def _summary(origin: str, wanted_features: Iterable[str]) -> str:
-    return f"{origin}{''.join(f', {feature}' for feature in wanted_features)}"
+def format_step(step: Mapping[str, object]) -> Iterator[str]:
+    """Yield the lines of a step of a recipe; a long list has a line for each item."""
+    yield from ("", "[[steps]]")
+    for key, value in step.items():
+        if isinstance(value, list | tuple) and len(value) > 3:
+            yield f"{key} = ["
+            yield from (f"    {toml_value(item)}," for item in value)
+            yield "]"
+        else:
+            yield f"{key} = {toml_value(value)}"
 
 
 def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
@@ -67,7 +81,7 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
             "",
             "[base]",
             'kind = "localimage"',
-            f"path = {json.dumps(str(PurePosixPath(cwd) / origin), ensure_ascii=False)}",
+            f"path = {toml_value(str(PurePosixPath(cwd) / origin))}",
         ]
     if release is not None:
         space = [
@@ -81,8 +95,8 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
             "",
             "[base]",
             'kind = "ngc"',
-            f"framework = {json.dumps(release.framework)}",
-            f"release = {json.dumps(release.release)}",
+            f"framework = {toml_value(release.framework)}",
+            f"release = {toml_value(release.release)}",
             *space,
         ]
     reference = origin.removeprefix("docker://")
@@ -102,27 +116,7 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
         "",
         "[base]",
         'kind = "docker"',
-        f"image = {json.dumps(reference)}",
+        f"image = {toml_value(reference)}",
         has,
         'has = ["python"]',
     ]
-
-
-def _horovod(release: Release | None) -> list[str]:
-    framework = release.framework if release else "pytorch"
-    operations = ["mpi", "gloo", "nccl"] if release else ["mpi", "gloo"]
-    return [
-        "",
-        "[[steps]]",
-        'block = "horovod"',
-        f"frameworks = {json.dumps([framework])}",
-        f"operations = {json.dumps(operations)}",
-    ]
-
-
-def _pip(packages: tuple[str, ...]) -> list[str]:
-    return (
-        ["", "[[steps]]", 'block = "pip"', 'name = "extra"', f"packages = {json.dumps(packages)}"]
-        if packages
-        else []
-    )

@@ -7,14 +7,14 @@ with its line. Where a later step could need it (files, mounts, stages), nothing
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ConfigError
+from toolkit.images.recipe.drafts import format_step
 from toolkit.images.recipe.importers.steps import UnsupportedLine
-from toolkit.model.base import Model
+from toolkit.model.base import Model, toml_value
 
 
 class ImportedRecipe(Model, frozen=True, kw_only=True):
@@ -63,34 +63,9 @@ def _written(
 ) -> str:
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {name}.toml",
-        f"summary = {_text(f'from {path.name}')}",
+        f"summary = {toml_value(f'from {path.name}')}",
         "",
         "[base]",
-        *(f"{key} = {_text(value)}" for key, value in base.items()),
+        *(f"{key} = {toml_value(value)}" for key, value in base.items()),
     ]
-    for step in steps:
-        lines += ["", "[[steps]]", *_step(step)]
-    return "\n".join(lines) + "\n"
-
-
-def _step(step: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in step.items():
-        if isinstance(value, list | tuple) and len(value) > 3:
-            yield f"{key} = ["
-            yield from (f"    {_text(item)}," for item in value)
-            yield "]"
-        else:
-            yield f"{key} = {_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """Return a value in TOML; strings are those of JSON, but for DEL."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{_text(key)} = {_text(item)}" for key, item in value.items()) + " }"
-        )
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "\n".join((*lines, *(line for step in steps for line in format_step(step)))) + "\n"
