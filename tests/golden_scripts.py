@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.lint.linter import lint
-from toolkit.lint.model import Context
+from toolkit.lint.linter import Context, lint
 from toolkit.resources import package_directory
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"

@@ -1,4 +1,4 @@
-"""A registry that finds its entries by itself: each module of a package is one entry.
+"""Registries that find their entries by themselves: each module of a package is one entry.
 
 A module is imported when its entry is asked for; the names are known without an import, which is
 what help texts and completion need.
@@ -6,13 +6,28 @@ what help texts and completion need.
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TypeVar
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from toolkit.errors import ToolkitError
 
 Entry = TypeVar("Entry")
+
+
+def module_names(package: str) -> list[str]:
+    """Return the names of a package's modules, sorted; subpackages are none."""
+    entries = pkgutil.iter_modules(import_module(package).__path__)
+    return sorted(entry.name for entry in entries if not entry.ispkg)
+
+
+def modules(package: str) -> Iterator[ModuleType]:
+    """Import the modules of a package, one after the other."""
+    return (import_module(f"{package}.{name}") for name in module_names(package))
 
 
 class Registry(Mapping[str, Entry]):
@@ -22,25 +37,21 @@ class Registry(Mapping[str, Entry]):
 
     Args:
         package: dotted name of the package.
-        path: its ``__path__``.
-        variable: the variable of each module that holds its entry.
+        kind: what an entry is called, such as ``launcher``: each module has a ``LAUNCHER``, and a
+            user chooses it by ``--launcher``.
+        error: the error for a name that no entry has.
     """
 
-    def __init__(self, package: str, path: Iterable[str], variable: str) -> None:
-        self._package = package
-        self._path = path
-        self._variable = variable
+    def __init__(self, package: str, kind: str, error: type[ToolkitError]) -> None:
+        self._package, self._kind, self._error = package, kind, error
 
     @cached_property
     def _modules(self) -> dict[str, str]:
-        names = sorted(
-            module.name for module in pkgutil.iter_modules(self._path) if not module.ispkg
-        )
-        return {name.replace("_", "-"): name for name in names}
+        return {name.replace("_", "-"): name for name in module_names(self._package)}
 
     def __getitem__(self, name: str) -> Entry:
-        module = importlib.import_module(f"{self._package}.{self._modules[name]}")
-        entry: Entry = getattr(module, self._variable)
+        module = import_module(f"{self._package}.{self._modules[name]}")
+        entry: Entry = getattr(module, self._kind.upper())
         return entry
 
     def __iter__(self) -> Iterator[str]:
@@ -51,3 +62,19 @@ class Registry(Mapping[str, Entry]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._modules
+
+    def choose(self, name: str) -> Entry:
+        """Return the entry that a user names.
+
+        Raises:
+            ToolkitError: of the registry's own class; it names the nearest entry.
+        """
+        if name not in self:
+            raise self._error(
+                f"there is no {self._kind} {name!r}",
+                place=f"--{self._kind}",
+                choices=self,
+                value=name,
+                next_step=f"one of {', '.join(self)}",
+            )
+        return self[name]

@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checks.registry import Check, Registry, check
-from toolkit.checks.result import Edit, Format, Result, at, failed, from_error, unchecked
+from toolkit.checks import (
+    Check,
+    Edit,
+    Format,
+    Registry,
+    Result,
+    at,
+    check,
+    failed,
+    from_error,
+    unchecked,
+)
 from toolkit.errors import UsageError
 
 TOY = """
-from toolkit.checks.registry import check
-from toolkit.checks.result import failed, passed
+from toolkit.checks import check
+from toolkit.checks import failed, passed
 
 @check("toy-{name}", "toys", order={order}, severity="{severity}", cause="why", source="a book")
 def check_toy(case):

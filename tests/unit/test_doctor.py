@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.checks.result import Result, passed
+from toolkit.checks import Result, passed
 from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.diagnose import REGISTRY, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command

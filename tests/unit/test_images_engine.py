@@ -18,7 +18,7 @@ from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import methods
 from toolkit.images.build.docker import clients as docker_clients
 from toolkit.progress import Silent
-from toolkit.runtimes.discover import docker_image
+from toolkit.runtimes.discover import docker_engine
 from toolkit.runtimes.discover.docker_engine import find_engine
 
 
@@ -187,14 +187,14 @@ def test_podmans_client_is_told_the_socket_of_another_user(
 ) -> None:
     with answering(alone / "podman.sock", "Podman Engine", "4.3.1") as address:
         found = find_engine()
-        assert (found.is_ours, docker_image.address_for_client(found)) == (True, "")
+        assert (found.is_ours, docker_engine.address_for_client(found)) == (True, "")
         monkeypatch.setattr("os.geteuid", lambda: 4242)
-        assert (found.is_ours, docker_image.address_for_client(found)) == (False, address)
+        assert (found.is_ours, docker_engine.address_for_client(found)) == (False, address)
         monkeypatch.setenv("DOCKER_HOST", "unix:///chosen")
-        assert docker_image.address_for_client(found) == "unix:///chosen"
+        assert docker_engine.address_for_client(found) == "unix:///chosen"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.delenv("DOCKER_HOST")
-        assert docker_image.address_for_client(find_engine()) == ""
+        assert docker_engine.address_for_client(find_engine()) == ""
 
 
 def test_where_neither_engine_can_build_both_reasons_are_told(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from toolkit import launchers
 from toolkit.files import read_toml
 from toolkit.hostsetup.parts import DATASETS
-from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Script
 from toolkit.model.base import toml
 from toolkit.model.job import Job
@@ -136,7 +136,7 @@ def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None
     """Or another one for the same framework, where the script does not show which is meant."""
     job = read_toml(folder / "job.toml", Job)
     script = Script("train.py", read(folder / "train.py"), {"torch", "horovod"}, job)
-    chosen = auto.choose(script)
+    chosen = launchers.choose(script)
     same = {"srun": "torchrun", "horovod-gloo": "horovod"}
     launcher = EXERCISES[folder.name][0]
     assert chosen.launcher == same.get(launcher, launcher)

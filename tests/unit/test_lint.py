@@ -13,8 +13,7 @@ from tests.lint_cases import CASES, Case
 from toolkit import sites
 from toolkit.cli.lint import command
 from toolkit.errors import ForbiddenError, UsageError
-from toolkit.lint.linter import REGISTRY, fixed, lint
-from toolkit.lint.model import FORMAT, Context
+from toolkit.lint.linter import FORMAT, REGISTRY, Context, fixed, lint
 from toolkit.lint.script import directive_words, parse
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -20,7 +20,7 @@ PURE = (
     "launchers/",
     "explain/",
     "lint/",
-    "checks/",
+    "checks.py",
     "preflight/",
     "images/recipe/",
     "images/sif/",

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
-from toolkit import runtimes, scripts
+from toolkit import launchers, runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Script
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.job import Job
@@ -328,7 +327,7 @@ def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> Non
             for text in texts
         )
     plain = Script("train_imagenet.py", Source(python=True), {"numpy"}, Job(), "environment")
-    choice = auto.choose(plain)
+    choice = launchers.choose(plain)
     assert (
         choice.reason
         == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"

@@ -17,8 +17,7 @@ from toolkit.model.base import from_toml
 from toolkit.model.overview import Live, Met, Queue, Survey
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import layers
-from toolkit.sites import compare, schema
-from toolkit.sites.choice import chosen
+from toolkit.sites import chosen, compare, schema
 from toolkit.sites.draft import draft
 from toolkit.sites.survey import configuration, met, modules
 

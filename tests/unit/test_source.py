@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.launchers.shared import auto
+from toolkit import launchers
 from toolkit.launchers.shared.base import Script
 from toolkit.model.job import Job
 from toolkit.model.source import Option, Source
@@ -70,10 +70,10 @@ SCRIPTS = [
 
 def choice(
     text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object
-) -> auto.Choice:
+) -> launchers.Choice:
     (tmp_path / "train.py").write_text(text)
     settings = Job(nodes=2, **job)  # type: ignore[arg-type]
-    return auto.choose(Script("train.py", read(tmp_path / "train.py"), frameworks, settings))
+    return launchers.choose(Script("train.py", read(tmp_path / "train.py"), frameworks, settings))
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
@@ -102,30 +102,33 @@ def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -
 def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
     assert (
-        auto.choose(Script("train.py", read(tmp_path / "train.py"), None, Job())).launcher == "none"
+        launchers.choose(Script("train.py", read(tmp_path / "train.py"), None, Job())).launcher
+        == "none"
     )
     assert (
-        auto.choose(Script("train.py", read(tmp_path / "train.py"), None, Job(gpus=4))).launcher
+        launchers.choose(
+            Script("train.py", read(tmp_path / "train.py"), None, Job(gpus=4))
+        ).launcher
         == "torchrun"
     )
 
 
 def test_a_program_is_run_as_it_is() -> None:
-    assert auto.choose(Script("bench.sh", Source(), None, Job(nodes=4))).launcher == "none"
+    assert launchers.choose(Script("bench.sh", Source(), None, Job(nodes=4))).launcher == "none"
 
 
 def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:
     horovod = Source(python=True, imports=("horovod.torch", "torch"))
-    assert "--launcher horovod" in auto.warnings("train.py", horovod, "torchrun")[0]
+    assert "--launcher horovod" in launchers.warnings("train.py", horovod, "torchrun")[0]
     assert (
         "--launcher torchrun"
-        in auto.warnings(
+        in launchers.warnings(
             "train.py", Source(python=True, imports=("torch.distributed",)), "horovod"
         )[0]
     )
-    assert auto.warnings("train.py", horovod, "horovod") == ()
+    assert launchers.warnings("train.py", horovod, "horovod") == ()
     assert (
-        auto.warnings(
+        launchers.warnings(
             "train.py",
             Source(python=True, imports=("horovod.torch", "torch.distributed")),
             "torchrun",
@@ -137,25 +140,27 @@ def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None
         imports=("tensorflow",),
         calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",),
     )
-    assert "--launcher tensorflow" in auto.warnings("train.py", spread, "horovod")[0]
-    assert auto.warnings("train.py", spread, "tensorflow") == ()
+    assert "--launcher tensorflow" in launchers.warnings("train.py", spread, "horovod")[0]
+    assert launchers.warnings("train.py", spread, "tensorflow") == ()
     assert (
         "--launcher horovod"
-        in auto.warnings(
+        in launchers.warnings(
             "train.py", Source(python=True, imports=("horovod.tensorflow",)), "tensorflow"
         )[0]
     )
     assert (
         "--launcher ray"
-        in auto.warnings(
+        in launchers.warnings(
             "train.py", Source(python=True, imports=("ray.train", "torch")), "torchrun"
         )[0]
     )
     assert (
-        auto.warnings("train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray")
+        launchers.warnings(
+            "train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray"
+        )
         == ()
     )
-    assert auto.warnings("train.py", Source(), "torchrun") == (), (
+    assert launchers.warnings("train.py", Source(), "torchrun") == (), (
         "of what could not be read nothing is known"
     )
 

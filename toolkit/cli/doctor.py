@@ -21,7 +21,7 @@ from toolkit.units import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.checks.result import Result
+    from toolkit.checks import Result
     from toolkit.doctor.case import DoctorCase
     from toolkit.doctor.gather import DoctorOptions
 

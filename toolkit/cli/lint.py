@@ -12,8 +12,8 @@ from toolkit.cli.shared import json_option, site_option
 from toolkit.units import counted
 
 if TYPE_CHECKING:
-    from toolkit.checks.result import Result
-    from toolkit.lint.model import Context
+    from toolkit.checks import Result
+    from toolkit.lint.linter import Context
 
 SECTION = "Check and measure"
 
@@ -44,8 +44,7 @@ def command(
     """
     from toolkit import sites
     from toolkit.lint.files import context_of, read
-    from toolkit.lint.linter import lint
-    from toolkit.lint.model import FORMAT
+    from toolkit.lint.linter import FORMAT, lint
 
     loaded = sites.load(site) if site else None
     results: dict[str, tuple[Result, ...]] = {}
@@ -88,7 +87,7 @@ def _fix(file: Path, text: str, known: Context) -> str:
 
 
 def _show(name: str, results: tuple[Result, ...]) -> None:
-    from toolkit.lint.model import FORMAT
+    from toolkit.lint.linter import FORMAT
 
     for result in results:
         for line in FORMAT.to_report(result, name):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.checks.result import Result, unchecked
+from toolkit.checks import Result, unchecked
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.model.base import Model

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.registry import Registry
-from toolkit.checks.result import Format, Result, unchecked
+from toolkit.checks import Format, Registry, Result, unchecked
 from toolkit.doctor.case import DoctorCase
 
 REGISTRY: Registry[DoctorCase] = Registry("toolkit.doctor.items")

@@ -6,25 +6,52 @@ template. The registry finds it by itself. ``docs/contributing/adding-a-launcher
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from toolkit.errors import UnknownLauncherError
-from toolkit.launchers.shared.base import Launcher
+from toolkit.launchers.shared.base import Launcher, Script
+from toolkit.model.source import Source
 from toolkit.registry import Registry
 
-LAUNCHERS: Registry[Launcher] = Registry(__name__, __path__, "LAUNCHER")
+LAUNCHERS: Registry[Launcher] = Registry(__name__, "launcher", UnknownLauncherError)
+get = LAUNCHERS.choose
 
 
-def get(name: str) -> Launcher:
-    """Return the launcher of a name.
+class Choice(NamedTuple):
+    """A launcher, and why it was chosen."""
 
-    Raises:
-        UnknownLauncherError: no launcher has the name; the error names the nearest one.
+    launcher: str
+    reason: str
+
+
+def choose(script: Script) -> Choice:
+    """Return the launcher whose claim to a script has the smallest priority number.
+
+    This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
     """
-    if name not in LAUNCHERS:
-        raise UnknownLauncherError(
-            f"there is no launcher {name!r}",
-            place="--launcher",
-            choices=LAUNCHERS,
-            value=name,
-            next_step=f"one of {', '.join(LAUNCHERS)}",
-        )
-    return LAUNCHERS[name]
+    claims = [
+        (claim.priority, name, claim.reason)
+        for name, launcher in LAUNCHERS.items()
+        if (claim := launcher.recognize(script)) is not None
+    ]
+    _, name, reason = min(claims)
+    return Choice(name, f"{script.name} {reason}")
+
+
+def warnings(script: str, source: Source, name: str) -> tuple[str, ...]:
+    """Warn of a script that uses another framework than its launcher.
+
+    The job would start, and every rank would believe that it is alone.
+    """
+    launcher = LAUNCHERS.get(name)
+    if launcher is None or not launcher.framework or not source.python:
+        return ()
+    if launcher.is_used_by(source):
+        return ()
+    better = LAUNCHERS[choose(Script(script, source)).launcher]
+    if not better.is_used_by(source):
+        return ()
+    return (
+        f"{script} uses {better.framework}, which {name} says nothing to: "
+        f"every rank may believe that it is alone; --launcher {better.name}",
+    )

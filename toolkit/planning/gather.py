@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import shell
+from toolkit import launchers, shell
 from toolkit.errors import ToolkitError
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Script
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.job import Job
@@ -145,7 +144,7 @@ def _with_launcher(
     runtime = settings.job.runtime
     frameworks = facts.manifest.frameworks if facts.manifest else None
     name = PurePosixPath(target.script).name
-    chosen = auto.choose(Script(name, source, frameworks, settings.job, noun(runtime)))
+    chosen = launchers.choose(Script(name, source, frameworks, settings.job, noun(runtime)))
     launcher = compatible_launcher(runtime, chosen.launcher)
     origins = {**settings.origins, "launcher": chosen.reason}
     return Settings(replace(settings.job, launcher=launcher), origins)

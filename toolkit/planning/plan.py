@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared import auto
 from toolkit.launchers.shared.base import Request
 from toolkit.model.job import Job
 from toolkit.model.plan import Container, Launch, Plan
@@ -140,7 +139,7 @@ def _warnings(
     return (
         *inputs.notes,
         *((inputs.unchecked,) if inputs.unchecked else ()),
-        *auto.warnings(PurePosixPath(inputs.script).name, inputs.source, job.launcher or ""),
+        *launchers.warnings(PurePosixPath(inputs.script).name, inputs.source, job.launcher or ""),
         *launch.warnings,
         *((_VISIBLE_SECRET,) if shows(job.arguments) else ()),
         *rules,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolkit.checks.registry import Registry
-from toolkit.checks.result import next_step
+from toolkit.checks import Registry, next_step
 from toolkit.errors import ToolkitError
 from toolkit.model.plan import Forced
 from toolkit.preflight.model import PreflightCase

@@ -11,7 +11,7 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.registry import Registry
 from toolkit.runtimes.shared.base import Runtime
 
-RUNTIMES: Registry[Runtime] = Registry(__name__, __path__, "RUNTIME")
+RUNTIMES: Registry[Runtime] = Registry(__name__, "runtime", UnknownRuntimeError)
 DEFAULT = "apptainer"
 
 
@@ -21,16 +21,7 @@ def get(name: str | None) -> Runtime:
     Raises:
         UnknownRuntimeError: no runtime has the name; the error names the nearest one.
     """
-    name = name or DEFAULT
-    if name not in RUNTIMES:
-        raise UnknownRuntimeError(
-            f"there is no runtime {name!r}",
-            place="--runtime",
-            choices=RUNTIMES,
-            value=name,
-            next_step=f"one of {', '.join(RUNTIMES)}",
-        )
-    return RUNTIMES[name]
+    return RUNTIMES.choose(name or DEFAULT)
 
 
 def noun(name: str | None) -> str:

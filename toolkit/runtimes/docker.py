@@ -31,7 +31,7 @@ class Docker(Runtime):
 
     def discover(self, discovery: Discovery) -> RuntimeFacts:
         """Find the engine that answers, and what the image's Python can import."""
-        from toolkit.runtimes.discover.docker_image import discover
+        from toolkit.runtimes.discover.docker_engine import discover
 
         image = super().discover(discovery).image
         engine, manifest = discover(image)

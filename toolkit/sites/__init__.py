@@ -7,6 +7,7 @@ Those in this directory (``<name>.toml``) are shipped; the user's own are in
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from msgspec import NODEFAULT
@@ -15,6 +16,7 @@ from msgspec.structs import FieldInfo, fields, replace
 from toolkit import configuration
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
+from toolkit.model.base import toml_value
 from toolkit.model.job import PROJECT_FILE, Project
 from toolkit.model.site import Site
 from toolkit.resources import package_directory
@@ -141,3 +143,24 @@ def _upon(base: Site, site: Site) -> Site:
 
 def _default(field: FieldInfo) -> object:
     return field.default_factory() if field.default_factory is not NODEFAULT else field.default
+
+
+_KEY = re.compile(r"site\s*=")
+
+
+def chosen(text: str, name: str | None) -> str:
+    """Return the text of the file with ``site = NAME``, and otherwise unchanged.
+
+    If ``name`` is None, the key is removed.
+    """
+    lines = text.splitlines()
+    first_table = next(
+        (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
+    )
+    others = [
+        line
+        for number, line in enumerate(lines)
+        if number >= first_table or not _KEY.match(line.lstrip())
+    ]
+    row = [f"site = {toml_value(name)}"] if name is not None else []
+    return "".join(f"{line}\n" for line in (*row, *others))

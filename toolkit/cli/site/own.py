@@ -170,7 +170,7 @@ def use(name: str) -> None:
     from toolkit import sites
     from toolkit.configuration import machine_directory
     from toolkit.files import write_atomically
-    from toolkit.sites.choice import chosen
+    from toolkit.sites import chosen
     from toolkit.trusted_files import read_text
 
     if name != "auto":

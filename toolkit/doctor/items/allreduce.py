@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from toolkit.checks.registry import Check, Traits
-from toolkit.checks.result import Result, failed, passed, unchecked, warned
+from toolkit.checks import Check, Result, Traits, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.images.verify.checks.ranks import BACKENDS, Backend
 

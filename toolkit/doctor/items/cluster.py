@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 
 from toolkit import shell
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked, warned
+from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.slurm import tested
 

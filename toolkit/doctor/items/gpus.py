@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked, warned
+from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.images.verify.checks.site import judge_driver, release_driver
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked, warned
+from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.units import counted, human_size
 

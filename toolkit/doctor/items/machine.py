@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, warned
+from toolkit.checks import Result, check, failed, passed, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Facts, SetupOptions

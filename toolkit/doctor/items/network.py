@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked, warned
+from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase, NodeReport
 
 _NOTABLE, _WRONG = 1.0, 60.0  # seconds between clocks

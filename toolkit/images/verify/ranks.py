@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit import shell
-from toolkit.checks.result import Result, failed, passed, unchecked
+from toolkit.checks import Result, failed, passed, unchecked
 from toolkit.images.verify.case import ImageCase, RankSum, ScriptRun, at
 from toolkit.units import counted
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime, timezone
 
-from toolkit.checks.registry import Check, Registry
-from toolkit.checks.result import Result, failed
+from toolkit.checks import Check, Registry, Result, failed
 from toolkit.images.verify.case import ImageCase
 from toolkit.model.image import Verdict
 

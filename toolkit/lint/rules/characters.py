@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Edit, Result, at
-from toolkit.lint.model import LintCase
+from toolkit.checks import Edit, Result, at, check
+from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script, outside_quotes
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Edit, Result, at
+from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
 from toolkit.lint.calls import calls, known_options, slurm_options
-from toolkit.lint.model import LintCase
+from toolkit.lint.linter import LintCase
 from toolkit.lint.options import LONG
 from toolkit.lint.script import Directive, Script, blank_equals, parse
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, at
+from toolkit.checks import Result, at, check
 from toolkit.lint.calls import call_at, calls, slurm_options
-from toolkit.lint.model import LintCase
+from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script
 
 _BY_RANK = re.compile(

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Edit, Result, at
-from toolkit.lint.model import LintCase
+from toolkit.checks import Edit, Result, at, check
+from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Option
 
 _KNOWN = "%AabJjNnstux"  # %% is a percent sign

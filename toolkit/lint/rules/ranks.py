@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Edit, Result, at
+from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import Call, calls, slurm_options
-from toolkit.lint.model import LintCase
+from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script, is_conditional, least_nodes, node_range
 
 _TASKS = re.compile(r"\$\{?SLURM_(?:NTASKS|TASKS)_PER_NODE\b")

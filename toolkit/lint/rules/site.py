@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Edit, Result, at
+from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
 from toolkit.lint.calls import calls
-from toolkit.lint.model import LintCase
+from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Directive, Script
 from toolkit.model.site import Site, SitePartition
 from toolkit.sites.comment import form, problem

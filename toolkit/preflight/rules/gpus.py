@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, from_error
+from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError
 from toolkit.model.site import Use
 from toolkit.preflight.model import PreflightCase

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from toolkit import runtimes
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, from_error
+from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import distribution, is_known, standard_note
 from toolkit.model.image import Manifest, Python

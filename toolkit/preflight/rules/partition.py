@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, from_error
+from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError, UsageError
 from toolkit.model.site import SitePartition
 from toolkit.preflight.model import PreflightCase

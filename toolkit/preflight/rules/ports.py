@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, from_error
+from toolkit.checks import Result, check, from_error
 from toolkit.errors import UsageError
 from toolkit.model.site import PORTS
 from toolkit.preflight.model import PreflightCase

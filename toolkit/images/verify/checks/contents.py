@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked
+from toolkit.checks import Result, check, failed, passed, unchecked
 from toolkit.images.verify.case import ImageCase, at
 from toolkit.units import counted
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked
+from toolkit.checks import Result, check, failed, passed, unchecked
 from toolkit.images.verify.case import ImageCase
 
 _MODULES = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked
+from toolkit.checks import Result, check, failed, passed, unchecked
 from toolkit.images.store.store import whole_header
 from toolkit.images.verify.case import ImageCase
 from toolkit.units import human_size

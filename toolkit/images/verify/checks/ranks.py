@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from toolkit.checks.registry import Check, Traits
-from toolkit.checks.result import Result, unchecked
+from toolkit.checks import Check, Result, Traits, unchecked
 from toolkit.images.verify.case import ImageCase
 from toolkit.images.verify.ranks import HOROVODRUN, MPIRUN, sum_here, sum_on_nodes
 

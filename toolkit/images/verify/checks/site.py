@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.checks.registry import check
-from toolkit.checks.result import Result, failed, passed, unchecked
+from toolkit.checks import Result, check, failed, passed, unchecked
 from toolkit.images.recipe import catalogue
 from toolkit.images.verify.case import ImageCase
 from toolkit.slurm.parse import common_mpi_type
