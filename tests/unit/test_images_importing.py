@@ -18,7 +18,7 @@ from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import installs
 from toolkit.images.recipe.importers.dockerfile_reader import instructions
-from toolkit.images.recipe.importers.shell_words import UnknownValueError, expanded
+from toolkit.images.recipe.importers.shell_words import UnknownValueError, expand_word
 from toolkit.images.recipe.importers.steps import command_of
 from toolkit.images.recipe.quoting import for_docker, for_shell, ordered, references
 
@@ -265,18 +265,18 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     ],
 )
 def test_words_are_expanded_as_buildkit_does(word: str, value: str) -> None:
-    assert expanded(word, {"A": "1", "E": ""}, unset=("U",)) == value
+    assert expand_word(word, {"A": "1", "E": ""}, unset=("U",)) == value
 
 
 @pytest.mark.parametrize("word", ["'open", '"open', "${", "${A", "${A?x}", "${1}"])
 def test_words_that_cannot_be_read_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match=r"quote|there is no|name|not known"):
-        expanded(word, {"A": "1"})
+        expand_word(word, {"A": "1"})
 
 
 def test_a_choice_that_the_base_decides_is_not_guessed() -> None:
     with pytest.raises(UnknownValueError):
-        expanded("${OF_BASE:+x}", {})
+        expand_word("${OF_BASE:+x}", {})
 
 
 def test_instructions_are_read_as_buildkit_reads_them() -> None:
@@ -318,7 +318,7 @@ def test_values_of_the_base_are_completed_by_the_shell(value: str) -> None:
         == expected
     )
     assert "{{" not in for_shell(value)
-    assert expanded(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$") == expected
+    assert expand_word(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$") == expected
 
 
 def test_variables_are_set_after_those_that_need_their_old_value() -> None:

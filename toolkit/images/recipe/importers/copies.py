@@ -20,7 +20,7 @@ def copy_files(state: ImportState, instruction: Instruction) -> None:
         raise state.refuse(instruction, f"a recipe has no --{wrong}")
     words = [
         state.expand(instruction, word)
-        for word in instruction.words or tuple(shell_words.words(instruction.text))
+        for word in instruction.words or tuple(shell_words.split_words(instruction.text))
     ]
     if len(words) < 2:
         raise state.refuse(instruction, "it needs a source and a target")

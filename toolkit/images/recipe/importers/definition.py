@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,11 +52,12 @@ def recipe_of(
     unsupported = [
         UnsupportedLine(
             line=section.line,
-            text=_shown(section),
+            text=f"%{section.name} {section.rest}".rstrip(),
             instead=ALTERNATIVES.get(section.name, "write its commands as a step"),
         )
         for section in sections
-        if _is_lost(section)
+        if section.name not in ("post", "files", "environment", "arguments")
+        and not (section.name == "runscript" and "\n".join(section.lines).strip() == 'exec "$@"')
     ]
     steps = [
         step for section in sections if section.name == "files" for step in _files(section, path)
@@ -118,18 +120,6 @@ def _require_one_stage(text: str, path: Path) -> None:
     ]
     if len(bootstraps) > 1:
         raise refuse_stages(f"{path}:{bootstraps[1]}")
-
-
-def _is_lost(section: Section) -> bool:
-    if section.name == "runscript" and [line.strip() for line in section.lines if line.strip()] == [
-        'exec "$@"'
-    ]:
-        return False
-    return section.name not in ("post", "files", "environment", "arguments")
-
-
-def _shown(section: Section) -> str:
-    return f"%{section.name} {section.rest}".rstrip()
 
 
 def _base(head: dict[str, str], path: Path) -> dict[str, Any]:
@@ -209,17 +199,11 @@ def _simple(lines: tuple[str, ...]) -> list[str] | None:
 
 def _is_closed(line: str) -> bool:
     """Return whether every quote of a line ends in it."""
-    quote, escaped = "", False
-    for character in line:
-        if escaped:
-            escaped = False
-        elif character == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'`":
-            quote = character
-    return not quote and not escaped
+    try:
+        shlex.split(line)
+    except ValueError:
+        return False
+    return line.count("`") % 2 == 0
 
 
 def _files(section: Section, path: Path) -> Iterator[dict[str, Any]]:
@@ -228,8 +212,8 @@ def _files(section: Section, path: Path) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"%files {section.rest}: a recipe has no stages", place=place)
     for offset, line in enumerate(section.lines, 1):
         words = [
-            shell_words.expanded(word, {}, unset=()).replace("$$", "$")
-            for word in shell_words.words(line.partition("#")[0])
+            shell_words.expand_word(word, {}, unset=()).replace("$$", "$")
+            for word in shell_words.split_words(line.partition("#")[0])
         ]
         if words:
             yield _file(
@@ -296,10 +280,10 @@ def _environment(sections: list[Section]) -> tuple[dict[str, str], list[Unsuppor
 
 def _value(text: str, known: dict[str, str]) -> str | None:
     """Return the value of an assignment, or None if only a shell could compute it."""
-    words = list(shell_words.words(text.strip()))
+    words = list(shell_words.split_words(text.strip()))
     if (len(words) > 1 and not words[1].startswith("#")) or "`" in text or "$(" in text:
         return None
     try:
-        return shell_words.expanded(words[0], known) if words else ""
+        return shell_words.expand_word(words[0], known) if words else ""
     except (ValueError, shell_words.UnknownValueError):
         return None

@@ -102,7 +102,7 @@ class _Import(ImportState):
     def _from(self, instruction: Instruction) -> None:
         if self.base:
             raise refuse_stages(self.place(instruction))
-        words = list(shell_words.words(instruction.text))
+        words = list(shell_words.split_words(instruction.text))
         reference = (
             self.expand(instruction, words[0], dict(self.globals)).replace("$$", "$")
             if words
@@ -130,7 +130,7 @@ class _Import(ImportState):
         return _MACHINES.get(platform.machine(), platform.machine())
 
     def _arg(self, instruction: Instruction) -> None:
-        for word in shell_words.words(instruction.text):
+        for word in shell_words.split_words(instruction.text):
             name, equals, value = word.partition("=")
             if not self.base:
                 if equals:
@@ -154,7 +154,7 @@ class _Import(ImportState):
         }
 
     def _env(self, instruction: Instruction) -> None:
-        words = list(shell_words.words(instruction.text))
+        words = list(shell_words.split_words(instruction.text))
         if words and "=" not in words[0]:
             name, _, value = instruction.text.partition(" ")
             pairs = [(name, value.strip())]
@@ -245,11 +245,10 @@ class _Import(ImportState):
             **({"checks": checks} if checks and not self.user else {}),
         }
 
-    def _copy(self, instruction: Instruction) -> None:
-        copy_files(self, instruction)
+    _copy = copy_files
 
     def _add(self, instruction: Instruction) -> None:
-        words = instruction.words or tuple(shell_words.words(instruction.text))
+        words = instruction.words or tuple(shell_words.split_words(instruction.text))
         for word in words[:-1]:
             if "://" in word or word.startswith("git@"):
                 raise self.refuse(

@@ -6,10 +6,11 @@ It reads instructions with their lines, heredocs and flags. The rules are those 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from toolkit.errors import ConfigError
 
@@ -126,17 +127,10 @@ def _taken_apart(line: str) -> tuple[str, dict[str, str], str]:
 
 
 def _json(text: str) -> tuple[str, ...] | None:
-    if not text.startswith("["):
-        return None
     try:
-        words = json.loads(text)
+        return msgspec.json.decode(text, type=tuple[str, ...])
     except (ValueError, RecursionError):
         return None
-    return (
-        tuple(words)
-        if isinstance(words, list) and all(isinstance(word, str) for word in words)
-        else None
-    )
 
 
 def _heredocs(

@@ -17,8 +17,8 @@ class UnknownValueError(Exception):
     """A variable's value depends on the base image."""
 
 
-def words(text: str) -> Iterator[str]:
-    """Yield the words of an instruction with their quotes, as ``expanded`` wants them."""
+def split_words(text: str) -> Iterator[str]:
+    """Yield the words of an instruction with their quotes, as ``expand_word`` takes them."""
     word, quote, escaped, within = "", "", False, False
     for character in text:
         if escaped:
@@ -39,26 +39,35 @@ def words(text: str) -> Iterator[str]:
         yield word
 
 
-def expanded(text: str, known: Mapping[str, str], *, unset: Container[str] = ()) -> str:
+def expand_word(
+    text: str,
+    known: Mapping[str, str],
+    *,
+    unset: Container[str] | None = (),
+    empty: set[str] | None = None,
+) -> str:
     """Return a word without quotes, its variables replaced, in the form of ``quoting``.
 
     Args:
         text: a word, or a legacy value with blanks.
         known: variables of the file, in that form already.
-        unset: variables that no base image sets: they are empty.
+        unset: variables that no base image sets: they are empty. None: all others.
+        empty: gets the names of those that the word expands: not those in single quotes.
 
     Raises:
         UnknownValueError: A choice such as ``${X:-y}`` depends on the base image.
         ValueError: It cannot be read.
     """
-    return _Lexer(text, known, unset).value("")
+    return _Lexer(text, known, unset, set() if empty is None else empty).value("")
 
 
 class _Lexer:
     """Goes through a word from left to right."""
 
-    def __init__(self, text: str, known: Mapping[str, str], unset: Container[str]) -> None:
-        self.text, self.known, self.unset, self.at = text, known, unset, 0
+    def __init__(
+        self, text: str, known: Mapping[str, str], unset: Container[str] | None, empty: set[str]
+    ) -> None:
+        self.text, self.known, self.unset, self.empty, self.at = text, known, unset, empty, 0
 
     def _next(self) -> str:
         self.at += 1
@@ -124,12 +133,15 @@ class _Lexer:
         return self._chosen(match[0], operator, self.value("}"), colon=colon)
 
     def _named(self, name: str) -> str:
-        if name in self.known:
-            return self.known[name]
-        return "" if name in self.unset else f"${{{name}}}"
+        return self.known.get(name, "" if self._is_empty(name) else f"${{{name}}}")
+
+    def _is_empty(self, name: str) -> bool:
+        is_empty = name not in self.known and (self.unset is None or name in self.unset)
+        self.empty |= {name} if is_empty else set()
+        return is_empty
 
     def _chosen(self, name: str, operator: str, other: str, *, colon: bool) -> str:
-        if name not in self.known and name not in self.unset:
+        if not self._is_empty(name) and name not in self.known:
             raise UnknownValueError(name)
         value = self.known.get(name, "")
         is_set = bool(value) if colon else name in self.known

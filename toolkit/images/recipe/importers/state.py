@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,6 @@ from toolkit.images.recipe.quoting import references
 
 # No base image sets these, so that a Dockerfile finds them empty.
 _UNSET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
-
-
-class _Asked:
-    """Unset variables, and which of them a word expands: not those in single quotes."""
-
-    def __init__(self, unset: Container[str]) -> None:
-        self.unset = unset
-        self.names: set[str] = set()
-
-    def __contains__(self, name: object) -> bool:
-        self.names |= {name} if isinstance(name, str) else set()
-        return name in self.unset
-
-
-class _Everything:
-    """Holds every name: before FROM there is no base image that could set one."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
 
 
 class ImportState:
@@ -78,18 +58,19 @@ class ImportState:
             ConfigError: It cannot be read, or depends on the base image in a way that no shell has.
         """
         values = {**self.arguments, **self.environment} if known is None else known
-        unset = _Asked(self.unset if known is None else _Everything())
+        # Before FROM there is no base image that could set a variable.
+        unset, empty = None if known is not None else self.unset, set[str]()
         try:
-            text = shell_words.expanded(word, values, unset=unset)
+            text = shell_words.expand_word(word, values, unset=unset, empty=empty)
         except shell_words.UnknownValueError as error:
             raise self.refuse(
                 instruction, f"its value depends on whether the base image sets {error}"
             ) from None
         except ValueError as error:
             raise self.refuse(instruction, str(error)) from None
-        if not unset.names.isdisjoint(_UNSET):
-            empty = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
-            self.report(instruction, f"{empty}: write the path")
+        if not empty.isdisjoint(_UNSET):
+            names = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
+            self.report(instruction, f"{names}: write the path")
         return text
 
     def expand_plain(self, instruction: Instruction, word: str) -> str:
