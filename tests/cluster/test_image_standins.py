@@ -74,7 +74,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
         assert [check["name"] for check in known["checks"]] == _CHECKS[recipe]
         assert all(check["passed"] for check in known["checks"])
         assert known["builder"].startswith(f"{engine} ")
-        assert known["base"]["reference"] == library.load(recipe).base.dockerfile()
+        assert known["base"]["reference"] == library.load(recipe).base.output().dockerfile
         assert known["base"]["digest"].startswith("sha256:")
         packages[engine] = known["packages"]
         said = labels(str(image))

@@ -313,12 +313,12 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
         found.image.digest
         == "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     )
-    assert found.base.header() == ("Bootstrap: oci-archive", f"From: {tmp_path}/x.tar")
+    assert found.base.output().header == ("Bootstrap: oci-archive", f"From: {tmp_path}/x.tar")
     text = (
         "# x\n\n"
-        + "\n".join(base.header())
+        + "\n".join(base.output().header)
         + "\nStage: build\n\n"
-        + "\n".join(base.header())
+        + "\n".join(base.output().header)
         + "\n"
     )
     assert found.definition(text, base).count(f"From: {tmp_path}/x.tar\n") == 2

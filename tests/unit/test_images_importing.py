@@ -111,7 +111,7 @@ def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
     assert found["line-7"]["directory"] == "/workspace", "where NVIDIA's images begin"
     assert (found["line-6"]["owner"], found["line-6"]["path"]) == ("a:b", "/y")
     stages = library.build_stages(library.load(str(tmp_path / "mine.toml")))
-    assert stages.base.detail() == "NGC pytorch 22.03"
+    assert stages.base.output().detail == "NGC pytorch 22.03"
     assert 'export PATH="1/bin:${PATH}"' in library.render(
         library.load(str(tmp_path / "mine.toml"))
     )
@@ -165,7 +165,7 @@ def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
         {"A": "1", "B": "two words"},
         {"PATH": "/opt/1/bin:${PATH}"},
     )
-    assert stages.base.dockerfile() == "debian:bookworm"
+    assert stages.base.output().dockerfile == "debian:bookworm"
     assert [check.name for check in stages.checks] == ["line-7-apt-1"]
     lost = [
         line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("not taken")

@@ -117,7 +117,7 @@ def _known(name: str) -> dict[str, Any]:
         known |= {
             "recipe": resolved.name,
             "summary": resolved.summary,
-            "base": resolved.base.detail(),
+            "base": resolved.base.output().detail,
             "steps": {step.name: step.detail for step in stages.steps},
             "compiled": {step.name: step.detail for step in stages.build},
             "dropped": list(resolved.dropped),

@@ -14,7 +14,7 @@ from toolkit import __version__, shell
 from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallError
 from toolkit.images.build.contents import Contents
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
+from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import partition_digest
@@ -76,14 +76,13 @@ def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
         base: The base.
         digest: Hash a local base, which takes a second for each 1.5 GB.
     """
-    if isinstance(base, Debootstrap):
-        return BaseImage(reference=base.detail())
     if isinstance(base, LocalImage):
         path = Path(base.path)
         hashed = f"sha256:{partition_digest(path)}" if digest and path.is_file() else ""
         return BaseImage(reference=base.path, digest=hashed)
+    output = base.output()
     return BaseImage(
-        reference=str(getattr(base, "reference", base.detail())),
+        reference=output.reference or output.detail,
         digest=str(getattr(base, "digest", None) or ""),
     )
 

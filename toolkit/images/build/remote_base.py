@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.files import hash_file
-from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.registry.references import parse
 from toolkit.images.registry.source import Source, source
 from toolkit.model.image import BaseImage
@@ -30,17 +30,13 @@ class PinnedBase(Base, frozen=True, kw_only=True):
     place: str
     description: str
 
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition."""
-        return (f"Bootstrap: {self.bootstrap}", f"From: {self.place}")
-
-    def detail(self) -> str:
-        """Return a description for people."""
-        return self.description
-
-    def reads(self) -> tuple[str, ...]:
-        """Return the files of this machine that a build reads."""
-        return (self.place,) if self.bootstrap in _ARCHIVES else ()
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
+        return BaseOutput(
+            detail=self.description,
+            header=(f"Bootstrap: {self.bootstrap}", f"From: {self.place}"),
+            reads=(self.place,) if self.bootstrap in _ARCHIVES else (),
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class RemoteBase:
 
     def definition(self, text: str, base: Base) -> str:
         """Return a recipe's definition with this base instead of its own."""
-        return text.replace("\n".join(base.header()), "\n".join(self.base.header()))
+        return text.replace("\n".join(base.output().header), "\n".join(self.base.output().header))
 
 
 def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
@@ -79,12 +75,13 @@ def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
             registry failed.
         ImageMissingError: The archive cannot be read.
     """
-    reference = str(getattr(base, "reference", ""))
+    output = base.output()
+    reference = output.reference
     if not reference:
         return None
     archive = getattr(base, "archive", None)
     if archive:
-        return _resolve_archive(base, str(archive), reference)
+        return _resolve_archive(output, str(archive))
     if digest:
         wanted = parse(reference)
         pinned = source(str(msgspec.structs.replace(wanted, tag="", digest=digest)))
@@ -94,14 +91,14 @@ def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
         resolved = source(reference, getattr(base, "digest", None) or None)
     name = str(msgspec.structs.replace(resolved.wanted, digest=""))
     return RemoteBase(
-        PinnedBase(bootstrap="docker", place=resolved.place.pinned, description=base.detail()),
+        PinnedBase(bootstrap="docker", place=resolved.place.pinned, description=output.detail),
         BaseImage(reference=name, digest=resolved.place.digest),
         source=resolved,
         environment=resolved.environment(),
     )
 
 
-def _resolve_archive(base: Base, archive: str, reference: str) -> RemoteBase:
+def _resolve_archive(base: BaseOutput, archive: str) -> RemoteBase:
     """Identify a file that `docker save`, skopeo or podman wrote by the hash of its bytes."""
     kind, colon, rest = archive.partition(":")
     if not colon:
@@ -120,7 +117,7 @@ def _resolve_archive(base: Base, archive: str, reference: str) -> RemoteBase:
             f"the archive of the base cannot be read: {error.strerror}", place=str(path)
         ) from None
     return RemoteBase(
-        PinnedBase(bootstrap=kind, place=rest, description=f"{base.detail()} from {path.name}"),
-        BaseImage(reference=reference, digest=f"sha256:{digest}"),
+        PinnedBase(bootstrap=kind, place=rest, description=f"{base.detail} from {path.name}"),
+        BaseImage(reference=base.reference, digest=f"sha256:{digest}"),
         archive=path,
     )

@@ -79,9 +79,8 @@ END {{
 
 def parts(resolved: Resolved) -> dict[str, str]:
     """Return hashes of the parts of a recipe by name, to report which part has changed."""
-    hashes = {
-        "base": _hash((*resolved.base.header(), *resolved.base.setup(), *resolved.base.finish()))
-    }
+    base = resolved.base.output()
+    hashes = {"base": _hash((*base.header, *base.setup, *base.finish))}
     for output in resolved.outputs:
         name = output.name
         while name in hashes:  # packages of several steps may have one name

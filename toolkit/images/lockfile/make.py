@@ -107,7 +107,7 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
     They need not be fetched to build on it.
     """
     base = resolved.base
-    if "python" not in base.holds and not isinstance(base, LocalImage):
+    if "python" not in base.output().holds and not isinstance(base, LocalImage):
         return {}
     path = base.path if isinstance(base, LocalImage) else ""
     if not path and manifest.base:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from toolkit.errors import ToolkitError
 from toolkit.images.recipe.block import (
@@ -32,50 +33,41 @@ def _require_known(has: tuple[str, ...]) -> None:
         raise ValueError(f"unknown name {wrong!r}; use one of {', '.join(HOLDABLE)}")
 
 
+class BaseOutput(Model, frozen=True, kw_only=True):
+    """The output of a base: what a definition gets from it.
+
+    Attributes:
+        detail: a description for people.
+        header: the first lines of a definition for Apptainer.
+        dockerfile: the reference that a Dockerfile begins from. It is for a reader; a build may
+            name another place of the same image.
+        reference: of an image of a registry, without a digest.
+        holds: what the base has already, by the names of blocks: ``python``, ``openmpi``. A step of
+            a recipe that brings one of these is dropped.
+        prelude: lines that the shell of every step needs because of the base.
+        setup: commands for the building machine, between the base and the first step; the image is
+            at ``$APPTAINER_ROOTFS``.
+        finish: commands for the end of the build, within the image.
+        reads: the files or directories of this machine that the base is made from.
+    """
+
+    detail: str
+    header: tuple[str, ...]
+    dockerfile: str = "scratch"  # which is not the image
+    reference: str = ""
+    holds: frozenset[str] = frozenset()
+    prelude: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    finish: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
 class Base(Model, frozen=True, kw_only=True):
     """The options of a recipe's ``[base]``; a kind of base adds its own keys."""
 
-    @property
-    def holds(self) -> frozenset[str]:
-        """Return what the base has already, by the names of blocks: ``python``, ``openmpi``.
-
-        A step of a recipe that brings one of these is dropped.
-        """
-        return frozenset()
-
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition for Apptainer."""
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
         raise NotImplementedError
-
-    def dockerfile(self) -> str:
-        """Return the reference that a Dockerfile begins from.
-
-        It is for a reader; a build may name another place of the same image.
-        """
-        raise NotImplementedError
-
-    def prelude(self) -> tuple[str, ...]:
-        """Return the lines that the shell of every step needs because of the base."""
-        return ()
-
-    def detail(self) -> str:
-        """Return a description for people."""
-        raise NotImplementedError
-
-    def setup(self) -> tuple[str, ...]:
-        """Return commands for the building machine, between the base and the first step.
-
-        The image is at ``$APPTAINER_ROOTFS``.
-        """
-        return ()
-
-    def finish(self) -> tuple[str, ...]:
-        """Return commands for the end of the build, within the image."""
-        return ()
-
-    def reads(self) -> tuple[str, ...]:
-        """Return the files or directories of this machine that the base is made from."""
-        return ()
 
 
 class Debootstrap(Base, frozen=True, kw_only=True):
@@ -97,44 +89,39 @@ class Debootstrap(Base, frozen=True, kw_only=True):
         if not _RELEASE.match(self.release):
             raise ValueError(f"{self.release!r} is no code name of a Debian release")
 
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition for Apptainer."""
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
         include = (f"Include: {' '.join(self.packages)}",) if self.packages else ()
-        return (
-            "Bootstrap: debootstrap",
-            f"OSVersion: {self.release}",
-            "MirrorURL: {{ mirror }}",
-            *include,
-        )
-
-    def dockerfile(self) -> str:
-        """Return Docker's image of the same release."""
-        return f"debian:{self.release}-slim"
-
-    def detail(self) -> str:
-        """Return a description for people."""
-        return f"debian {self.release}"
-
-    def setup(self) -> tuple[str, ...]:
-        """Return commands that remove traces of the building machine and its mirror."""
-        return (
-            "# debootstrap copies these from the machine it runs on.",
-            'for file in hostname hosts resolv.conf; do : > "$APPTAINER_ROOTFS/etc/$file"; done',
-            "# What it downloaded, and what tells when that was.",
-            'cd "$APPTAINER_ROOTFS/var" && rm -rf cache/apt/archives/*.deb cache/apt/*.bin '
-            "lib/apt/lists/* cache/ldconfig/* cache/debconf/*-old lib/dpkg/*-old log/*.log log/apt",
-        )
-
-    def finish(self) -> tuple[str, ...]:
-        """Return the command that writes a note into the list of mirrors."""
-        return (
-            "echo '# The mirror of the build is not kept. "
-            f"Write: deb <your mirror> {self.release} main' > /etc/apt/sources.list",
+        return BaseOutput(
+            detail=f"debian {self.release}",
+            header=(
+                "Bootstrap: debootstrap",
+                f"OSVersion: {self.release}",
+                "MirrorURL: {{ mirror }}",
+                *include,
+            ),
+            dockerfile=f"debian:{self.release}-slim",
+            # Traces of the building machine and its mirror go.
+            setup=(
+                "# debootstrap copies these from the machine it runs on.",
+                'for file in hostname hosts resolv.conf; do : > "$APPTAINER_ROOTFS/etc/$file"; '
+                "done",
+                "# What it downloaded, and what tells when that was.",
+                'cd "$APPTAINER_ROOTFS/var" && rm -rf cache/apt/archives/*.deb cache/apt/*.bin '
+                "lib/apt/lists/* cache/ldconfig/* cache/debconf/*-old lib/dpkg/*-old log/*.log "
+                "log/apt",
+            ),
+            finish=(
+                "echo '# The mirror of the build is not kept. "
+                f"Write: deb <your mirror> {self.release} main' > /etc/apt/sources.list",
+            ),
         )
 
 
 class LocalImage(Base, frozen=True, kw_only=True):
     """``kind = "localimage"``: an existing SIF or directory.
+
+    Docker knows no SIF: its builder refuses such a recipe.
 
     Attributes:
         path: of it, absolute.
@@ -150,26 +137,14 @@ class LocalImage(Base, frozen=True, kw_only=True):
             raise ValueError(f"{self.path!r} cannot be written in a definition")
         _require_known(self.has)
 
-    @property
-    def holds(self) -> frozenset[str]:
-        """Return ``has``."""
-        return frozenset(self.has)
-
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition for Apptainer."""
-        return ("Bootstrap: localimage", f"From: {self.path}")
-
-    def reads(self) -> tuple[str, ...]:
-        """Return the path."""
-        return (self.path,)
-
-    def dockerfile(self) -> str:
-        """Return ``scratch``, which is not the image."""
-        return "scratch"  # Docker knows no SIF: its builder refuses such a recipe
-
-    def detail(self) -> str:
-        """Return a description for people."""
-        return self.path
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
+        return BaseOutput(
+            detail=self.path,
+            header=("Bootstrap: localimage", f"From: {self.path}"),
+            holds=frozenset(self.has),
+            reads=(self.path,),
+        )
 
 
 class RegistryImage(Base, frozen=True, kw_only=True):
@@ -189,22 +164,16 @@ class RegistryImage(Base, frozen=True, kw_only=True):
         if self.digest is not None and not _DIGEST.fullmatch(self.digest):
             raise ValueError(f"{self.digest!r} is no digest: sha256: and 64 hexadecimal digits")
 
-    @property
-    def reference(self) -> str:
-        """Return the reference of the image, without a digest."""
-        raise NotImplementedError
-
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition for Apptainer."""
-        return ("Bootstrap: docker", f"From: {self.dockerfile()}")
-
-    def dockerfile(self) -> str:
-        """Return the reference, with the digest if there is one."""
-        return f"{self.reference}{f'@{self.digest}' if self.digest else ''}"
-
-    def prelude(self) -> tuple[str, ...]:
-        """Return lines that set the variables of the Docker image."""
-        return _PRELUDE_OF_DOCKER
+    def _output(self, reference: str, detail: str, holds: Iterable[str]) -> BaseOutput:
+        exact = f"{reference}{f'@{self.digest}' if self.digest else ''}"
+        return BaseOutput(
+            detail=detail,
+            header=("Bootstrap: docker", f"From: {exact}"),
+            dockerfile=exact,
+            reference=reference,
+            holds=frozenset(holds),
+            prelude=_PRELUDE_OF_DOCKER,
+        )
 
 
 class Docker(RegistryImage, frozen=True, kw_only=True):
@@ -224,19 +193,9 @@ class Docker(RegistryImage, frozen=True, kw_only=True):
         super().__post_init__()
         _require_known(self.has)
 
-    @property
-    def reference(self) -> str:
-        """Return the reference in the recipe."""
-        return self.image
-
-    @property
-    def holds(self) -> frozenset[str]:
-        """Return ``has``."""
-        return frozenset(self.has)
-
-    def detail(self) -> str:
-        """Return the reference."""
-        return self.image
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
+        return self._output(self.image, self.image, self.has)
 
 
 class Ngc(RegistryImage, frozen=True, kw_only=True):
@@ -254,9 +213,9 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.known()
+        self.find_release()
 
-    def known(self) -> Release:
+    def find_release(self) -> Release:
         """Return the catalogue's entry of the release.
 
         Raises:
@@ -271,25 +230,17 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
                 f"{error.cause}{f'; close: {error.close}' if error.close else ''}"
             ) from None
 
-    @property
-    def reference(self) -> str:
-        """Return the reference in the catalogue."""
-        return self.known().reference
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base.
 
-    @property
-    def holds(self) -> frozenset[str]:
-        """Return what NVIDIA's images have.
-
-        All have Python, Open MPI (HPC-X), NCCL, CUDA's and the system's compilers; TensorFlow's
-        also had Horovod.
+        All of NVIDIA's images have Python, Open MPI (HPC-X), NCCL, CUDA's and the system's
+        compilers; TensorFlow's also had Horovod.
         """
+        release = self.find_release()
         framework = {"pytorch": "torch"}.get(self.framework, self.framework)
-        horovod = {"horovod"} if self.known().value("horovod") else set()
-        return frozenset({"python", "openmpi", "compilers", "nccl", framework, *horovod})
-
-    def detail(self) -> str:
-        """Return the framework and the release."""
-        return f"NGC {self.framework} {self.release}"
+        horovod = ("horovod",) if release.value("horovod") else ()
+        holds = ("python", "openmpi", "compilers", "nccl", framework, *horovod)
+        return self._output(release.reference, f"NGC {self.framework} {self.release}", holds)
 
 
 BASES: dict[str, type[Base]] = {

@@ -65,7 +65,8 @@ def base_key(base: Base, state: str = "") -> str:
         state: the present version of the base, where its description does not fix it: the digest
             of an image, the time of a file.
     """
-    return _sha256((_FORMAT, *base.header(), *base.setup(), state))
+    output = base.output()
+    return _sha256((_FORMAT, *output.header, *output.setup, state))
 
 
 def build_chain(stages: Stages, state: str = "") -> Chain:

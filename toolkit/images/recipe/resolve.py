@@ -95,7 +95,7 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     ]
     wanted = [(str(step["block"]), block) for step, block in zip(steps, blocks, strict=True)]
     # The base's own Horovod was built for the framework that is replaced.
-    holds = base.holds - (
+    holds = base.output().holds - (
         {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
     needed = tuple(

@@ -101,7 +101,7 @@ def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
         scripts: the text of every file of ``images/checks``, by name.
     """
     outputs, base = resolved.outputs, resolved.base
-    in_place = "compilers" in base.holds
+    in_place = "compilers" in base.output().holds
     compiled = [
         number for number, output in enumerate(outputs) if output.build_lines and not in_place
     ]
@@ -172,7 +172,7 @@ def _prelude(base: Base, path: tuple[str, ...]) -> tuple[str, ...]:
         "if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi",
         "if [ -f /mnt/ca-certificates.crt ]; "
         "then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi",
-        *base.prelude(),
+        *base.output().prelude,
         *((f"export PATH={':'.join(path)}:$PATH",) if path else ()),
     )
 
@@ -259,7 +259,7 @@ def _clean(resolved: Resolved, *, uses_apt: bool) -> Iterator[str]:
             "/var/cache/debconf/*-old /var/lib/dpkg/*-old"
         )
         yield "find /var/log -type f -delete"
-    yield from resolved.base.finish()
+    yield from resolved.base.output().finish
 
 
 def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:

@@ -22,7 +22,7 @@ def _own() -> Iterator[CatalogueEntry]:
         if listed.summary:
             base = library.load(listed.name).base
             if isinstance(base, Ngc):
-                facts = {**_facts(base.known()), **facts}
+                facts = {**_facts(base.find_release()), **facts}
         shown = f"{listed.summary} ({listed.state})" if listed.summary else listed.state
         yield CatalogueEntry(
             name=listed.name,

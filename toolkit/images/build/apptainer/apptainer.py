@@ -108,7 +108,7 @@ def build(
     command, place = build_command(), context.place
     config = host_config.collect_host_config()
     names = dict(steps(library.build_stages(resolved)))
-    details = {"base": resolved.base.detail(), **LAST_STEPS, **names}
+    details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")
     binds = write_host_config(config, place.output / "host", wheels)
@@ -142,9 +142,9 @@ def build_base(
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Build only the base of an image, for layers to be put on it; errors as of ``build``."""
-    text = "\n".join(base.header()) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
-    if base.setup():
-        text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.setup()) + "\n"
+    text = "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
+    if base.output().setup:
+        text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
     task = _Task(
         build_command(),
         base,
@@ -255,7 +255,7 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
         users=users,
         groups=groups,
         replaced=replaced,
-        readable=(str(task.cwd), *task.base.reads(), *(bind.source for bind in task.binds)),
+        readable=(str(task.cwd), *task.base.output().reads, *(bind.source for bind in task.binds)),
         writable=tuple(str(directory) for directory in place.directories),
     )
     file.write_text(to_json(fence), encoding="utf-8")

@@ -83,7 +83,7 @@ class Entries:
 
     def _next(self) -> tuple[str, str, str]:
         if not self.used:
-            return BASES, self.chain.base.detail(), self.chain.base_key
+            return BASES, self.chain.base.output().detail, self.chain.base_key
         link = self.chain.links[len(self.used) - 1]
         return LAYERS, link.name, link.key
 

@@ -127,7 +127,7 @@ class _LayeredBuild:
         lock = locked.lock if locked else None
         self.entries = Entries(Cache(context.log.parent), chain, lock, fresh=fresh)
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
-        details |= {"base": chain.base.detail(), **LAST_STEPS}
+        details |= {"base": chain.base.output().detail, **LAST_STEPS}
         secrets = host_config.collect_secrets(host_config.collect_host_config())
         self.follower = context.follower(details, secrets)
         self.builder = ""

@@ -80,7 +80,7 @@ def prepare_base(
             _pull(engine, remote.source, follower)
         return pinned
     raise ConfigError(
-        f"Docker cannot use this kind of base: {base.detail()}",
+        f"Docker cannot use this kind of base: {base.output().detail}",
         place="the recipe's [base]",
         next_step="build it with: --engine apptainer",
     )

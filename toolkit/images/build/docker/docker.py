@@ -95,7 +95,7 @@ def build(
     with mount_host_config(
         config, directory, variables=client.variables(), **_mirror(resolved)
     ) as mounts:
-        details = {"base": resolved.base.detail(), "convert": "a SIF of it", **LAST_STEPS}
+        details = {"base": resolved.base.output().detail, "convert": "a SIF of it", **LAST_STEPS}
         secrets = (*mounts.masked, *host_config.collect_secrets(config))
         follower = context.follower(details, secrets)
         follower.begin("base")

@@ -73,8 +73,8 @@ def hash_of(image_stages: Stages) -> str:
     import msgspec
 
     contents = (
-        image_stages.base.header(),
-        image_stages.base.setup(),
+        image_stages.base.output().header,
+        image_stages.base.output().setup,
         image_stages.prelude,
         image_stages.common,
         image_stages.build,

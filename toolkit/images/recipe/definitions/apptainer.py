@@ -57,9 +57,10 @@ def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
 
 
 def _head(stages: Stages, stage: str | None) -> Iterator[str]:
-    yield "\n".join((*stages.base.header(), *((f"Stage: {stage}",) if stage else ())))
-    if stages.base.setup():
-        yield _section("setup", stages.base.setup())
+    base = stages.base.output()
+    yield "\n".join((*base.header, *((f"Stage: {stage}",) if stage else ())))
+    if base.setup:
+        yield _section("setup", base.setup)
 
 
 def _section(name: str, lines: Iterable[str]) -> str:

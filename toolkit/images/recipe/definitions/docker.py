@@ -27,7 +27,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     parts = [
         _comment(resolved, stages),
         (
-            f"ARG BASE={stages.base.dockerfile()}",
+            f"ARG BASE={stages.base.output().dockerfile}",
             "FROM ${BASE} AS common",
             *_runs(stages, stages.common),
         ),
