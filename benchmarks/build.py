@@ -36,7 +36,7 @@ from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError, ImageMissingError
 from toolkit.images.build.apptainer.compose import open_squashfs
 from toolkit.images.build.apptainer.programs import COMPRESSION, program_version
-from toolkit.images.build.privilege import build_command
+from toolkit.images.host.privilege import build_command
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.progress import Progress

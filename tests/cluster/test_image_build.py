@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.image_fixtures import Tiny, wait_for
 from tests.hostile import HOSTILE
 from toolkit import __version__
-from toolkit.images.build import host_config as host
+from toolkit.images.host import host_config as host
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.store.labels import labels

@@ -15,7 +15,7 @@ from tests.cluster.docked_fixtures import Docked, store_of
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, put_tiny
 from tests.cluster.image_fixtures import copy_program
 from tests.cluster.trees import docker_tree, environment_of, programs_environment, sif_tree
-from toolkit.images.build import host_config as host
+from toolkit.images.host import host_config as host
 
 _PROGRAMS = (
     *"tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln".split(),

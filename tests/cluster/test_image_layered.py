@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.image_fixtures import Tiny, wait_for
 from toolkit.images.build.apptainer import layered
 from toolkit.images.build.follow import BuildContext
-from toolkit.images.build.workspace import workspace
+from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.chain import build_chain

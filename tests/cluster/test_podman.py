@@ -22,7 +22,7 @@ from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import BuildRequest, find_client
 from toolkit.images.build.docker.host_secrets import MountedSecrets
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.store.labels import labels
 from toolkit.progress import Silent
 from toolkit.runtimes.discover.docker_engine import find_engine

@@ -13,7 +13,7 @@ from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.diagnose import REGISTRY, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command
 from toolkit.doctor.items import allreduce, cluster, gpus, machine, network
-from toolkit.images.store.space import Room
+from toolkit.images.host.space import Room
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
 from toolkit.model.run import Outcome

@@ -21,14 +21,13 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images.build import host_config as host
-from toolkit.images.build import privilege, workspace
 from toolkit.images.build.buildlog import Reader
 from toolkit.images.build.guard import descendants
-from toolkit.images.build.mutex import hold_image
-from toolkit.images.build.remove import remove
-from toolkit.images.build.workspace import Owner
-from toolkit.images.store import sharing
+from toolkit.images.host import host_config as host
+from toolkit.images.host import privilege, sharing, workspace
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.host.remove import remove
+from toolkit.images.host.workspace import Owner
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
 from toolkit.progress import Silent
@@ -269,7 +268,7 @@ def test_a_build_without_locks_is_known_by_its_marker(
 WORKING = """\
 import sys, time
 from pathlib import Path
-from toolkit.images.build.workspace import workspace
+from toolkit.images.host.workspace import workspace
 until, lost = time.monotonic() + 1.5, 0
 while time.monotonic() < until:
     with workspace(Path(sys.argv[1])) as place:

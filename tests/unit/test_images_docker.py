@@ -21,8 +21,8 @@ from toolkit.images.build.docker.archives import (
 from toolkit.images.build.docker.docker import engine_image_name
 from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
 from toolkit.images.build.docker.log import BuildKitLog as Reader
-from toolkit.images.build.host_mounts import Bind, HostConfig
 from toolkit.images.build.remote_base import resolve_base
+from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
 
 GOLDEN = Path(__file__).parents[1] / "golden/docker"

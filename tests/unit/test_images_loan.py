@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from toolkit.images.build.host_config import parse_mirrors
-from toolkit.images.build.host_mounts import (
+from toolkit.images.host.host_config import parse_mirrors
+from toolkit.images.host.host_mounts import (
     Bind,
     bind_option,
     find_secrets,

@@ -11,7 +11,7 @@ import pytest
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
 from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
-from toolkit.images.build.host_mounts import Bind, HostConfig
+from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
@@ -244,7 +244,7 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
 ) -> None:
     import hashlib
 
-    from toolkit.images.build import host_config as host
+    from toolkit.images.host import host_config as host
     from toolkit.images.lockfile import files as locking
     from toolkit.images.recipe import library
 

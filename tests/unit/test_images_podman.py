@@ -18,7 +18,7 @@ from toolkit.images.build.docker.clients import (
 )
 from toolkit.images.build.docker.host_secrets import MountedSecrets, mount_host_config
 from toolkit.images.build.docker.log import PodmanLog as Reader
-from toolkit.images.build.host_mounts import HostConfig
+from toolkit.images.host.host_mounts import HostConfig
 from toolkit.runtimes.discover.docker_engine import Engine
 
 GOLDEN = Path(__file__).parents[1] / "golden/podman"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.images.store.space import Room, left, read_room, warnings
+from toolkit.images.host.space import Room, left, read_room, warnings
 
 QUOTA = """\
 Disk quotas for user me (uid 1000):

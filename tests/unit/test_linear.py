@@ -32,7 +32,7 @@ PIECES = (
 KNOWN = {
     "toolkit.images.build.apptainer.identity": "reads a definition that this tool has rendered",
     "toolkit.images.store.keys": "reads the user's own key",
-    "toolkit.images.build.host_mounts": "reads the configuration of apt",
+    "toolkit.images.host.host_mounts": "reads the configuration of apt",
     "toolkit.slurm.hostlist": "as many brackets are closed as are opened, which is checked before",
     "toolkit.runs.attempts": "reads one line, and only a line break makes it slow",
     "toolkit.bench": "reads what benchmarks of this tool print",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolkit.images.build.host_mounts import find_secrets
+from toolkit.images.host.host_mounts import find_secrets
 from toolkit.redaction import HIDDEN, logins, redacted
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from toolkit.files import open_regular
 from toolkit.hostsetup.parts import DATASETS
+from toolkit.images.host import space
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
-from toolkit.images.store import space
 from toolkit.images.store.store import StoredImage
 from toolkit.model.job import Job
 from toolkit.model.site import Site

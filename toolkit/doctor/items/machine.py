@@ -10,8 +10,8 @@ from toolkit.checks import Result, check, failed, passed, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Facts, SetupOptions
-from toolkit.images.store import space
-from toolkit.images.store.space import Room, file_system
+from toolkit.images.host import space
+from toolkit.images.host.space import Room, file_system
 from toolkit.units import human_size
 
 _PATIENCE = 20.0  # seconds for a container command

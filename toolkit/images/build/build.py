@@ -14,7 +14,6 @@ from toolkit.images.build import methods
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.image_probe import read_contents
 from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
-from toolkit.images.build.mutex import hold_image
 from toolkit.images.build.provenance import (
     add_provenance,
     base_state,
@@ -25,13 +24,14 @@ from toolkit.images.build.provenance import (
 )
 from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.verification import finish, record
-from toolkit.images.build.workspace import Workspace, require_space, scratch_parent, sweep
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.host.sharing import require_writable
+from toolkit.images.host.workspace import Workspace, require_space, scratch_parent, sweep
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store
 from toolkit.images.store.materials import complete
-from toolkit.images.store.sharing import require_writable
 from toolkit.images.store.sif_files import normalize, partition_digest
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict

@@ -16,8 +16,8 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.build.buildlog import Reader, pin_fitting
-from toolkit.images.build.host_mounts import mask_secrets
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host.host_mounts import mask_secrets
+from toolkit.images.host.workspace import Workspace
 from toolkit.model.image import Check
 from toolkit.progress import Progress
 from toolkit.units import human_time

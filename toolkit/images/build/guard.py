@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> int:
     if mark and code != 0:
         _kill_marked(mark, 0.0 if has_ended else _QUIET)
     if not has_ended:
-        from toolkit.images.build.remove import remove
+        from toolkit.images.host.remove import remove
 
         for directory in directories:
             remove(Path(directory))

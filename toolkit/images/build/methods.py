@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 import msgspec
 
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
-from toolkit.images.build import host_config
 from toolkit.images.build.apptainer import apptainer, layered
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.apptainer.cache import WHEELS, Cache
@@ -20,12 +19,13 @@ from toolkit.images.build.apptainer.programs import LayersUnavailableError
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import find_client
 from toolkit.images.build.follow import BuildContext
-from toolkit.images.build.privilege import build_command
 from toolkit.images.build.provenance import describe_base
 from toolkit.images.build.remote_base import RemoteBase, resolve_base
 from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.verification import FindSite, no_site
-from toolkit.images.build.workspace import Workspace, workspace
+from toolkit.images.host import host_config
+from toolkit.images.host.privilege import build_command
+from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library

@@ -18,8 +18,8 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.build.contents import Contents
-from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.build.reproducible import BYTE_CODE
+from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.lockfile.packages import normal
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.resolve import Resolved

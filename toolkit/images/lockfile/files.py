@@ -10,8 +10,8 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ToolkitError
 from toolkit.files import hash_file, read_toml
-from toolkit.images.build import host_config as host
-from toolkit.images.build.host_mounts import HostConfig
+from toolkit.images.host import host_config as host
+from toolkit.images.host.host_mounts import HostConfig
 from toolkit.images.lockfile.apply import changes, locked_host_config, missing
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File

@@ -15,14 +15,14 @@ from toolkit.errors import (
     CommandFailedError,
     ImageMissingError,
 )
-from toolkit.images.build import host_config as host
 from toolkit.images.build.apptainer.cache import BASES, Cache
 from toolkit.images.build.apptainer.programs import write_host_config
 from toolkit.images.build.contents import Contents, PythonPackage
-from toolkit.images.build.host_mounts import ROOT, HostConfig, bind_option
 from toolkit.images.build.image_probe import read_contents
 from toolkit.images.build.provenance import describe_base, expected_hash
-from toolkit.images.build.workspace import Workspace, workspace
+from toolkit.images.host import host_config as host
+from toolkit.images.host.host_mounts import ROOT, HostConfig, bind_option
+from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
     locked_host_config,

@@ -271,7 +271,7 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
 @contextmanager
 def _private(parent: Path | None = None) -> Iterator[Path]:
     """Yield a temporary directory, and remove it with the read-only ones that Apptainer makes."""
-    from toolkit.images.build.remove import remove
+    from toolkit.images.host.remove import remove
 
     directory = Path(tempfile.mkdtemp(prefix=".toolkit-transfer-", dir=parent))
     try:

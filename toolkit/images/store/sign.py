@@ -24,8 +24,8 @@ from toolkit.errors import (
     NeedsInstallError,
     SignatureError,
 )
-from toolkit.images.build.mutex import hold_image
-from toolkit.images.build.workspace import require_space, workspace
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
 from toolkit.images.store.keys import is_guarded

@@ -27,7 +27,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
-from toolkit.images.build import host_config
 from toolkit.images.build.apptainer.programs import (
     COMPRESSION,
     SOURCE,
@@ -40,10 +39,11 @@ from toolkit.images.build.buildlog import Results
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
-from toolkit.images.build.host_mounts import bind_option
-from toolkit.images.build.privilege import BuildCommand, build_command, may_mount, namespace_ids
 from toolkit.images.build.reproducible import EPOCH
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host import host_config
+from toolkit.images.host.host_mounts import bind_option
+from toolkit.images.host.privilege import BuildCommand, build_command, may_mount, namespace_ids
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.definitions.apptainer import steps

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from toolkit.errors import BusyError
 from toolkit.files import hash_file, sync, write_atomically
-from toolkit.images.build.remove import remove
-from toolkit.images.store.sharing import lock, make_directory, open_lock
+from toolkit.images.host.remove import remove
+from toolkit.images.host.sharing import lock, make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 
 BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"

@@ -23,7 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.images.build.apptainer.inroot import resolve
-from toolkit.images.build.apptainer.kernel import (
+from toolkit.images.build.apptainer.protocol import Bind
+from toolkit.images.host.kernel import (
     BIND,
     LIBC,
     NODEV,
@@ -36,7 +37,6 @@ from toolkit.images.build.apptainer.kernel import (
     mount,
     pivot,
 )
-from toolkit.images.build.apptainer.protocol import Bind
 
 _HOST_NAME = b"localhost"  # resolves everywhere, and is the same in every build
 _DEVICES = {

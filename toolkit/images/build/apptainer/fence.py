@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.build.apptainer.kernel import CannotError, enter, make_read_only, replace
 from toolkit.images.build.apptainer.protocol import CANNOT, Fence
+from toolkit.images.host.kernel import CannotError, enter, make_read_only, replace
 from toolkit.model.base import from_json
 
 

@@ -21,9 +21,9 @@ from toolkit.images.build.apptainer.programs import (
 )
 from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.mutex import hold_image
-from toolkit.images.build.privilege import build_command
-from toolkit.images.build.workspace import workspace
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.host.privilege import build_command
+from toolkit.images.host.workspace import workspace
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import read_text_object

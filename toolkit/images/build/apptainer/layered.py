@@ -21,7 +21,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
-from toolkit.images.build import host_config
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
 from toolkit.images.build.apptainer.cache import Cache, CacheEntry
@@ -41,11 +40,12 @@ from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Bind, Lower, 
 from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
 from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import LAST_STEPS, BuildContext
-from toolkit.images.build.host_mounts import HostConfig
 from toolkit.images.build.image_probe import read_contents
-from toolkit.images.build.privilege import build_command
-from toolkit.images.build.remove import remove
 from toolkit.images.build.reproducible import ENVIRONMENT, EPOCH
+from toolkit.images.host import host_config
+from toolkit.images.host.host_mounts import HostConfig
+from toolkit.images.host.privilege import build_command
+from toolkit.images.host.remove import remove
 from toolkit.images.recipe.chain import Chain
 from toolkit.model.lock import Lock
 

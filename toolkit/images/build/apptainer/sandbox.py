@@ -28,7 +28,16 @@ from typing import NoReturn
 
 from toolkit.images.build.apptainer.contain import confine
 from toolkit.images.build.apptainer.inroot import is_below, resolve
-from toolkit.images.build.apptainer.kernel import (
+from toolkit.images.build.apptainer.protocol import (
+    CANNOT,
+    PACKED,
+    WHOLE,
+    Lower,
+    SandboxTasks,
+    Task,
+)
+from toolkit.images.build.reproducible import EPOCH, is_dropped
+from toolkit.images.host.kernel import (
     NEWIPC,
     NEWNS,
     NEWPID,
@@ -42,15 +51,6 @@ from toolkit.images.build.apptainer.kernel import (
     mount,
     wait_for,
 )
-from toolkit.images.build.apptainer.protocol import (
-    CANNOT,
-    PACKED,
-    WHOLE,
-    Lower,
-    SandboxTasks,
-    Task,
-)
-from toolkit.images.build.reproducible import EPOCH, is_dropped
 from toolkit.images.recipe.definitions import STEP
 from toolkit.model.base import from_json
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolkit.images.build.apptainer.protocol import Bind, Task
-from toolkit.images.build.host_mounts import ROOT
+from toolkit.images.host.host_mounts import ROOT
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.recipe.chain import Chain, Link
 

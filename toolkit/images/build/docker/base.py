@@ -19,11 +19,11 @@ from toolkit.errors import (
     ImageMissingError,
     MalformedInputError,
 )
-from toolkit.images.build import host_config
 from toolkit.images.build.docker.archives import as_docker_archive, write_docker_archive
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.remote_base import RemoteBase
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host import host_config
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.source import Source

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.build import host_config
 from toolkit.images.build.docker.host_secrets import (
     SECRETS,
     VARIABLES,
@@ -24,7 +23,8 @@ from toolkit.images.build.docker.host_secrets import (
     secret_mount,
 )
 from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
-from toolkit.images.build.host_mounts import ROOT
+from toolkit.images.host import host_config
+from toolkit.images.host.host_mounts import ROOT
 from toolkit.runtimes.discover.docker_engine import Engine
 
 _DOCKER_VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")

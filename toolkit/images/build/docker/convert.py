@@ -10,7 +10,7 @@ from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
 from toolkit.images.build.apptainer import apptainer
 from toolkit.images.build.docker.archives import write_layout
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.library import build_stages

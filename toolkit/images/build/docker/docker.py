@@ -25,7 +25,6 @@ from toolkit.errors import (
     NoSpaceError,
     ToolkitError,
 )
-from toolkit.images.build import host_config
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.docker.base import prepare_base
 from toolkit.images.build.docker.clients import (
@@ -40,7 +39,8 @@ from toolkit.images.build.docker.host_secrets import WHEELS, mount_host_config
 from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.remote_base import RemoteBase
-from toolkit.images.build.workspace import Workspace
+from toolkit.images.host import host_config
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.runtimes.discover.docker_engine import Engine, find_engine

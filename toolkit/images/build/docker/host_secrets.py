@@ -32,7 +32,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from toolkit.images.build.host_mounts import CERTIFICATES, ROOT, HostConfig
+from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, HostConfig
 from toolkit.images.lockfile.apply import PREFERENCES, QUESTION
 from toolkit.quoting import shell
 

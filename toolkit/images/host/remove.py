@@ -1,6 +1,6 @@
 """Remove a build's directory, also files of the subordinate ids of an ordinary user.
 
-The user cannot remove those files directly: ``python -m toolkit.images.build.remove DIRECTORY``
+The user cannot remove those files directly: ``python -m toolkit.images.host.remove DIRECTORY``
 does it as root of a user namespace that has these ids. ``unshare --map-auto`` would do the same
 where util-linux is new enough.
 """
@@ -25,7 +25,7 @@ def remove(directory: Path) -> bool:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 # In /, since -m looks for modules in the current working directory first.
-                [sys.executable, "-m", "toolkit.images.build.remove", str(directory.absolute())],
+                [sys.executable, "-m", "toolkit.images.host.remove", str(directory.absolute())],
                 cwd="/",
                 env={**os.environ, "PYTHONPATH": str(_SOURCE)},
                 stdin=subprocess.DEVNULL,
@@ -39,8 +39,8 @@ def remove(directory: Path) -> bool:
 
 def main(directory: str) -> None:
     """Remove a directory as root of a user namespace."""
-    from toolkit.images.build.apptainer.kernel import enter
-    from toolkit.images.build.privilege import namespace_ids
+    from toolkit.images.host.kernel import enter
+    from toolkit.images.host.privilege import namespace_ids
 
     enter(*namespace_ids())
     shutil.rmtree(directory, ignore_errors=True)

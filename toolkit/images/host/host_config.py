@@ -10,13 +10,13 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images.build.host_mounts import (
+from toolkit.images.host import pip_files
+from toolkit.images.host.host_mounts import (
     HostConfig,
     find_secrets,
     pip_settings,
     translate_host_config,
 )
-from toolkit.images.lockfile import pip_files
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
 _KEYRINGS = Path("/usr/share/keyrings")

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.images.store.sharing import lock, open_lock
+from toolkit.images.host.sharing import lock, open_lock
 from toolkit.progress import Progress
 from toolkit.units import human_time
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
-from toolkit.images.build.remove import remove
-from toolkit.images.store.space import read_room, warnings
+from toolkit.images.host.remove import remove
+from toolkit.images.host.space import read_room, warnings
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.recipe import Space
 from toolkit.units import human_size

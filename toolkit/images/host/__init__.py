@@ -1,0 +1,1 @@
+"""What work on images takes of this machine: private directories, locks, space, package sources."""
