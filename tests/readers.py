@@ -22,7 +22,6 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
 from toolkit.images.build.apptainer import compose, identity
-from toolkit.images.build.contents import parse as contents
 from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import offered
@@ -37,6 +36,7 @@ from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import DIRECTORY, list_directory, read_inode
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
 from toolkit.images.store import sif_files, store
+from toolkit.images.store.contents import parse as contents
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, Pinned, to_toml

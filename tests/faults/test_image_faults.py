@@ -13,8 +13,8 @@ from tests.faults.steps import Killed, kill_at_each
 from tests.faults.tally import Row
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest
 from toolkit.errors import ToolkitError
-from toolkit.images.build.apptainer.cache import KINDS, WHEELS, Cache
 from toolkit.images.store import store
+from toolkit.images.store.cache import KINDS, WHEELS, Cache
 from toolkit.model.base import to_json
 
 _PUBLISH = f"""\
@@ -25,7 +25,7 @@ store.publish(Path(place) / "work/built.sif", manifest("x", {OTHER!r}), Path(pla
 """
 _KEEP = """\
 from pathlib import Path
-from toolkit.images.build.apptainer.cache import Cache
+from toolkit.images.store.cache import Cache
 Cache(Path(place)).keep({kind!r}, "key", Path(place) / "made", about="step", replace=True)
 """
 

@@ -10,8 +10,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from toolkit.images.build.contents import SCRIPT, Contents, DebianPackage, PythonPackage, parse
 from toolkit.images.store import sbom
+from toolkit.images.store.contents import SCRIPT, Contents, DebianPackage, PythonPackage, parse
 from toolkit.model.base import from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 

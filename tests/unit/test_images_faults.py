@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.steps import kill_at_each
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest
-from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
 from toolkit.images.store import store
+from toolkit.images.store.cache import LAYERS, WHEELS, Cache
 from toolkit.model.base import to_json
 
 PUBLISH = f"""\
@@ -66,7 +66,7 @@ def _keep(kind: str, *, anew: bool) -> str:
     made = "made" if kind == WHEELS else "made.sqfs"
     return f"""\
 from pathlib import Path
-from toolkit.images.build.apptainer.cache import Cache
+from toolkit.images.store.cache import Cache
 Cache(Path(place)).keep({kind!r}, "key", Path(place) / {made!r}, about="step", replace={anew})
 """
 

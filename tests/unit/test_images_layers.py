@@ -14,7 +14,6 @@ import pytest
 
 from toolkit.errors import BusyError
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.cache import LAYERS, WHEELS, Cache
 from toolkit.images.build.apptainer.programs import write_host_config
 from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.host import pip_files
@@ -24,6 +23,7 @@ from toolkit.images.recipe.block import WHEELS as PRODUCTS
 from toolkit.images.recipe.chain import Chain, build_chain
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.images.sif import header as sif
+from toolkit.images.store.cache import LAYERS, WHEELS, Cache
 
 
 def stages(

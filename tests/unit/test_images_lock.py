@@ -10,12 +10,12 @@ import pytest
 
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, ConfigError
-from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, Pinned, to_toml

@@ -17,7 +17,6 @@ from tests.readers import READERS
 from tests.unit.samples import MANIFEST
 from toolkit.cli import main as cli
 from toolkit.errors import MalformedInputError, UsageError
-from toolkit.images.build.apptainer.cache import Cache
 from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile.apply import preferences
 from toolkit.images.lockfile.index import Index
@@ -27,6 +26,7 @@ from toolkit.images.recipe.names import LONGEST, file_name, image_name, is_image
 from toolkit.images.recipe.resolve import resolve
 from toolkit.images.registry import copies
 from toolkit.images.store import store
+from toolkit.images.store.cache import Cache
 from toolkit.model.base import BadDataError, to_json
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, Pinned

@@ -10,7 +10,7 @@ import pytest
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.build.provenance import tool_versions
+from toolkit.images.store.provenance import tool_versions
 
 
 @pytest.fixture

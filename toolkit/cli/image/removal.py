@@ -118,8 +118,8 @@ def cache(clear: bool, as_json: bool) -> None:
       toolkit image cache
       toolkit image cache --clear
     """
-    from toolkit.images.build.apptainer.cache import Cache
     from toolkit.images.store import store
+    from toolkit.images.store.cache import Cache
 
     cache = Cache(store.images_directory())
     entries = cache.entries()

@@ -14,14 +14,6 @@ from toolkit.images.build import methods
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.image_probe import read_contents
 from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
-from toolkit.images.build.provenance import (
-    add_provenance,
-    base_state,
-    describe_base,
-    find_existing,
-    hash_lock,
-    hash_recipe,
-)
 from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.verification import finish, record
 from toolkit.images.host.mutex import hold_image
@@ -32,6 +24,14 @@ from toolkit.images.lockfile.apply import differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store
 from toolkit.images.store.materials import complete
+from toolkit.images.store.provenance import (
+    add_provenance,
+    base_state,
+    describe_base,
+    find_existing,
+    hash_lock,
+    hash_recipe,
+)
 from toolkit.images.store.sif_files import normalize, partition_digest
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict

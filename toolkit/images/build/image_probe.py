@@ -9,9 +9,9 @@ import msgspec
 
 from toolkit.errors import BuildError
 from toolkit.images.build.buildlog import Results
-from toolkit.images.build.contents import SCRIPT, Contents, parse
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
+from toolkit.images.store.contents import SCRIPT, Contents, parse
 from toolkit.images.store.labels import labels
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage

@@ -13,15 +13,12 @@ import msgspec
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.build.apptainer import apptainer, layered
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.apptainer.cache import WHEELS, Cache
 from toolkit.images.build.apptainer.entries import DamagedError
 from toolkit.images.build.apptainer.programs import LayersUnavailableError
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import find_client
 from toolkit.images.build.follow import BuildContext
-from toolkit.images.build.provenance import describe_base
 from toolkit.images.build.remote_base import RemoteBase, resolve_base
-from toolkit.images.build.reproducible import ENVIRONMENT
 from toolkit.images.build.verification import FindSite, no_site
 from toolkit.images.host import host_config
 from toolkit.images.host.privilege import build_command
@@ -31,7 +28,10 @@ from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.store.cache import WHEELS, Cache
+from toolkit.images.store.provenance import describe_base
 from toolkit.model.base import Model
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress

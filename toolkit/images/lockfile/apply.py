@@ -17,12 +17,12 @@ from datetime import datetime, timezone
 import msgspec
 
 from toolkit.errors import MalformedInputError
-from toolkit.images.build.contents import Contents
-from toolkit.images.build.reproducible import BYTE_CODE
 from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.lockfile.packages import normal
 from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.store.contents import Contents
 from toolkit.model.lock import Lock
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"

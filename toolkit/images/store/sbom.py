@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from toolkit.images.build.contents import Contents, DebianPackage, PythonPackage
+from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.image import Manifest
 
 if TYPE_CHECKING:

@@ -36,10 +36,8 @@ from toolkit.images.build.apptainer.programs import (
 )
 from toolkit.images.build.apptainer.protocol import CANNOT, Bind, Fence
 from toolkit.images.build.buildlog import Results
-from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
-from toolkit.images.build.reproducible import EPOCH
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import bind_option
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount, namespace_ids
@@ -47,8 +45,10 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.definitions.apptainer import steps
+from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.store.contents import Contents
 from toolkit.model.base import to_json
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words

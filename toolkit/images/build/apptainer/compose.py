@@ -25,7 +25,6 @@ from queue import SimpleQueue
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.cache import TABLES, Cache, CacheEntry
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.squashfs.format import (
@@ -37,6 +36,7 @@ from toolkit.images.sif.squashfs.format import (
 )
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
+from toolkit.images.store.cache import TABLES, Cache, CacheEntry
 from toolkit.images.store.sif_files import normalize, read_text_object, sif_errors
 
 _CHUNK = 32 << 20  # bytes that are copied before the disk is asked to begin writing them

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from toolkit.images.build.apptainer.cache import (
+from toolkit.images.recipe.chain import Chain
+from toolkit.images.store.cache import (
     BASES,
     LAYERS,
     WHEELS,
@@ -23,8 +24,7 @@ from toolkit.images.build.apptainer.cache import (
     CacheEntry,
     measure,
 )
-from toolkit.images.build.provenance import hash_lock
-from toolkit.images.recipe.chain import Chain
+from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import Layer
 from toolkit.model.lock import Lock
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from toolkit.images.build.reproducible import EPOCH
+from toolkit.images.recipe.reproducible import EPOCH
 
 _SECTION = re.compile(r"^%(\w+)[^\n]*\n(.*?)(?=^%\w|\Z)", re.MULTILINE | re.DOTALL)
 _SCHEMA = "org.label-schema."

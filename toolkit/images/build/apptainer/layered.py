@@ -23,7 +23,6 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
-from toolkit.images.build.apptainer.cache import Cache, CacheEntry
 from toolkit.images.build.apptainer.entries import Entries
 from toolkit.images.build.apptainer.programs import (
     LAYER_PACKING,
@@ -38,15 +37,16 @@ from toolkit.images.build.apptainer.programs import (
 )
 from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Bind, Lower, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
-from toolkit.images.build.contents import Contents
 from toolkit.images.build.follow import LAST_STEPS, BuildContext
 from toolkit.images.build.image_probe import read_contents
-from toolkit.images.build.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.remove import remove
 from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
+from toolkit.images.store.cache import Cache, CacheEntry
+from toolkit.images.store.contents import Contents
 from toolkit.model.lock import Lock
 
 

@@ -15,12 +15,12 @@ from toolkit import shell
 from toolkit.images.build.apptainer.protocol import CANNOT, Bind, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS
 from toolkit.images.build.follow import Follower
-from toolkit.images.build.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.host.host_mounts import ROOT, HostConfig
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import CHECKS, HOST_WHEELS
 from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.settings import VARIABLES
 from toolkit.model.base import to_json

@@ -36,7 +36,6 @@ from toolkit.images.build.apptainer.protocol import (
     SandboxTasks,
     Task,
 )
-from toolkit.images.build.reproducible import EPOCH, is_dropped
 from toolkit.images.host.kernel import (
     NEWIPC,
     NEWNS,
@@ -52,6 +51,7 @@ from toolkit.images.host.kernel import (
     wait_for,
 )
 from toolkit.images.recipe.definitions import STEP
+from toolkit.images.recipe.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
 
 # All that a directory or file is must be in the upper directory itself; ``userxattr`` implies

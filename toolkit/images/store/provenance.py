@@ -12,11 +12,11 @@ import msgspec
 
 from toolkit import __version__, shell
 from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallError
-from toolkit.images.build.contents import Contents
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
+from toolkit.images.store.contents import Contents
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, to_toml
