@@ -30,7 +30,7 @@ def contract(name: str) -> list[list[str]]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (layers,) = [entry["layers"] for entry in contracts if entry["id"] == name]
-    return [line.replace("(", "").replace(")", "").split(" | ") for line in layers]
+    return [line.split(" | ") for line in layers]
 
 
 def layers() -> list[list[str]]:
@@ -39,13 +39,7 @@ def layers() -> list[list[str]]:
     result: list[list[str]] = []
     for line in contract("layers"):
         result += rooms_of_images if line == ["images"] else [line]
-    present = [[room for room in line if _exists(room)] for line in result]
-    return [line for line in present if line]
-
-
-def _exists(room: str) -> bool:
-    path = ROOT / "toolkit" / room.replace(".", "/")
-    return path.is_dir() or path.with_suffix(".py").is_file()
+    return result
 
 
 def room_of(module: str) -> str | None:

@@ -17,7 +17,8 @@ import pytest
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
-from toolkit.images.build.apptainer.protocol import Bind, Lower, SandboxTasks, Task
+from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks, Task
+from toolkit.images.host.host_mounts import Bind
 from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}

@@ -14,9 +14,9 @@ import pytest
 
 from toolkit.errors import BusyError
 from toolkit.images.build.apptainer import identity
-from toolkit.images.build.apptainer.programs import write_host_config
 from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.host import pip_files
+from toolkit.images.host.host_config import write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS

@@ -100,7 +100,7 @@ def check(name: str, as_json: bool) -> None:
     Example:
       toolkit image check pytorch_cpu
     """
-    from toolkit.images.build.image_probe import run_checks
+    from toolkit.images.build.verification import run_checks
     from toolkit.images.store.store import find
 
     image = find(name)

@@ -12,7 +12,6 @@ from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.build import methods
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.image_probe import read_contents
 from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
 from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.build.verification import finish, record
@@ -23,6 +22,7 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store
+from toolkit.images.store.contents import read_contents
 from toolkit.images.store.materials import complete
 from toolkit.images.store.provenance import (
     add_provenance,

@@ -1,4 +1,4 @@
-"""Verify an image at the end of its build.
+"""Run an image's own checks, and verify it at the end of its build.
 
 The results of the image's own checks become verdicts, and the quick checks are made from outside.
 """
@@ -13,13 +13,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import ToolkitError
-from toolkit.images.build.image_probe import read_contents
+from toolkit.errors import BuildError, ToolkitError
+from toolkit.images.build.buildlog import Results
+from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
+from toolkit.images.store.contents import read_contents
+from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import SiteOffer, local_case
 from toolkit.images.verify.verdicts import at_build, merged, verdicts
-from toolkit.model.image import Python, Verdict
+from toolkit.model.image import Check, Python, Verdict
+
+_CHECKS_TIMEOUT = 900.0  # seconds for all checks together
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
 # above images, so that the caller passes it in.
@@ -70,3 +76,45 @@ def _pythons(image: str) -> tuple[Python, ...]:
     with suppress(ToolkitError):
         return read_contents(image).pythons
     return ()
+
+
+def run_checks(image: StoredImage) -> tuple[Check, ...]:
+    """Run the image's checks at ``CHECKS``; also save the results in its manifest, if it has one.
+
+    Raises:
+        BuildError: The image has no checks, or did not run.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    result = run_in_image(image.path, ["/bin/sh", f"{CHECKS}/run"], timeout=_CHECKS_TIMEOUT)
+    results = Results()
+    results.checks.extend(_check_labels(image))
+    for line in result.stdout.splitlines():
+        results.feed(line)
+    if not any(check.name != "labels" for check in results.checks):
+        raise BuildError(
+            f"the image {image.name} has no checks of its own, or does not run",
+            place=image.path,
+            details=result.tail(),
+        )
+    path = Path(image.path)
+    if image.manifest is not None and os.access(path.parent, os.W_OK):
+        facts = {
+            "checks": tuple(results.checks),
+            "frameworks": results.frameworks or image.manifest.frameworks,
+        }
+        store.rewrite_manifest(path, replace(image.manifest, **facts))
+    return tuple(results.checks)
+
+
+def _check_labels(image: StoredImage) -> list[Check]:
+    """Check that the image's labels agree with its manifest; a foreign image has neither."""
+    if image.manifest is None:
+        return []
+    own = labels(image.path)
+    recipe = own.get("toolkit.recipe", "")
+    detail = (
+        f"recipe {recipe}, written by toolkit {own.get('toolkit.version', '?')}"
+        if recipe
+        else "the image names no recipe"
+    )
+    return [Check(name="labels", passed=recipe == image.manifest.name, detail=detail)]

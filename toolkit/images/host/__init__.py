@@ -1,1 +1,1 @@
-"""What work on images takes of this machine: private directories, locks, space, package sources."""
+"""The machine as work on images uses it: private directories, locks, space, package sources."""

@@ -12,11 +12,14 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
 from toolkit.images.host import pip_files
 from toolkit.images.host.host_mounts import (
+    ROOT,
+    Bind,
     HostConfig,
     find_secrets,
     pip_settings,
     translate_host_config,
 )
+from toolkit.images.recipe.block import HOST_WHEELS
 
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
 _KEYRINGS = Path("/usr/share/keyrings")
@@ -139,3 +142,31 @@ def _certificates(settings: Mapping[str, str]) -> str | None:
     """Return the file of trusted authorities: pip's, else the environment's, else the system's."""
     paths = (settings.get("cert"), *(os.environ.get(name) for name in _BUNDLE_VARIABLES))
     return next((path for path in (*paths, *_BUNDLES) if path and Path(path).is_file()), None)
+
+
+def write_host_config(
+    config: HostConfig, directory: Path, wheels: Path | None = None
+) -> tuple[Bind, ...]:
+    """Write the host configuration into a new directory; return it and the mounts below it.
+
+    The directory is readable by all users, but within one that only its owner can enter.
+    """
+    directory.mkdir()
+    for name, text in config.files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    binds: list[Bind] = []
+    for bind in config.binds:
+        target = directory / bind.target
+        if Path(bind.source).is_dir():
+            target.mkdir(parents=True)
+        elif Path(bind.source).is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+        else:
+            continue  # pip would warn of it on the host as well, and continue
+        binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
+    if wheels:
+        (directory / HOST_WHEELS.removeprefix(f"{ROOT}/")).mkdir()
+        binds.append(Bind(source=str(wheels), target=HOST_WHEELS))
+    directory.chmod(0o755)
+    return (Bind(source=str(directory), target=ROOT), *binds)

@@ -39,14 +39,18 @@ _APT_SETTING = re.compile(
 
 
 class Bind(Model, frozen=True, kw_only=True):
-    """A directory or file of the machine, and its place in the build relative to ``ROOT``."""
+    """A file or directory of the machine, and its place in a step or a build."""
 
     source: str
     target: str
+    writable: bool = False
 
 
 class HostConfig(Model, frozen=True, kw_only=True):
-    """Files for a directory that is mounted at ``ROOT``, and what is mounted below it."""
+    """Files for a directory that is mounted at ``ROOT``, and what is mounted below it.
+
+    The targets of the mounts are relative to ``ROOT``.
+    """
 
     files: dict[str, str] = {}
     binds: tuple[Bind, ...] = ()

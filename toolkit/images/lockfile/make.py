@@ -15,9 +15,8 @@ from toolkit.errors import (
     CommandFailedError,
     ImageMissingError,
 )
-from toolkit.images.build.apptainer.programs import write_host_config
-from toolkit.images.build.image_probe import read_contents
 from toolkit.images.host import host_config as host
+from toolkit.images.host.host_config import write_host_config
 from toolkit.images.host.host_mounts import ROOT, HostConfig, bind_option
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
@@ -36,7 +35,7 @@ from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.cache import BASES, Cache
-from toolkit.images.store.contents import Contents, PythonPackage
+from toolkit.images.store.contents import Contents, PythonPackage, read_contents
 from toolkit.images.store.provenance import describe_base, expected_hash
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest

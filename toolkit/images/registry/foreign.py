@@ -114,8 +114,7 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
     An image without a shell cannot be examined; it is described by its origin alone.
     """
     from toolkit import __version__
-    from toolkit.images.build.image_probe import read_contents
-    from toolkit.images.store.contents import Contents
+    from toolkit.images.store.contents import Contents, read_contents
 
     try:
         image_contents = read_contents(str(sif))

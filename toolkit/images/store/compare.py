@@ -13,10 +13,10 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import BuildError, NeedsInstallError
-from toolkit.images.build.image_probe import read_contents
 from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.sif.header import PARTITION
 from toolkit.images.store import store
+from toolkit.images.store.contents import read_contents
 from toolkit.images.store.diff import (
     Change,
     Difference,

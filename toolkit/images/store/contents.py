@@ -1,7 +1,7 @@
-"""The contents of an image: a script that the image runs, and the meaning of its output. Pure.
+"""The contents of an image: a script that the image runs, and the meaning of its output.
 
-``image_probe`` runs the script. It needs a shell; Debian's packages are listed by dpkg if the image
-has it, Python's by the interpreter on the image's PATH.
+The script needs a shell; Debian's packages are listed by dpkg if the image has it, Python's by the
+interpreter on the image's PATH.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from typing import Any
 
 import msgspec
 
+from toolkit.errors import BuildError
+from toolkit.images.store.settings import run_in_image
 from toolkit.model.base import Model
 from toolkit.model.image import Packages, Python
 from toolkit.quoting import shell
 from toolkit.resources import package_directory
 
+_TIMEOUT = 300.0  # seconds
 _MARK = "toolkit-contents:"  # begins each line of ours: an image's shell may print a greeting
 
 _PYTHON = """\
@@ -146,6 +149,27 @@ def _apt_name(package: DebianPackage, installed: Iterable[DebianPackage]) -> str
     """Return a name that tells apart the packages of two architectures."""
     architectures = {other.architecture for other in installed if other.name == package.name}
     return f"{package.name}:{package.architecture}" if len(architectures) > 1 else package.name
+
+
+def read_contents(path: str) -> Contents:
+    """Return the contents of the image at ``path``.
+
+    Raises:
+        BuildError: The image does not run, or its output is malformed.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    result = run_in_image(path, ["/bin/sh", "-c", SCRIPT], timeout=_TIMEOUT)
+    try:
+        contents = parse(result.stdout)
+    except ValueError as error:
+        raise BuildError(
+            f"the image's list of its contents cannot be read: {error}",
+            place=path,
+            details=result.tail(),
+        ) from None
+    if contents is None:
+        raise BuildError("the image could not list its contents", place=path, details=result.tail())
+    return contents
 
 
 def parse(output: str) -> Contents | None:

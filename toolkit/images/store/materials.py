@@ -9,8 +9,8 @@ import msgspec
 
 from toolkit import __version__
 from toolkit.files import read_text, write_atomically
-from toolkit.images.build.image_probe import read_contents
 from toolkit.images.store import sbom
+from toolkit.images.store.contents import read_contents
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.store.store import StoredImage, whole_header
 from toolkit.model.image import Manifest

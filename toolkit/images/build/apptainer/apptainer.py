@@ -32,14 +32,13 @@ from toolkit.images.build.apptainer.programs import (
     SOURCE,
     clean_environment,
     program_version,
-    write_host_config,
 )
-from toolkit.images.build.apptainer.protocol import CANNOT, Bind, Fence
+from toolkit.images.build.apptainer.protocol import CANNOT, Fence
 from toolkit.images.build.buildlog import Results
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import bind_option
+from toolkit.images.host.host_mounts import Bind, bind_option
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
@@ -111,7 +110,7 @@ def build(
     details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")
-    binds = write_host_config(config, place.output / "host", wheels)
+    binds = host_config.write_host_config(config, place.output / "host", wheels)
     mounts = [word for bind in binds for word in ("--mount", bind_option(bind.source, bind.target))]
     task = _Task(
         command,

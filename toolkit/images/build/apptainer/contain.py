@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.images.build.apptainer.inroot import resolve
-from toolkit.images.build.apptainer.protocol import Bind
+from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.kernel import (
     BIND,
     LIBC,

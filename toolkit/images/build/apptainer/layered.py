@@ -35,18 +35,17 @@ from toolkit.images.build.apptainer.programs import (
     run_sandbox,
     write_step_config,
 )
-from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Bind, Lower, SandboxTasks
+from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Lower, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
 from toolkit.images.build.follow import LAST_STEPS, BuildContext
-from toolkit.images.build.image_probe import read_contents
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import HostConfig
+from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.remove import remove
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.store.cache import Cache, CacheEntry
-from toolkit.images.store.contents import Contents
+from toolkit.images.store.contents import Contents, read_contents
 from toolkit.model.lock import Lock
 
 

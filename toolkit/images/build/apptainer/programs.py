@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 
 from toolkit import shell
-from toolkit.images.build.apptainer.protocol import CANNOT, Bind, SandboxTasks
+from toolkit.images.build.apptainer.protocol import CANNOT, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS
 from toolkit.images.build.follow import Follower
-from toolkit.images.host.host_mounts import ROOT, HostConfig
+from toolkit.images.host.host_config import write_host_config
+from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.block import CHECKS, HOST_WHEELS
+from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
@@ -112,34 +113,6 @@ def program_version(program: str) -> str:
 def parse_version(output: str) -> str:
     """Return ``apptainer 1.4.5`` from the output of ``--version``."""
     return output.replace(" version ", " ").strip()
-
-
-def write_host_config(
-    config: HostConfig, directory: Path, wheels: Path | None = None
-) -> tuple[Bind, ...]:
-    """Write the host configuration into a new directory; return it and the mounts below it.
-
-    The directory is readable by all users, but within one that only its owner can enter.
-    """
-    directory.mkdir()
-    for name, text in config.files.items():
-        (directory / name).write_text(text, encoding="utf-8")
-    binds: list[Bind] = []
-    for bind in config.binds:
-        target = directory / bind.target
-        if Path(bind.source).is_dir():
-            target.mkdir(parents=True)
-        elif Path(bind.source).is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.touch()
-        else:
-            continue  # pip would warn of it on the host as well, and continue
-        binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
-    if wheels:
-        (directory / HOST_WHEELS.removeprefix(f"{ROOT}/")).mkdir()
-        binds.append(Bind(source=str(wheels), target=HOST_WHEELS))
-    directory.chmod(0o755)
-    return (Bind(source=str(directory), target=ROOT), *binds)
 
 
 def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tuple[Bind, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toolkit.images.host.host_mounts import Bind
 from toolkit.model.base import Model
 
 WHOLE = ".whole"  # is added to the name of a complete result
@@ -14,14 +15,6 @@ class Lower(Model, frozen=True, kw_only=True):
 
     path: str
     offset: int | None = None
-
-
-class Bind(Model, frozen=True, kw_only=True):
-    """A file or directory of the machine, and its place in a step."""
-
-    source: str
-    target: str
-    writable: bool = False
 
 
 class Task(Model, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolkit.images.build.apptainer.protocol import Bind, Task
-from toolkit.images.host.host_mounts import ROOT
+from toolkit.images.build.apptainer.protocol import Task
+from toolkit.images.host.host_mounts import ROOT, Bind
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.recipe.chain import Chain, Link
 
