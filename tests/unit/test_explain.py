@@ -9,7 +9,7 @@ import pytest
 from benchmarks.explain import Count, count
 from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
-from toolkit.cli.outcome import lines_of
+from toolkit.cli.follow import lines_of
 from toolkit.explain import gather
 from toolkit.explain.entries import entries_of, pasted
 from toolkit.explain.explanation import explain

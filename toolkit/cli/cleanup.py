@@ -37,11 +37,11 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
         state, outcome = status.current(paths)
         if outcome is not None or state is None:
             state_name = outcome.state if outcome else "Slurm has forgotten it"
-            console.note(console.subject("ended", f"{paths.name} has ended already: {state_name}"))
+            console.say("ended", f"{paths.name} has ended already: {state_name}")
             continue
         submission = status.submission_of(paths)
         status.client_of(submission).cancel(submission.job_id)
-        console.note(console.subject("cancelled", f"{paths.name}, job {submission.job_id}"))
+        console.say("cancelled", f"{paths.name}, job {submission.job_id}")
 
 
 @click.command("rm")
@@ -67,7 +67,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> Non
     chosen = {paths.directory: paths for name in run_names for paths in (find(name, runs),)}
     freed = removal.remove(list(chosen.values()), cancel=cancel, force=force)
     names = ", ".join(paths.name for paths in chosen.values())
-    console.note(console.subject("removed", f"{names} ({human_size(freed)})"))
+    console.say("removed", f"{names} ({human_size(freed)})")
 
 
 @click.command("prune")
@@ -154,4 +154,4 @@ def _show(removals: list[Removal], *, removed: bool) -> None:
     size = human_size(sum(removed_run.size for removed_run in going))
     runs = counted(len(going), "run")
     step = "" if removed or not going else "; remove them: the same with --yes"
-    console.note(console.subject("freed" if removed else "would free", f"{size}, {runs}{step}"))
+    console.say("freed" if removed else "would free", f"{size}, {runs}{step}")

@@ -48,6 +48,24 @@ def subject(name: str, text: str) -> str:
     return f"{name:<{SUBJECT - 1}} {text}".rstrip().replace("\n", "\\n")
 
 
+def say(name: str, text: str) -> None:
+    """Print a line about the result, with its subject."""
+    note(subject(name, text))
+
+
+def fact(name: str, text: str) -> None:
+    """Print a line of the result, with its subject."""
+    out(subject(name, text))
+
+
+def result(data: Any, text: Callable[[], str], *, as_json: bool) -> None:
+    """Print a result for programs, or as text for people."""
+    if as_json:
+        out_json(data)
+    else:
+        out(text())
+
+
 def out_json(data: Any) -> None:
     """Print a result for programs: plain data, or models with data in them."""
     import json

@@ -68,17 +68,12 @@ def _summary() -> None:
     if outcome is None:
         return
     console.out("")
-    console.out(
-        console.subject(
-            "accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"
-        )
+    console.fact(
+        "accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"
     )
     for host, ranks in outcome.ranks.items():
-        console.out(console.subject("ranks", f"{','.join(map(str, ranks))} on {host}"))
-    console.out(console.subject("run", os.path.relpath(paths.directory)))
-    console.out(
-        console.subject(
-            "next",
-            "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py",
-        )
+        console.fact("ranks", f"{','.join(map(str, ranks))} on {host}")
+    console.fact("run", os.path.relpath(paths.directory))
+    console.fact(
+        "next", "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py"
     )

@@ -103,7 +103,7 @@ def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
 
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} by jobs"
-        console.note(console.subject("examines", jobs))
+        console.say("examines", jobs)
     width = max(map(len, REGISTRY.checks))
     results = []
     for result in diagnose(case):

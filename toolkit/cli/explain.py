@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
+from toolkit.cli.follow import lines_of, show_attempts
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.outcome import lines_of, show_attempts
 from toolkit.cli.shared import complete_runs, json_option, runs_option
 from toolkit.errors import SlurmUnreachableError
 
@@ -73,7 +73,7 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
             lines.append(console.subject("", "the run has not ended"))
         console.out("\n".join(lines))
         for number, text in enumerate(evidence.forced):
-            console.out(console.subject("" if number else "forced", text))
+            console.fact("" if number else "forced", text)
         if outcome is not None:
             show_attempts(outcome.stints)
 

@@ -1,13 +1,15 @@
-"""Print the states and lines of a run while it goes on."""
+"""Print the states and lines of a run while it goes on, its outcome, and why it failed."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from toolkit.cli import console
-from toolkit.cli.outcome import show_explanation, show_outcome
+from toolkit.errors import ToolkitError
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.records.store import Paths
@@ -16,6 +18,12 @@ from toolkit.runs import logs
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 from toolkit.units import human_time
+
+if TYPE_CHECKING:
+    from toolkit.explain.model import Explanation
+    from toolkit.model.run import Outcome
+    from toolkit.model.ways import Stint
+    from toolkit.records.store import Paths
 
 DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
@@ -48,27 +56,16 @@ def follow_run(
 
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     console.note("")
-    console.note(
-        console.subject(
-            "detached",
-            f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it",
-        )
+    console.say(
+        "detached", f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
     )
-    console.note(
-        console.subject(
-            "", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}"
-        )
-    )
+    console.say("", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}")
     try:
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
         client.cancel(job_id)
         console.note("")
-        console.note(
-            console.subject(
-                "cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}"
-            )
-        )
+        console.say("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}")
     return DETACHED
 
 
@@ -92,18 +89,14 @@ def show(
         elif isinstance(event, events.Changed):
             unreachable = False
             if not queued and event.state.state != "PENDING":  # it started before the first query
-                console.note(
-                    console.subject(
-                        "queued", f"job {job_id}, partition {event.state.partition}; it has started"
-                    )
+                console.say(
+                    "queued", f"job {job_id}, partition {event.state.partition}; it has started"
                 )
             queued = True
             _show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             if not unreachable:
-                console.note(
-                    console.subject("waiting", f"{event.error.cause}; asking again for ten minutes")
-                )
+                console.say("waiting", f"{event.error.cause}; asking again for ten minutes")
             unreachable = True
         else:
             if plan.points and not as_json:
@@ -131,12 +124,101 @@ def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
     if state.state == "PENDING":
         reason = "" if state.reason in ("", "None") else f"; waits: {state.reason}"
         start = f"; expected start {event.expected_start}" if event.expected_start else ""
-        console.note(
-            console.subject("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
-        )
+        console.say("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
     elif state.state == "RUNNING":
-        console.note(
-            console.subject(
-                "running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}"
+        console.say("running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}")
+
+
+def show_outcome(outcome: Outcome, paths: Paths) -> None:
+    """Print the outcome of a run, where its ranks were, and the next commands."""
+    from toolkit.runs.outcome import headline
+
+    word = "done" if outcome.kind == "ok" else outcome.kind
+    message = outcome.message or headline(outcome.results)
+    console.say(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
+    if outcome.ranks:
+        places = "   ".join(
+            f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items()
+        )
+        console.say("", places)
+    show_attempts(outcome.stints)
+    directory = os.path.relpath(paths.directory)
+    if outcome.points and outcome.kind != "ok":
+        again = f"failed ones again: toolkit run --failed {directory}"
+        console.say("", f"results: toolkit results {paths.word}     {again}")
+    console.say("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
+
+
+def show_attempts(stints: Sequence[Stint]) -> None:
+    """Print the attempts of a run that was requeued."""
+    from toolkit.runs.attempts import describe, warning
+
+    for index, line in enumerate(describe(stints) if len(stints) > 1 else ()):
+        console.say("" if index else "attempts", line)
+    if text := warning(stints):
+        console.say("warning", text)
+
+
+def show_explanation(paths: Paths) -> None:
+    """Print why a run failed, as far as the rules know.
+
+    A rule of the user's that is broken does not hide the outcome.
+    """
+    from toolkit.explain.explanation import explain
+    from toolkit.explain.gather import of_run, rules
+
+    try:
+        lines = lines_of(explain(of_run(paths)[0], rules()))
+    except ToolkitError as error:
+        lines = [console.subject("explain", f"{error.cause} ({error.place})")]
+    console.note("")
+    for line in lines:
+        console.note(line)
+
+
+def lines_of(explanation: Explanation) -> list[str]:
+    """Format an explanation: the first failure, the cause, the fix, the confidence."""
+    from toolkit.explain.explanation import NO_FAILURE
+
+    subject = console.subject
+    lines = [subject("first", explanation.first)]
+    if explanation.first == NO_FAILURE:
+        lines = [subject("result", explanation.first)]
+    elif explanation.match is None:
+        lines.append(
+            subject(
+                "cause",
+                "not known: no rule matches. The earliest lines that look like errors:",
             )
         )
+        lines += [subject("", line) for line in explanation.suspicious] or [subject("", "none")]
+        if explanation.every_line:
+            lines.append(subject("next", f"{explanation.every_line} shows everything"))
+    else:
+        match = explanation.match
+        lines += [subject("code", explanation.source)] if explanation.source else []
+        lines.append(subject("cause", match.cause))
+        if match.line and match.line not in explanation.first and match.line not in match.cause:
+            source = match.rank if match.rank is not None else match.host or "batch"
+            lines.append(subject("line", f"{source}| {match.line}"))
+        lines += [subject("last", explanation.last)] if explanation.last else []
+        if len(match.ranks) > 1:
+            lines.append(subject("ranks", f"{len(match.ranks)} printed it: {_some(match.ranks)}"))
+        lines += [
+            subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)
+        ]
+        lines.append(subject("confidence", f"{match.sure} (rule {match.rule}; {match.source})"))
+        lines += [
+            subject("or else", f"{other.summary} ({other.rule}: {other.line})")
+            for other in explanation.others
+        ]
+        if explanation.suspicious:
+            lines.append(subject("lines", "the earliest that look like errors:"))
+            lines += [subject("", line) for line in explanation.suspicious]
+    lines.append(subject("searched", "; ".join(explanation.searched)))
+    return lines
+
+
+def _some(ranks: tuple[int, ...], most: int = 8) -> str:
+    shown = ", ".join(map(str, ranks[:most]))
+    return f"{shown}, ..." if len(ranks) > most else shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -44,15 +45,9 @@ def listing(as_json: bool) -> None:
     from toolkit.exercises import exercises
 
     listed = exercises()
-    if as_json:
-        console.out_json(listed)
-        return
-    console.out(
-        console.table(
-            ("NAME", "IMAGE", "SHOWS"),
-            [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed],
-        )
-    )
+    rows = [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed]
+    text = partial(console.table, ("NAME", "IMAGE", "SHOWS"), rows)
+    console.result(listed, text, as_json=as_json)
 
 
 @command.command("copy")
@@ -71,6 +66,6 @@ def copy(name: str, directory: Path | None) -> None:
 
     target = directory or Path(Path(name).name)
     exercises.copy(name, target)
-    console.out(console.subject("copied", str(target)))
+    console.fact("copied", str(target))
     word = str(target) if "/" in str(target) else f"./{target}"
-    console.out(console.subject("next", f"toolkit run {shell(word)}"))
+    console.fact("next", f"toolkit run {shell(word)}")

@@ -81,8 +81,8 @@ def _fix(file: Path, text: str, known: Context) -> str:
         return text
     original = save(file, new)
     for fault in faults:
-        console.note(console.subject("fixed", f"{file}:{fault.line} {fault.message}"))
-    console.note(console.subject("original", str(original)))
+        console.say("fixed", f"{file}:{fault.line} {fault.message}")
+    console.say("original", str(original))
     return new
 
 

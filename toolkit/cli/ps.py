@@ -74,7 +74,7 @@ def _everywhere() -> list[Paths]:
     directories, missing = index.known()
     for entry in missing:
         where = f"last seen on {entry.host}"
-        console.note(console.subject("not seen", f"{entry.directory} is not on this host; {where}"))
+        console.say("not seen", f"{entry.directory} is not on this host; {where}")
     return newest_first(paths for directory in directories for paths in all_runs(directory))
 
 

@@ -141,7 +141,7 @@ def command(
         return _interactive(gathered, detach=detach, as_json=as_json)
     submitted = _resumed(gathered, wait) or _submitted(gathered, wait, explain=explain)
     paths, decided, submission = submitted
-    console.note(console.subject("script", os.path.relpath(paths.script)))
+    console.say("script", os.path.relpath(paths.script))
     if detach:
         _print_queued(paths, submission.job_id, as_json=as_json)
         return 0
@@ -151,13 +151,13 @@ def command(
 
 
 def _note_waiting(text: str) -> None:
-    console.note(console.subject("waiting", text))
+    console.say("waiting", text)
 
 
 def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
     """Print the job of a run that is not followed."""
     text = f"job {job_id}   follow: toolkit logs -f {paths.word}"
-    console.note(console.subject("queued", text))
+    console.say("queued", text)
     if as_json:
         console.out_json({"run": paths.name, "job_id": job_id, "directory": str(paths.directory)})
     elif not console.on_terminal():
@@ -190,7 +190,7 @@ def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submiss
             f"job {resumed.submission.job_id} is in the queue already, as {resumed.paths.name}; "
             "it is not submitted again"
         )
-        console.note(console.subject("resumed", text))
+        console.say("resumed", text)
     return resumed
 
 
@@ -200,7 +200,7 @@ def _submitted(
     paths, decided = write(gathered.inputs)
     if explain:
         console.note(explanation(decided))
-    console.note(console.subject("plan", console.plan_summary(decided)))
+    console.say("plan", console.plan_summary(decided))
     _warn(decided)
     _show_snapshot(paths)
     cluster = local_name(gathered.inputs.site)
@@ -228,7 +228,7 @@ def _failed_points(name: str) -> dict[str, Any]:
 
 
 def _interactive(gathered: GatheredInputs, *, detach: bool, as_json: bool) -> int:
-    from toolkit.cli.interactive import run_interactively
+    from toolkit.cli.shell import run_interactively
 
     if detach:
         raise UsageError(
@@ -281,18 +281,14 @@ def _show_snapshot(paths: Paths) -> None:
     left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
     more = len(taken.left_out) - 5
     left += f" and {more} more" if more > 0 else ""
-    console.note(
-        console.subject(
-            "snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}"
-        )
-    )
+    console.say("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}")
 
 
 def _warn(decided: Plan) -> None:
     for text in decided.notes:
-        console.note(console.subject("note", text))
+        console.say("note", text)
     for text in decided.warnings:
-        console.note(console.subject("warning", text))
+        console.say("warning", text)
 
 
 def _gpus(decided: Plan) -> str:

@@ -89,26 +89,18 @@ def _refresh_newer(facts: Facts, *, always: bool) -> bool:
         return False
     problem = newer.refresh(facts.os.codename, time())
     if problem:
-        console.note(
-            console.subject("warning", f"could not check for a newer Apptainer: {problem.cause}")
-        )
+        console.say("warning", f"could not check for a newer Apptainer: {problem.cause}")
     return True
 
 
 def _ready(facts: Facts, as_json: bool) -> None:
     if facts.newer:
         line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
-        console.note(
-            console.subject(
-                "newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}"
-            )
-        )
+        console.say("newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}")
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
-        console.out(
-            console.subject(
-                "ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
-            )
+        console.fact(
+            "ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
         )
 
 
@@ -120,7 +112,7 @@ def _how(facts: Facts, actions: tuple[Action, ...], options: SetupOptions) -> st
 def _show_missing(actions: tuple[Action, ...]) -> None:
     for number, action in enumerate(actions):
         for more, part in enumerate(action.summary.split("; ")):
-            console.note(console.subject("missing" if not number and not more else "", part))
+            console.say("missing" if not number and not more else "", part)
 
 
 def _dry_run(
@@ -132,11 +124,9 @@ def _dry_run(
     if blocked:
         raise blocked
     _show_missing(actions)
-    console.note(console.subject("plan", _estimate(facts, actions)))
-    console.note(
-        console.subject(
-            "", f"nothing was done; do it: toolkit setup{' --update' if options.update else ''}"
-        )
+    console.say("plan", _estimate(facts, actions))
+    console.say(
+        "", f"nothing was done; do it: toolkit setup{' --update' if options.update else ''}"
     )
 
 

@@ -1,7 +1,10 @@
-"""`toolkit shell`."""
+"""`toolkit shell`, and other runs that the user waits for: `toolkit run --interactive`."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,14 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.errors import UsageError
+from toolkit.errors import SlurmUnreachableError, UsageError
+from toolkit.localcluster.access import local_name
+from toolkit.model.plan import Plan
+from toolkit.planning.gather import GatheredInputs
+from toolkit.records.store import Paths
+from toolkit.runs import interactive
+from toolkit.runs.submit import write
+from toolkit.slurm.client import Client
 
 SECTION = "Run"
 
@@ -40,7 +50,6 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
       toolkit shell --image pytorch_22.03 --gpus-per-node 4 --time 2:00:00
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
-    from toolkit.cli.interactive import run_interactively
     from toolkit.runs.submit import gather_run
 
     given = {
@@ -71,3 +80,61 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         fetch_image(prepared.inputs)
         prepared = gather_run(program, layer, cwd)
     return run_interactively(prepared)
+
+
+CANCELLED = 130
+
+
+def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int:
+    """Get an allocation, run the script in it, and give it back; returns the run's exit code.
+
+    Raises:
+        UsageError: a terminal is needed, and there is none.
+        SubmissionError: there was no allocation.
+    """
+    if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        step = (
+            "type it in a terminal; where there is none: toolkit run (with --pty for programs that "
+            "want one)"
+        )
+        raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
+    paths, decided = write(prepared.inputs)
+    console.say("plan", console.plan_summary(decided))
+    cluster = local_name(prepared.inputs.site)
+    process = interactive.start(prepared.client, paths, decided)
+    try:
+        with interactive.released_after(prepared.client, process, paths, pty=decided.pty):
+            submission = interactive.granted(process, paths, decided, cluster)
+            console.say("script", os.path.relpath(paths.script))
+            if decided.pty:
+                came_out = interactive.finish(prepared.client, paths, decided, process.wait())
+                why = came_out.message if came_out.kind not in ("ok", "failed") else ""
+                console.say(
+                    "ended",
+                    f"exit {came_out.exit_code}  {why}".rstrip() + "; the nodes are free again",
+                )
+                return came_out.exit_code
+            from toolkit.cli.follow import show
+
+            return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+    except KeyboardInterrupt:
+        console.note("")
+        return _cancelled(prepared.client, paths, decided)
+
+
+def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
+    """Report what became of a run that was interrupted, and write down how it came out."""
+    if not paths.allocation.is_file():
+        shutil.rmtree(paths.directory)
+        console.say("cancelled", "it waits no more; nothing was started")
+        return CANCELLED
+    try:
+        if paths.submission.is_file():
+            interactive.finish(client, paths, decided, CANCELLED)
+        console.say("cancelled", f"{paths.name}; the nodes are free again")
+    except SlurmUnreachableError as error:
+        console.say(
+            "cancelled",
+            f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)",
+        )
+    return CANCELLED

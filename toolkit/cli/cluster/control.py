@@ -37,9 +37,9 @@ def down(name: str, keep_logs: bool) -> None:
 
     with console.Steps() as steps:
         was_up = take_down(name, steps, keep_logs=keep_logs)
-    console.out(console.subject("cluster", f"{name} is down" if was_up else f"{name} was not up"))
+    console.fact("cluster", f"{name} is down" if was_up else f"{name} was not up")
     if keep_logs and was_up:
-        console.out(console.subject("logs", str(paths_of(name).logs)))
+        console.fact("logs", str(paths_of(name).logs))
 
 
 @click.command("status")

@@ -42,7 +42,7 @@ def _switch(verb: Verb, name: str, node: str, *, wait: bool) -> None:
 
     with console.Steps() as steps:
         state = switch(name, verb, node, steps, wait=wait)
-    console.out(console.subject(node, state.state if state else _DONE[verb]))
+    console.fact(node, state.state if state else _DONE[verb])
 
 
 @click.command("cut")

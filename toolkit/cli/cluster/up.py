@@ -149,19 +149,13 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
             steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
-    console.out(console.subject("cluster", f"{name} is up" if started else f"{name} is up already"))
+    console.fact("cluster", f"{name} is up" if started else f"{name} is up already")
     if named:
-        console.out(
-            console.subject(
-                "use it",
-                f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}",
-            )
+        console.fact(
+            "use it", f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}"
         )
-    console.out(
-        console.subject(
-            "next",
-            f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}",
-        )
+    console.fact(
+        "next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"
     )
 
 

@@ -157,21 +157,13 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
         return
     contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
     if built.is_current:
-        console.note(
-            console.subject(
-                "kept", f"{manifest.name}: unchanged since it was built, {manifest.built}"
-            )
-        )
+        console.say("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}")
     else:
         passed = sum(check.passed for check in manifest.checks)
         proven = f"; {passed} of {len(manifest.checks)} checks passed" if manifest.checks else ""
-        console.note(
-            console.subject(
-                "built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}"
-            )
-        )
+        console.say("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}")
     if contents:
-        console.note(console.subject("contains", contents))
+        console.say("contains", contents)
     console.document(built.path)
 
 
@@ -205,7 +197,7 @@ def lock(name: str, output: Path | None) -> None:
     from toolkit.model.lock import to_toml
 
     path = output or lock_path(name)
-    console.note(console.subject("locking", name))
+    console.say("locking", name)
     lock = make(name, int(time.time()))
     try:
         write_atomically(path, to_toml(lock))
@@ -216,7 +208,7 @@ def lock(name: str, output: Path | None) -> None:
             next_step="toolkit image lock ... --output FILE",
         ) from None
     debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
-    console.note(console.subject("locked", f"{debian}, {len(lock.files)} files of Python"))
+    console.say("locked", f"{debian}, {len(lock.files)} files of Python")
     console.document(str(path))
 
 
@@ -236,7 +228,5 @@ def flatten(name: str) -> None:
 
     with console.Steps() as progress:
         flat = flatten(name, progress)
-    console.note(
-        console.subject("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
-    )
+    console.say("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
     console.document(flat.path)

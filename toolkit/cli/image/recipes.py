@@ -63,10 +63,10 @@ def new(
 
     path = _new_file(directory, name, place="NAME")
     resolved = _write_recipe(path, draft(name, origin, features, packages, cwd=str(Path.cwd())))
-    console.note(console.subject("written", str(path)))
+    console.say("written", str(path))
     if resolved.dropped:
-        console.note(console.subject("", f"the base has already: {', '.join(resolved.dropped)}"))
-    console.note(console.subject("next", f"toolkit image build {path}"))
+        console.say("", f"the base has already: {', '.join(resolved.dropped)}")
+    console.say("next", f"toolkit image build {path}")
     console.document(str(path))
 
 
@@ -99,10 +99,10 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     _write_recipe(path, draft.recipe)
     for unsupported in draft.unsupported:
         where = f"{file}:{unsupported.line}: " if unsupported.line else ""
-        console.note(console.subject("not taken", f"{where}{unsupported.text}"))
-        console.note(console.subject("", f"instead: {unsupported.instead}"))
-    console.note(console.subject("written", str(path)))
-    console.note(console.subject("next", f"toolkit image build {path}"))
+        console.say("not taken", f"{where}{unsupported.text}")
+        console.say("", f"instead: {unsupported.instead}")
+    console.say("written", str(path))
+    console.say("next", f"toolkit image build {path}")
     console.document(str(path))
 
 
@@ -222,7 +222,7 @@ def _write(path: Path, text: str) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     write_atomically(path, text)
-    console.note(console.subject("written", str(path)))
+    console.say("written", str(path))
 
 
 def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ForbiddenError, ImageMissingError
-from toolkit.units import human_size
+from toolkit.units import counted, human_age, human_size
 
 SECTION = "Remove"
 
@@ -40,11 +40,8 @@ def remove(name: str, force: bool) -> None:
         )
     if not path.exists():
         raise ImageMissingError(f"the image {name} is not there", next_step="toolkit image list")
-    console.note(
-        console.subject(
-            "removed",
-            f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}",
-        )
+    console.say(
+        "removed", f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}"
     )
 
 
@@ -101,7 +98,7 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     ]
     if rows:
         console.out(console.table(("NAME", "SIZE", "", "WHY"), rows))
-    console.note(console.subject("would free" if dry_run else "freed", human_size(freed)))
+    console.say("would free" if dry_run else "freed", human_size(freed))
 
 
 @click.command("cache")
@@ -123,16 +120,15 @@ def cache(clear: bool, as_json: bool) -> None:
 
     cache = Cache(store.images_directory())
     entries = cache.entries()
+    size = human_size(sum(entry.note.size for entry in entries))
     if clear:
         with cache.alone():
             for entry in entries:
                 cache.drop(entry)
             cache.sweep()
-        console.note(
-            console.subject(
-                "removed",
-                f"{len(entries)} entries, {human_size(sum(entry.note.size for entry in entries))}",
-            )
+        console.say(
+            "removed",
+            f"{counted(len(entries), 'entry')}, {size}",
         )
         return
     if as_json:
@@ -149,21 +145,11 @@ def cache(clear: bool, as_json: bool) -> None:
         for entry in entries
     ]
     console.out(console.table(("KIND", "OF", "SIZE", "LAST USED", "KEY"), rows))
-    console.note(
-        console.subject(
-            "total", f"{human_size(sum(entry.note.size for entry in entries))} in {cache.directory}"
-        )
-    )
+    console.say("total", f"{size} in {cache.directory}")
 
 
 def _age(used: float) -> str:
     import time
 
-    hours = (time.time() - used) / 3600
-    return (
-        f"{hours / 24:.0f} days ago"
-        if hours >= 48
-        else f"{hours:.0f} h ago"
-        if hours >= 1
-        else "within the hour"
-    )
+    seconds = time.time() - used
+    return f"{human_age(seconds)} ago" if seconds >= 3600 else "within the hour"

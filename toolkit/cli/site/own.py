@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,12 +88,10 @@ def init(
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
     partitions = counted(len(answers.queues), "partition")
-    console.out(
-        console.subject("site", f"{name}: {partitions}, {counted(unknown, 'value')} unknown")
-    )
-    console.out(console.subject("file", str(path)))
+    console.fact("site", f"{name}: {partitions}, {counted(unknown, 'value')} unknown")
+    console.fact("file", str(path))
     then = f"toolkit site check {name}   toolkit site use {name}"
-    console.out(console.subject("next", f"fill in the lines marked `# ?`, then: {then}"))
+    console.fact("next", f"fill in the lines marked `# ?`, then: {then}")
 
 
 @click.command("check")
@@ -131,11 +130,9 @@ def check(site: str, as_json: bool) -> int:
                 for difference in differences
             ]
             console.out(console.table(("WHAT", "KEY", "IS"), table))
-        console.out(
-            console.subject(
-                "site",
-                f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}",
-            )
+        console.fact(
+            "site",
+            f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}",
         )
     return ConfigError.exit_code if wrong else 0
 
@@ -179,7 +176,7 @@ def use(name: str) -> None:
     before = read_text(path) if path.is_file() else ""
     is_default = name == "auto" and not (machine_directory() / path.name).is_file()
     write_atomically(path, chosen(before, None if is_default else name))
-    console.out(console.subject("site", f"{name}   (in {path})"))
+    console.fact("site", f"{name}   (in {path})")
 
 
 @click.command("schema")
@@ -209,7 +206,5 @@ def rules(as_json: bool) -> None:
     from toolkit.preflight.judge import REGISTRY
 
     rules = {name: rule.about for name, rule in REGISTRY.checks.items()}
-    if as_json:
-        console.out_json(rules)
-    else:
-        console.out(console.table(("RULE", "ASKS FOR"), list(rules.items())))
+    text = partial(console.table, ("RULE", "ASKS FOR"), list(rules.items()))
+    console.result(rules, text, as_json=as_json)

@@ -64,11 +64,8 @@ def show(name: str, as_json: bool) -> None:
     from toolkit.cli import console
 
     site = sites.load(name)
-    if as_json:
-        console.out_json(site)
-        return
-    for line in _lines(site, str(sites.path_of(name))):
-        console.out(line)
+    file = str(sites.path_of(name))
+    console.result(site, lambda: "\n".join(_lines(site, file)), as_json=as_json)
 
 
 def _lines(site: Site, file: str) -> Iterator[str]:

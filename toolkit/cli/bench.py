@@ -1,8 +1,9 @@
-"""`toolkit bench allreduce`: how fast the ranks of a job add up, over one library or several."""
+"""`toolkit bench`: measure all-reduce, and compare trainings, on the user's cluster."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,26 @@ import click
 
 from toolkit.bench.allreduce import BACKENDS
 from toolkit.cli import console
+from toolkit.cli.lazy import Group
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import json_option
 
 if TYPE_CHECKING:
     from toolkit.bench.allreduce import Measured
 
+SECTION = "Check and measure"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+@click.group("bench", cls=Group)
+def command() -> None:
+    """Measure all-reduce, and compare trainings, on this cluster.
+
+    \b
+    Examples:
+      toolkit bench allreduce --nodes 2
+      toolkit bench compare jobs/digits-ddp jobs/digits-horovod
+    """
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
@@ -35,7 +49,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
         return count
 
 
-@click.command("allreduce")
+@command.command("allreduce")
 @job_options
 @click.option(
     "--backend",
@@ -71,7 +85,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
 )
 @json_option
-def command(
+def allreduce(
     backend: tuple[str, ...],
     min_size: int,
     max_size: int,
@@ -144,7 +158,7 @@ def command(
 
 
 def _say(subject: str, text: str) -> None:
-    console.note(console.subject(subject, text))
+    console.say(subject, text)
 
 
 def _show_buffer(subject: str, text: str) -> None:
@@ -165,7 +179,7 @@ def _target(backend: str) -> str:
 
 
 def _failed(ran: Any) -> None:
-    from toolkit.cli.outcome import show_explanation, show_outcome
+    from toolkit.cli.follow import show_explanation, show_outcome
 
     show_outcome(ran.outcome, ran.paths)
     show_explanation(ran.paths)
@@ -210,4 +224,79 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
         bandwidth = f", {best:.3f} GB/s on the bus at best" if result.rows else ""
         console.out(f"{result.backend}: {result.shape}, {verdict}{bandwidth}")
     if plot:
-        console.note(console.subject("plot", str(plot)))
+        console.say("plot", str(plot))
+
+
+def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Tab completion: the shipped jobs, and runs below runs/."""
+    del ctx, param
+    from toolkit.resources import shipped
+
+    names = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
+    names += [f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json")]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+@command.command("compare")
+@job_options
+@click.option(
+    "--arguments",
+    metavar="WORDS",
+    default="",
+    help="More arguments for every script, as one text: --arguments '--epochs 3'.",
+)
+@click.option(
+    "--runs",
+    "rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each job, in turns; medians are shown.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
+)
+@json_option
+@click.argument("jobs", nargs=-1, required=True, shell_complete=_jobs)
+def compare(
+    jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Compare trainings: samples per second, memory, accuracy.
+
+    The jobs run one after the other. A job is a folder with a job.toml, or a training script. The
+    directory of a run that has ended is not run again. Speed and accuracy are what the script
+    prints in its last line of JSON (samples_per_second, accuracy); memory is the most that one
+    process of the script had.
+
+    \b
+    Examples:
+      toolkit bench compare jobs/digits-dataparallel jobs/digits-ddp jobs/digits-horovod
+      toolkit bench compare --gpus 4 --nodes 1 --runs 3 jobs/digits-dataparallel jobs/digits-ddp
+      toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
+    """
+    from toolkit.bench import compare
+    from toolkit.bench.jobs import script_of
+    from toolkit.cli.follow import show_explanation, show_outcome
+
+    layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
+    if dry_run:
+        for job in jobs:
+            console.out(script_of(job, layer, Path.cwd()).rstrip("\n"))
+        return 0
+    try:
+        rows = compare.run(
+            jobs,
+            layer,
+            rounds,
+            Path.cwd(),
+            lambda subject, text: console.say(subject, text),
+        )
+    except compare.FailedRunError as failed:
+        show_outcome(failed.ran.outcome, failed.ran.paths)
+        show_explanation(failed.ran.paths)
+        return failed.ran.outcome.exit_code or 1
+    if as_json:
+        console.out_json(rows)
+    else:
+        console.out(console.table(*compare.table(rows)))
+    return 0
