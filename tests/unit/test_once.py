@@ -17,7 +17,8 @@ from toolkit.model.site import Access
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths
 from toolkit.runs import once, status
-from toolkit.slurm.client import AnswerLostError, Client
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
 from toolkit.slurm.queue import Snapshot
 

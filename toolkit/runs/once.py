@@ -24,7 +24,8 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Attempt, Submission
 from toolkit.records.store import Paths
-from toolkit.slurm.client import AnswerLostError, Client
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
 
 # Seconds before each query for a job that a busy controller may accept late.

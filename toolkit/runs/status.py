@@ -22,7 +22,8 @@ from toolkit.records.store import Paths, find
 from toolkit.runs import excerpt, follow, once
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
-from toolkit.slurm.client import Client, no_slurm
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.queue import Snapshot
 
 _LATEST = 900.0  # seconds after which no job surfaces any more whose answer was lost

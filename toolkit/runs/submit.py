@@ -38,7 +38,8 @@ from toolkit.records import secrets, store
 from toolkit.redaction import shows
 from toolkit.resources import package_directory
 from toolkit.runs import once, status
-from toolkit.slurm.client import AnswerLostError, Client
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
 
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier

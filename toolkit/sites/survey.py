@@ -13,7 +13,8 @@ from toolkit.model.overview import Met, Survey
 from toolkit.model.site import Site
 from toolkit.progress import Progress
 from toolkit.slurm import inventory, overview
-from toolkit.slurm.client import Client, no_slurm
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import no_slurm
 
 _PATIENCE = 30  # seconds that a probe waits for a node, and `module avail` for its answer
 _CONTAINERS = ("apptainer", "singularity")

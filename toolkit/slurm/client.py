@@ -8,40 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import (
-    CommandFailedError,
-    NeedsInstallError,
-    SlurmSilentError,
-    SlurmUnreachableError,
-    SubmissionError,
-)
+from toolkit.errors import CommandFailedError, NeedsInstallError, SubmissionError
 from toolkit.files import write_atomically
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
-from toolkit.slurm import parse, queue
+from toolkit.slurm import failures, parse, queue
 
-# Messages of Slurm's commands that did not reach a controller: it received no request.
-_UNREACHED = re.compile(
-    r"connect failure|Could not establish a configuration source|fetch_config|Connection refused"
-    r"|No route to host|Unable to establish control machine address|Protocol authentication error"
-    r"|munge.{0,100}(?:refused|No such file)",
-    re.IGNORECASE,
-)
-# Messages for a connection that broke after the request: the controller may have executed it, and
-# its answer was lost.
-_LOST = re.compile(
-    r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer"
-    r"|Socket timed out|Connection timed out|Message receive failure|Unexpected message received"
-    r"|Broken pipe|Transport endpoint is not connected|Insane message length",
-    re.IGNORECASE,
-)
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 _ACCOUNTED_DAYS = 30  # how far back the accounting is searched for a job with a mark
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
@@ -53,12 +31,6 @@ def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     ``SBATCH_*`` overrides the lines of a script, and ``SQUEUE_PARTITION`` and the like hide jobs.
     """
     return {name: value for name, value in environment.items() if not name.startswith(_DEFAULTS)}
-
-
-class AnswerLostError(SlurmUnreachableError):
-    """It is unknown whether Slurm has a job: search for its mark before you submit it again."""
-
-    exit_code, kind = SlurmSilentError.exit_code, SlurmSilentError.kind
 
 
 @dataclass(frozen=True)
@@ -74,10 +46,10 @@ class Client:
     def _run(self, argv: Sequence[str], *, check: bool = True) -> shell.Result:
         try:
             result = self._execute(argv)
-        except AnswerLostError as error:
-            raise silent(error.cause, error.place, error.details) from None
-        if not result.ok and (_UNREACHED.search(result.stderr) or _LOST.search(result.stderr)):
-            raise silent("no Slurm controller answers", argv[0], result.tail(3))
+        except failures.AnswerLostError as error:
+            raise failures.silent(error.cause, error.place, error.details) from None
+        if failures.is_silent(result):
+            raise failures.silent("no Slurm controller answers", argv[0], result.tail(3))
         if check and not result.ok:
             raise SubmissionError(
                 f"{argv[0]} failed with exit code {result.returncode}",
@@ -93,13 +65,11 @@ class Client:
                 [*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False
             )
         except NeedsInstallError as error:
-            raise no_slurm(f"{error.cause}", error.place) from None
+            raise failures.no_slurm(f"{error.cause}", error.place) from None
         except CommandFailedError as error:
-            raise AnswerLostError(
-                error.cause, place=argv[0], details=error.details, next_step=_SILENT_STEP
-            ) from None
+            raise failures.answer_lost(error.cause, argv[0], error.details) from None
         if result.returncode == 127:
-            raise no_slurm("no Slurm controller answers", argv[0], result.tail(3))
+            raise failures.no_slurm("no Slurm controller answers", argv[0], result.tail(3))
         return result
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -135,14 +105,10 @@ class Client:
         Args:
             script: a batch script.
             mark: a word that no other job has, of ``once.new_mark``. The script is submitted under
-                a name
-                with the mark in it, for as long as sbatch runs: every version of Slurm shows a
-                    job's owner
-                the path of its script, as ``Command``. The name and the comment of the job stay the
-                user's
-                and the site's. The script has the mark as its argument, too, by which a second job
-                knows
-                that it is one.
+                a name with the mark in it, for as long as sbatch runs: every version of Slurm shows
+                a job's owner the path of its script, as ``Command``. The name and the comment of
+                the job stay the user's and the site's. The script has the mark as its argument,
+                too, by which a second job knows that it is one.
 
         Raises:
             SubmissionError: Slurm refused the job; its message is in the details.
@@ -155,28 +121,7 @@ class Client:
         finally:
             with contextlib.suppress(OSError):  # the answer counts, even if the name remains
                 marked.unlink()
-        match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
-        if result.ok and match:
-            return int(match[1])
-        if not result.ok and _UNREACHED.search(result.stderr):
-            raise silent("no Slurm controller answers", "sbatch", result.tail(3))
-        killed = result.returncode < 0 or result.returncode > 128
-        if result.ok or match or killed or not result.tail() or _LOST.search(result.stderr):
-            raise AnswerLostError(
-                "sbatch gave no answer",
-                place=str(script),
-                details=result.tail(3),
-                next_step=_SILENT_STEP,
-            )
-        words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
-        raise SubmissionError(
-            "Slurm refused the job; nothing was submitted",
-            place=str(script),
-            details=words,
-            next_step=next(
-                (step for text, step in _REFUSALS.items() if text in result.stderr), None
-            ),
-        )
+        return failures.submitted_id(result, script)
 
     def marked(self, mark: str) -> tuple[int, ...]:
         """Return the ids of the jobs that were submitted with a mark, in rising order.
@@ -249,7 +194,7 @@ class Client:
         )
         result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
-            raise silent("squeue does not list the jobs", "squeue", result.tail(3))
+            raise failures.silent("squeue does not list the jobs", "squeue", result.tail(3))
         return queue.squeue_entries(result.stdout, separator)
 
     def _accounted(self, which: str) -> list[queue.Entry]:
@@ -330,43 +275,6 @@ class Client:
             raise SubmissionError(
                 f"job {job_id} could not be cancelled", place="scancel", details=result.tail()
             )
-
-
-# Slurm's refusals (slurm_errno.c, getopt_long), and the command that lists the valid values.
-_REFUSALS = {
-    "Invalid license specification": "scontrol show licenses lists those of the cluster",
-    "Invalid account or account/partition": (
-        "sacctmgr show associations user=$USER lists your accounts"
-    ),
-    "Invalid qos specification": (
-        "sacctmgr show associations user=$USER format=qos lists those that you may use"
-    ),
-    "Invalid feature specification": "scontrol show nodes lists the features of each node",
-    "Invalid generic resource (gres)": (
-        "sinfo --format='%P %G' lists the generic resources of each partition"
-    ),
-    "Invalid wckey specification": "sacctmgr show wckey user=$USER lists yours",
-    "unrecognized option": "sbatch --help lists the options that this version takes",
-}
-_SILENT_STEP = "try again when sinfo gets an answer. On a local cluster: toolkit cluster status"
-
-
-def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
-    """Return the error for a Slurm whose controller does not answer."""
-    return SlurmSilentError(cause, place=place, details=details, next_step=_SILENT_STEP)
-
-
-def no_slurm(
-    cause: str, place: str | None = None, details: Sequence[str] = ()
-) -> SlurmUnreachableError:
-    """Return the error for a machine without Slurm, with the way to get one."""
-    return SlurmUnreachableError(
-        cause,
-        place=place,
-        details=details,
-        next_step="on a cluster: log in to a login node. Without one: toolkit cluster up "
-        "(a real Slurm on this machine)",
-    )
 
 
 def _jobs_option(ids: Sequence[int]) -> str:

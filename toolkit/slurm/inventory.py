@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from toolkit.model.overview import Queue, Standing, Start
 from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview
-from toolkit.slurm.client import Client, no_slurm
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.parse import gpus_in
 
 USAGE_FORMAT = "%P|%t|%D|%b|%i"
