@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from toolkit.cli.main import cli
 from toolkit.model.run import Outcome
+from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
-from toolkit.runs import follow, status
+from toolkit.runs import completion, follow, status
 from toolkit.runs.logs import Line
+from toolkit.slurm.patience import Wait
 
 LINES = (
     Line("first of rank 0", "nid001", 0),
@@ -56,3 +59,47 @@ def test_only_the_lines_that_are_wanted_are_shown(
     monkeypatch.setattr(status, "client_of", lambda _: None)
     assert cli.main(["logs", "-f", *options, "train-0001"], standalone_mode=False) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
+
+
+class _Cluster:
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+
+    def cancel(self, job_id: int) -> None:
+        self.cancelled.append(job_id)
+
+
+def _ended(*_: object, **__: object) -> Iterator[Any]:
+    yield LINES[0]
+    yield Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
+
+
+def _interrupted(*_: object, **__: object) -> Iterator[Any]:
+    yield LINES[0]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("events", "cancelled"), [(_ended, []), (_interrupted, [7])])
+def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
+    events: Any, cancelled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(completion, "write", lambda _: (Paths(tmp_path), "plan"))
+    monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
+    monkeypatch.setattr(completion, "local_name", lambda _: None)
+    monkeypatch.setattr(completion, "follow", events)
+    cluster, calls = _Cluster(), list[Any]()
+    gathered = GatheredInputs(cast(Any, SimpleNamespace(site=None)), cast(Any, cluster))
+    try:
+        run = completion.complete(
+            gathered,
+            Wait(),
+            on_plan=calls.append,
+            on_event=calls.append,
+            on_cancel=calls.append,
+        )
+    except KeyboardInterrupt:
+        assert cancelled
+    else:
+        assert (run.job_id, run.outcome.state, cancelled) == (7, "COMPLETED", [])
+    assert cluster.cancelled == cancelled
+    assert calls == ["plan", LINES[0], *cancelled]

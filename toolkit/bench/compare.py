@@ -24,6 +24,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
+from toolkit.runs.completion import CompletedRun
 
 HOOK = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process
@@ -62,7 +63,7 @@ class Measured(NamedTuple):
 class FailedRunError(Exception):
     """A job of the comparison failed; there is nothing to compare then."""
 
-    def __init__(self, ran: jobs.Ran) -> None:
+    def __init__(self, ran: CompletedRun) -> None:
         super().__init__(ran.paths.name)
         self.ran = ran
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
-from toolkit.records.store import Paths
-from toolkit.runs import follow, logs
-from toolkit.runs.submit import gather_run, submit, write
+from toolkit.runs.completion import CompletedRun, complete
+from toolkit.runs.follow import Changed, Event
+from toolkit.runs.logs import Line, is_noise
+from toolkit.runs.submit import gather_run
+from toolkit.slurm.patience import asked, patiently
 
 Inform = Callable[[str, str], None]
 Adapt = Callable[[Inputs], Inputs]
@@ -21,19 +20,6 @@ Adapt = Callable[[Inputs], Inputs]
 
 def _as_it_is(given: Inputs) -> Inputs:
     return given
-
-
-class Ran(NamedTuple):
-    """A job that has ended.
-
-    Attributes:
-        lines: all that its ranks printed.
-    """
-
-    paths: Paths
-    plan: Plan
-    outcome: Outcome
-    lines: list[logs.Line]
 
 
 def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_is) -> str:
@@ -48,7 +34,9 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_
     return scripts.script(plan(adapt(gather_run(target, settings, cwd).inputs)))
 
 
-def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is) -> Ran:
+def run(
+    target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is
+) -> CompletedRun:
     """Run a job to its end.
 
     Args:
@@ -64,29 +52,27 @@ def run(target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = 
             see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    inputs, client = gather_run(target, settings, cwd)
-    paths, decided = write(adapt(inputs))
-    say(
-        "plan",
-        f"{decided.name}: {decided.shape}, {decided.launch.launcher}, {decided.container.shown}, "
-        f"site {decided.site}",
+    wait = asked(lambda text: say("waiting", text))
+    gathered = patiently(lambda: gather_run(target, settings, cwd), wait)
+    gathered = gathered._replace(inputs=adapt(gathered.inputs))
+    return complete(
+        gathered,
+        wait,
+        on_plan=lambda plan: say("plan", _summary(plan)),
+        on_event=lambda event: _report(event, say),
+        on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
     )
-    cluster = local_name(inputs.site)
-    job_id = submit(paths, decided, client, cluster).job_id
-    try:
-        for event in follow.follow(client, paths, decided, job_id):
-            if (
-                isinstance(event, logs.Line)
-                and not logs.is_noise(event.text)
-                and not event.text.startswith("{")
-            ):
-                say(event.label or "batch", event.text)
-            elif isinstance(event, follow.Changed):
-                say(event.state.state.lower(), f"job {job_id} {event.state.nodes}".rstrip())
-            elif isinstance(event, Outcome):
-                return Ran(paths, decided, event, list(follow.all_lines(paths, decided, job_id)))
-    except KeyboardInterrupt:
-        client.cancel(job_id)
-        say("cancelled", f"job {job_id}")
-        raise
-    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _summary(plan: Plan) -> str:
+    launcher, image = plan.launch.launcher, plan.container.shown
+    return f"{plan.name}: {plan.shape}, {launcher}, {image}, site {plan.site}"
+
+
+def _report(event: Event, say: Inform) -> None:
+    """Pass on a state of the job, or a line of its ranks that is neither noise nor JSON."""
+    if isinstance(event, Changed):
+        state = event.state
+        say(state.state.lower(), f"job {state.job_id} {state.nodes}".rstrip())
+    elif isinstance(event, Line) and not (is_noise(event.text) or event.text.startswith("{")):
+        say(event.label or "batch", event.text)

@@ -112,6 +112,7 @@ def allreduce(
     is wrong.
     """
     from toolkit.bench import allreduce, jobs
+    from toolkit.runs.follow import all_lines
 
     if max_size < min_size:
         raise click.BadParameter(
@@ -142,7 +143,7 @@ def allreduce(
             shape,
             ranks,
             ran.outcome.results,
-            [line.text for line in ran.lines],
+            [line.text for line in all_lines(ran.paths, ran.plan, ran.job_id)],
             ran.paths.name,
         )
         if result is None or (ran.outcome.kind != "ok" and not result.wrong):

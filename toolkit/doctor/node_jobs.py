@@ -18,7 +18,6 @@ from typing import Any
 from toolkit import shell
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
-from toolkit.localcluster.access import local_name
 from toolkit.model.run import Outcome
 from toolkit.model.site import Site
 from toolkit.planning import offline
@@ -27,8 +26,7 @@ from toolkit.planning.gather import gather_inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.resources import package_directory
-from toolkit.runs import submit
-from toolkit.runs.follow import follow
+from toolkit.runs.completion import CompletedRun, complete
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import asked, patiently
 
@@ -63,30 +61,19 @@ def run_script(
         shutil.copy(script, directory)
         values = {**settings, "snapshot": False, "arguments": tuple(arguments)}
         try:
-            outcome, paths = _run(script.name, Layer("flag", values), directory)
+            ran = _run(script.name, Layer("flag", values), directory)
         except (ToolkitError, TimeoutError) as error:
             return ScriptRun(refusal=_refusal(error))
         files = {path.name: _read(path) for path in sorted(directory.glob("*.json"))}
         known = {name: content for name, content in files.items() if content is not None}
-        return ScriptRun(outcome, files=known, fix=_fix(outcome, paths))
+        return ScriptRun(ran.outcome, files=known, fix=_fix(ran.outcome, ran.paths))
 
 
-def _run(script: str, flags: Layer, directory: Path) -> tuple[Outcome, Paths]:
+def _run(script: str, flags: Layer, directory: Path) -> CompletedRun:
     wait = asked(_LOG.warning)
     # A check does not wait for other runs, so --after of a settings file is left open.
-    prepared = patiently(lambda: gather_inputs(script, flags, directory), wait)
-    paths, plan = submit.write(prepared.inputs)
-    cluster = local_name(prepared.inputs.site)
-    job_id = submit.submit(paths, plan, prepared.client, cluster, wait).job_id
-    try:
-        until = time.monotonic() + _PATIENCE
-        for event in follow(prepared.client, paths, plan, job_id, until=until):
-            if isinstance(event, Outcome):
-                return event, paths
-    except BaseException:
-        prepared.client.cancel(job_id)  # its directory is about to be removed
-        raise
-    raise AssertionError("a run that is followed ends with an outcome")
+    gathered = patiently(lambda: gather_inputs(script, flags, directory), wait)
+    return complete(gathered, wait, until=time.monotonic() + _PATIENCE)
 
 
 def _read(path: Path) -> Any:

@@ -1,0 +1,67 @@
+"""Run a job to its end, and cancel it if this process stops before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from toolkit.localcluster.access import local_name
+from toolkit.model.plan import Plan
+from toolkit.model.run import Outcome
+from toolkit.planning.gather import GatheredInputs
+from toolkit.records.store import Paths
+from toolkit.runs.follow import Event, follow
+from toolkit.runs.submit import submit, write
+from toolkit.slurm.patience import Wait
+
+
+class CompletedRun(NamedTuple):
+    """A run whose job has ended."""
+
+    paths: Paths
+    plan: Plan
+    job_id: int
+    outcome: Outcome
+
+
+def complete(
+    gathered: GatheredInputs,
+    wait: Wait,
+    *,
+    on_plan: Callable[[Plan], object] = bool,
+    on_event: Callable[[Event], object] = bool,
+    on_cancel: Callable[[int], object] = bool,
+    until: float = math.inf,
+) -> CompletedRun:
+    """Plan and submit a run, and follow it until its job has ended.
+
+    A job that fails is no error; see ``outcome``.
+
+    Args:
+        gathered: inputs of the plan, and the client of the cluster.
+        wait: patience with a Slurm that does not answer the submission.
+        on_plan: is called with the plan before it is submitted.
+        on_event: is called with each event but the outcome.
+        on_cancel: is called with the job's id after it was cancelled.
+        until: a time of ``time.monotonic``.
+
+    Raises:
+        ToolkitError: the run could not be planned, submitted or followed.
+        TimeoutError: the job had not ended at ``until``, and was cancelled.
+        KeyboardInterrupt: the job was cancelled.
+    """
+    inputs, client = gathered
+    paths, plan = write(inputs)
+    on_plan(plan)
+    job_id = submit(paths, plan, client, local_name(inputs.site), wait).job_id
+    try:
+        for event in follow(client, paths, plan, job_id, until=until):
+            if isinstance(event, Outcome):
+                return CompletedRun(paths, plan, job_id, event)
+            on_event(event)
+    except BaseException:
+        client.cancel(job_id)
+        on_cancel(job_id)
+        raise
+    raise AssertionError("a run that is followed ends with an outcome")
