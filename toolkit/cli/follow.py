@@ -21,8 +21,7 @@ from toolkit.units import human_time
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Explanation
-    from toolkit.model.run import Outcome
-    from toolkit.model.ways import Stint
+    from toolkit.model.run import Outcome, Stint
     from toolkit.records.store import Paths
 
 DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet

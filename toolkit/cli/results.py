@@ -14,7 +14,8 @@ from toolkit.cli.shared import run_argument, runs_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.model.ways import Point, PointOutcome
+    from toolkit.model.plan import Point
+    from toolkit.model.run import PointOutcome
 
 SECTION = "Follow runs"
 

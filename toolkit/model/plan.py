@@ -11,7 +11,36 @@ from typing import Literal
 from toolkit.model.base import Model
 from toolkit.model.code import ScriptFile
 from toolkit.model.site import PORTS
-from toolkit.model.ways import Point, Requeue
+
+
+class Requeue(Model, frozen=True, kw_only=True):
+    """The return of a job to the queue before its time limit.
+
+    Attributes:
+        signal: the signal that Slurm sends the batch shell: ``USR1``.
+        seconds: the least time between the signal and the time limit.
+        wait: the longest time, in seconds, that the ranks have to write a checkpoint.
+        times: the most times that the job is requeued.
+    """
+
+    signal: str
+    seconds: int
+    wait: int
+    times: int
+
+
+class Point(Model, frozen=True, kw_only=True):
+    """One point of a sweep.
+
+    Attributes:
+        number: its number in the job array, from 0.
+        values: names and values, as the user wrote them.
+        arguments: the arguments that they add to the script's.
+    """
+
+    number: int
+    values: tuple[tuple[str, str], ...]
+    arguments: tuple[str, ...]
 
 
 class Bind(Model, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 from toolkit.model.base import Model
-from toolkit.model.ways import PointOutcome, Stint
 
 # Slurm's final base states: a job does not leave them.
 FINAL_STATES = frozenset(
@@ -137,6 +136,46 @@ class Failure(Model, frozen=True, kw_only=True):
     details: tuple[str, ...] = ()
     certainty: str = ""
     alike: tuple[int, ...] = ()
+
+
+class Stint(Model, frozen=True, kw_only=True):
+    """One attempt of a requeueable job.
+
+    Times are seconds since the epoch; 0: unknown.
+
+    Attributes:
+        number: from 1.
+        nodes: as Slurm writes them.
+        how: how it ended, as text; empty while it runs, or if Slurm ended it.
+        element: its number in a job array.
+    """
+
+    number: int
+    began: int
+    nodes: str
+    ended: int = 0
+    how: str = ""
+    element: int | None = None
+
+
+class PointOutcome(Model, frozen=True, kw_only=True):
+    """The outcome or the present state of an element of a job array.
+
+    Attributes:
+        number: of the element.
+        state: Slurm's.
+        exit_code: None: it has not ended.
+        seconds: from start to end by Slurm's clock.
+        results: the JSON object that it printed last, if it did.
+        message: the error, if it failed.
+    """
+
+    number: int
+    state: str
+    exit_code: int | None = None
+    seconds: float = 0.0
+    results: dict[str, object] = {}
+    message: str = ""
 
 
 class Outcome(Model, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import re
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
-from toolkit.model.ways import Requeue
+from toolkit.model.plan import Requeue
 from toolkit.units import counted
 
 _TIMES = 20

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job, SlurmValue
-from toolkit.model.plan import Launch
+from toolkit.model.plan import Launch, Requeue
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
-from toolkit.model.ways import Requeue
 from toolkit.planning import requeue
 
 

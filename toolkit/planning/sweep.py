@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError, UsageError, nearest
 from toolkit.model.job import Job
+from toolkit.model.plan import Point
 from toolkit.model.source import Source
-from toolkit.model.ways import Point
 from toolkit.slurm import queue
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from toolkit.model.ways import Stint
+from toolkit.model.run import Stint
 from toolkit.runs.logs import Line
 from toolkit.units import human_time
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
-from toolkit.model.ways import Stint
+from toolkit.model.run import Stint
 from toolkit.records.store import Log, Paths
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.model.ways import Point, PointOutcome
+from toolkit.model.plan import Point
+from toolkit.model.run import PointOutcome
 from toolkit.units import counted
 
 

@@ -15,9 +15,8 @@ from toolkit.errors import ConfigError, SlurmUnreachableError, UnknownRunError, 
 from toolkit.files import read_json
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.job import Job
-from toolkit.model.run import Attempt, JobState, Outcome, Submission
+from toolkit.model.run import Attempt, JobState, Outcome, PointOutcome, Stint, Submission
 from toolkit.model.site import Access
-from toolkit.model.ways import PointOutcome, Stint
 from toolkit.records.store import Paths, find
 from toolkit.runs import excerpt, follow, once
 from toolkit.runs.finish import finish, read_elements
