@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import sites
-from toolkit.model.overview import Queue, Standing, Start
+from toolkit.model.overview import PartitionState, Queue, Start
 from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview
 
@@ -26,7 +26,7 @@ def test_nodes_and_partitions_are_counted() -> None:
         ("idle", 4, "v100", "x86_64"),
         ("mixed", 4, "v100", "x86_64"),
     ]
-    found = overview.standing(everything, nodes, SITE, Limits(), Use(submitted=1), None)
+    found = overview.partition_state(everything, nodes, SITE, Limits(), Use(submitted=1), None)
     assert (found.idle, found.mixed, found.full, found.down) == (1, 2, 0, 0)
     assert (found.gpu, found.gpus_per_node, found.cpus_per_node, found.gpus, found.gpus_free) == (
         "v100",
@@ -63,7 +63,7 @@ def test_a_node_that_is_down_has_no_free_gpu() -> None:
     nodes = overview.nodes(
         "NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN"
     )
-    found = overview.standing(Queue(name="main"), nodes, SITE, Limits(), Use(), None)
+    found = overview.partition_state(Queue(name="main"), nodes, SITE, Limits(), Use(), None)
     assert (found.gpus, found.gpus_free, found.gpus_per_node, found.down) == (0, 0, 8, 1)
 
 
@@ -104,8 +104,8 @@ def test_when_a_job_would_start(text: str, found: Start) -> None:
 
 
 def test_the_soonest_is_first_and_who_never_starts_is_missing() -> None:
-    def at(name: str, start: Start | None) -> Standing:
-        return Standing(queue=Queue(name=name), start=start)
+    def at(name: str, start: Start | None) -> PartitionState:
+        return PartitionState(queue=Queue(name=name), start=start)
 
     found = (
         at("a", Start(at="2026-11-22T00:00:00")),

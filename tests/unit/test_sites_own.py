@@ -14,12 +14,12 @@ from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import UsageError
 from toolkit.model.base import from_toml
-from toolkit.model.overview import Live, Met, Queue, Survey
+from toolkit.model.overview import ClusterNode, NodeProbe, Queue, Survey
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import layers
 from toolkit.sites import chosen, compare, schema
 from toolkit.sites.draft import draft
-from toolkit.sites.survey import configuration, met, modules
+from toolkit.sites.survey import configuration, modules, parse_probe
 
 FOUND = Survey(
     slurm="23.11.4",
@@ -30,7 +30,7 @@ FOUND = Survey(
         Queue(name="big.mem", nodes="b01"),
     ),
     nodes=(
-        Live(
+        ClusterNode(
             name="g01",
             partitions=("gpu",),
             state="idle",
@@ -40,7 +40,7 @@ FOUND = Survey(
             gpu_type="a100",
             arch="x86_64",
         ),
-        Live(
+        ClusterNode(
             name="g02",
             partitions=("gpu",),
             state="down",
@@ -50,7 +50,7 @@ FOUND = Survey(
             gpu_type="a100",
             arch="x86_64",
         ),
-        Live(
+        ClusterNode(
             name="b01",
             partitions=("big.mem",),
             state="idle",
@@ -63,8 +63,8 @@ FOUND = Survey(
     modules=("apptainer/1.3.0", "cuda/12.4"),
     scratch="$SCRATCH",
     limits={"gpu": Limits(jobs_submitted=8, gpus=16, source="Slurm's QOS")},
-    met={
-        "gpu": Met(
+    probes={
+        "gpu": NodeProbe(
             host="g01", gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",)
         )
     },
@@ -111,7 +111,11 @@ def test_every_line_that_asks_can_be_uncommented() -> None:
         FOUND,
         Survey(),
         replace(
-            FOUND, met={"gpu": Met(problem="no node\nwas free")}, modules=None, mpi=(), local=True
+            FOUND,
+            probes={"gpu": NodeProbe(problem="no node\nwas free")},
+            modules=None,
+            mpi=(),
+            local=True,
         ),
     ):
         text = draft("ours", found, date="2026-11-21")
@@ -121,13 +125,13 @@ def test_every_line_that_asks_can_be_uncommented() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name: str) -> None:
-    node = Live(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
+    node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
     found = Survey(
         cluster=name,
         queues=(Queue(name=name, nodes=name),),
         nodes=(node,),
         modules=(name,),
-        met={name: Met(problem=name)},
+        probes={name: NodeProbe(problem=name)},
     )
     site = from_toml(draft("ours", found, date="2026-11-21"), Site)
     assert set(site.partitions) == {name}
@@ -201,13 +205,13 @@ def test_what_commands_say() -> None:
     assert configuration(
         "ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n"
     ) == {"ClusterName": "r5", "X": "a=b"}
-    said = met(
+    said = parse_probe(
         "host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
     )
-    assert said == Met(
+    assert said == NodeProbe(
         host="g01", gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
     )
-    assert met("host g01\n") == Met(host="g01")
+    assert parse_probe("host g01\n") == NodeProbe(host="g01")
 
 
 def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:

@@ -10,7 +10,7 @@ from toolkit.model.base import Model
 from toolkit.model.site import Limits, Use
 
 
-class Live(Model, frozen=True, kw_only=True):
+class ClusterNode(Model, frozen=True, kw_only=True):
     """A node as ``scontrol`` shows it.
 
     Attributes:
@@ -64,7 +64,7 @@ class Start(Model, frozen=True, kw_only=True):
     refused: str = ""
 
 
-class Standing(Model, frozen=True, kw_only=True):
+class PartitionState(Model, frozen=True, kw_only=True):
     """A partition now.
 
     Attributes:
@@ -91,7 +91,7 @@ class Standing(Model, frozen=True, kw_only=True):
     start: Start | None = None
 
 
-class Met(Model, frozen=True, kw_only=True):
+class NodeProbe(Model, frozen=True, kw_only=True):
     """The facts that a short job collected on a node of a partition.
 
     Attributes:
@@ -122,7 +122,7 @@ class Survey(Model, frozen=True, kw_only=True):
         scratch: directory for large files, by an environment variable or by convention; empty:
             there is none.
         limits: by partition, the limits of one user.
-        met: by partition, the facts that a job collected; empty if the user allowed no jobs.
+        probes: by partition, the facts that a job collected; empty if the user allowed no jobs.
     """
 
     slurm: str = ""
@@ -130,14 +130,14 @@ class Survey(Model, frozen=True, kw_only=True):
     local: bool = False
     plugins: str = ""
     queues: tuple[Queue, ...] = ()
-    nodes: tuple[Live, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
     mpi: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     modules: tuple[str, ...] | None = None
     scratch: str = ""
     limits: dict[str, Limits] = {}
-    met: dict[str, Met] = {}
+    probes: dict[str, NodeProbe] = {}
 
-    def members(self, queue: Queue) -> tuple[Live, ...]:
+    def members(self, queue: Queue) -> tuple[ClusterNode, ...]:
         """Return the nodes of a partition."""
         return tuple(node for node in self.nodes if queue.name in node.partitions)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.model.base import toml_value
-from toolkit.model.overview import Live, Queue, Survey
+from toolkit.model.overview import ClusterNode, Queue, Survey
 
 _ASK = "# ?"
 
@@ -76,13 +76,13 @@ def _modules(survey: Survey, loaded: Sequence[str]) -> Iterator[str]:
 
 def _nodes_own(survey: Survey) -> Iterator[str]:
     """Yield the facts that only a job on a node can collect."""
-    nodes = [met for met in survey.met.values() if not met.problem]
-    interfaces = list(dict.fromkeys(name for met in nodes for name in met.interfaces))
+    nodes = [probe for probe in survey.probes.values() if not probe.problem]
+    interfaces = list(dict.fromkeys(name for probe in nodes for name in probe.interfaces))
     drivers = sorted(
-        {met.driver for met in nodes if met.driver},
+        {probe.driver for probe in nodes if probe.driver},
         key=lambda text: [int(part) for part in re.findall(r"\d+", text)],
     )
-    why = "to query a node: toolkit site init --probe" if not survey.met else "the probes failed"
+    why = "to query a node: toolkit site init --probe" if not survey.probes else "the probes failed"
     if len(interfaces) == 1:
         yield f"interface = {toml_value(interfaces[0])}"
     else:
@@ -94,9 +94,9 @@ def _nodes_own(survey: Survey) -> Iterator[str]:
         if drivers
         else f'{_ASK} driver = "570.86"   # {why}'
     )
-    for partition, met in survey.met.items():
-        if met.problem:
-            yield f"# the probe of {_plain(partition)} failed: {_plain(met.problem)}"
+    for partition, probe in survey.probes.items():
+        if probe.problem:
+            yield f"# the probe of {_plain(partition)} failed: {_plain(probe.problem)}"
 
 
 def _partitions(survey: Survey) -> Iterator[str]:
@@ -121,17 +121,17 @@ def _partitions(survey: Survey) -> Iterator[str]:
             )
 
 
-def _hardware(queue: Queue, members: Sequence[Live], survey: Survey) -> Iterator[str]:
+def _hardware(queue: Queue, members: Sequence[ClusterNode], survey: Survey) -> Iterator[str]:
     for key in ("cpus", "memory", "gpus"):
         values = sorted({getattr(node, key) for node in members})
         if values and (values[-1] or key != "gpus"):
             yield f"{key} = {values[-1]}" + (
                 f"   # of the largest; there are {_plain(str(values))}" if len(values) > 1 else ""
             )
-    met = survey.met.get(queue.name)
+    probe = survey.probes.get(queue.name)
     kinds = (
-        list(met.gpus[:1])
-        if met and met.gpus
+        list(probe.gpus[:1])
+        if probe and probe.gpus
         else list(dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type))
     )
     if any(node.gpus for node in members):

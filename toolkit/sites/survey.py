@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ToolkitError
-from toolkit.model.overview import Met, Survey
+from toolkit.model.overview import NodeProbe, Survey
 from toolkit.model.site import Site
 from toolkit.progress import Progress
 from toolkit.slurm import inventory, overview
@@ -67,7 +67,9 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
     from msgspec.structs import replace
 
     with_gpus = [queue.name for queue in queues if any(node.gpus for node in facts.members(queue))]
-    return replace(facts, met={name: _probe(client, progress, name, probe) for name in with_gpus})
+    return replace(
+        facts, probes={name: _probe(client, progress, name, probe) for name in with_gpus}
+    )
 
 
 def configuration(text: str) -> dict[str, str]:
@@ -117,7 +119,7 @@ def _scratch(environment: Mapping[str, str]) -> str:
     return "/scratch/$USER" if Path(os.path.expandvars("/scratch/$USER")).is_dir() else ""
 
 
-def _probe(client: Client, progress: Progress, partition: str, options: Sequence[str]) -> Met:
+def _probe(client: Client, progress: Progress, partition: str, options: Sequence[str]) -> NodeProbe:
     progress.begin("probe", f"a job of some seconds in {partition}")
     words = (
         "--nodes=1",
@@ -130,20 +132,22 @@ def _probe(client: Client, progress: Progress, partition: str, options: Sequence
     try:
         result = client.ask("srun", *words, *options, "bash", "-c", _PROBE)
     except ToolkitError as error:
-        return Met(problem=error.cause)
+        return NodeProbe(problem=error.cause)
     return (
-        met(result.stdout) if result.ok else Met(problem=" ".join(result.tail(2)) or "srun failed")
+        parse_probe(result.stdout)
+        if result.ok
+        else NodeProbe(problem=" ".join(result.tail(2)) or "srun failed")
     )
 
 
-def met(text: str) -> Met:
+def parse_probe(text: str) -> NodeProbe:
     """Parse the output of a probe."""
     rows = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     gpus = [value.partition(", ") for kind, value in rows if kind == "gpu"]
     interfaces = tuple(
         dict.fromkeys(value.split("@")[0] for kind, value in rows if kind == "interface")
     )
-    return Met(
+    return NodeProbe(
         host=next((value for kind, value in rows if kind == "host"), ""),
         gpus=tuple(name for _, _, name in gpus),
         driver=gpus[0][0] if gpus else "",

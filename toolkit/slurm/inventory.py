@@ -7,7 +7,7 @@ import pwd
 import re
 from collections.abc import Callable, Sequence
 
-from toolkit.model.overview import Queue, Standing, Start
+from toolkit.model.overview import PartitionState, Queue, Start
 from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview
 from toolkit.slurm.client import Client
@@ -19,7 +19,9 @@ _ENDING = ("CG", "CD", "F", "CA", "TO", "NF", "OOM", "BF", "DL", "PR")
 _GIVEN = re.compile(r"\bGRES=(\S+)")
 
 
-def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple[Standing, ...]:
+def partition_states(
+    client: Client, site: Site, shape: Sequence[str] | None = None
+) -> tuple[PartitionState, ...]:
     """Return every partition that this user may see, in Slurm's order.
 
     Args:
@@ -38,12 +40,12 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
     own = mine(client)
     qos, associations = accounts(client)
-    standings = []
+    partitions = []
     for queue in overview.queues(answer.stdout):
         members = [node for node in nodes if queue.name in node.partitions]
         allowed = overview.limits(queue, site, qos, associations)
-        standings.append(
-            overview.standing(
+        partitions.append(
+            overview.partition_state(
                 queue,
                 members,
                 site,
@@ -52,7 +54,7 @@ def ask(client: Client, site: Site, shape: Sequence[str] | None = None) -> tuple
                 _start(client, site, queue, shape),
             )
         )
-    return tuple(standings)
+    return tuple(partitions)
 
 
 def limits(client: Client, partition: str) -> dict[str, Limits]:

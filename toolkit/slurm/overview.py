@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolkit.model.overview import Live, Queue, Standing, Start
+from toolkit.model.overview import ClusterNode, PartitionState, Queue, Start
 from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm.parse import gpu_counts, gpus_in, minutes
 
@@ -41,14 +41,14 @@ def fields(line: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z_:]+)=(\S*)", line))
 
 
-def nodes(text: str) -> tuple[Live, ...]:
+def nodes(text: str) -> tuple[ClusterNode, ...]:
     """Parse the output of ``scontrol --oneliner --details show node``."""
     return tuple(_node(fields(line)) for line in text.splitlines() if line.startswith("NodeName="))
 
 
-def _node(values: Mapping[str, str]) -> Live:
+def _node(values: Mapping[str, str]) -> ClusterNode:
     counts = gpu_counts(values.get("Gres", ""))
-    return Live(
+    return ClusterNode(
         name=values["NodeName"],
         partitions=tuple(filter(None, values.get("Partitions", "").split(","))),
         state=_state(values.get("State", "UNKNOWN")),
@@ -155,14 +155,14 @@ def limits(
     )
 
 
-def standing(
+def partition_state(
     queue: Queue,
-    members: Sequence[Live],
+    members: Sequence[ClusterNode],
     site: Site,
     allowed: Limits,
     use: Use,
     start: Start | None,
-) -> Standing:
+) -> PartitionState:
     """Return the present state of a partition from its nodes, limits and usage."""
     written = site.partitions.get(queue.name)
     kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
@@ -171,7 +171,7 @@ def standing(
         state: sum(node.state == state for node in members)
         for state in ("idle", "mixed", "full", "down")
     }
-    return Standing(
+    return PartitionState(
         queue=queue,
         gpu=(written.gpu if written and written.gpu else kinds) or "",
         gpus_per_node=max((node.gpus for node in members), default=0),
@@ -198,8 +198,8 @@ def start(text: str) -> Start:
     return Start(refused="; ".join(dict.fromkeys(lines)) or "no answer")
 
 
-def soonest(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+def soonest(partitions: Sequence[PartitionState]) -> tuple[PartitionState, ...]:
     """Return the partitions where a job would start, the soonest first."""
-    starts = [(standing.start.at, standing) for standing in standings if standing.start]
+    starts = [(partition.start.at, partition) for partition in partitions if partition.start]
     able = [pair for pair in starts if pair[0]]
-    return tuple(standing for _, standing in sorted(able, key=lambda pair: pair[0]))
+    return tuple(partition for _, partition in sorted(able, key=lambda pair: pair[0]))

@@ -16,7 +16,7 @@ from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
 
 if TYPE_CHECKING:
-    from toolkit.model.overview import Standing
+    from toolkit.model.overview import PartitionState
 
 SECTION = "Any cluster"
 
@@ -78,13 +78,13 @@ def command(
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_cluster(site or chosen_site(Path.cwd()))
-    standings = inventory.ask(Client(place.access), place.site, shape or None)
+    partitions = inventory.partition_states(Client(place.access), place.site, shape or None)
     if as_json:
         console.out_json(
-            {"site": place.site.name, "partitions": [_whole(standing) for standing in standings]}
+            {"site": place.site.name, "partitions": [_whole(partition) for partition in partitions]}
         )
         return
-    for line in _lines(standings, " ".join(shape)):
+    for line in _lines(partitions, " ".join(shape)):
         console.out(line)
 
 
@@ -97,7 +97,7 @@ def _whole(value: Any) -> Any:
     return {name: _whole(part) for name, part in asdict(value).items()}
 
 
-def _lines(standings: Sequence[Standing], shape: str) -> Iterator[str]:
+def _lines(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     header = (
         "PARTITION",
         "GPUS PER NODE",
@@ -113,36 +113,40 @@ def _lines(standings: Sequence[Standing], shape: str) -> Iterator[str]:
     )
     rows = [
         (
-            standing.queue.name
-            + "*" * standing.queue.default
-            + ("" if standing.queue.up else " (off)"),
-            f"{standing.gpus_per_node} {standing.gpu}".strip() if standing.gpus_per_node else "-",
-            *(standing.idle, standing.mixed, standing.full, standing.down),
-            f"{standing.gpus_free} of {standing.gpus}" if standing.gpus else "-",
-            _limit(standing),
-            _of(standing.use.submitted, standing.limits.jobs_submitted),
-            _of(standing.use.running, standing.limits.jobs_running),
-            _of(standing.use.gpus, standing.limits.gpus) if standing.gpus_per_node else "-",
+            partition.queue.name
+            + "*" * partition.queue.default
+            + ("" if partition.queue.up else " (off)"),
+            f"{partition.gpus_per_node} {partition.gpu}".strip()
+            if partition.gpus_per_node
+            else "-",
+            *(partition.idle, partition.mixed, partition.full, partition.down),
+            f"{partition.gpus_free} of {partition.gpus}" if partition.gpus else "-",
+            _limit(partition),
+            _of(partition.use.submitted, partition.limits.jobs_submitted),
+            _of(partition.use.running, partition.limits.jobs_running),
+            _of(partition.use.gpus, partition.limits.gpus) if partition.gpus_per_node else "-",
         )
-        for standing in standings
+        for partition in partitions
     ]
     yield console.table(header, rows)
     sources = ", ".join(
-        dict.fromkeys(standing.limits.source for standing in standings if standing.limits.source)
+        dict.fromkeys(
+            partition.limits.source for partition in partitions if partition.limits.source
+        )
     )
     if sources:
         yield f"limits: {sources}"
     if shape:
         yield ""
-        yield from _starts(standings, shape)
+        yield from _starts(partitions, shape)
 
 
 def _of(used: int, limit: int | None) -> str:
     return f"{used} of {limit}" if limit is not None else str(used)
 
 
-def _limit(standing: Standing) -> str:
-    minutes = standing.queue.max_minutes
+def _limit(partition: PartitionState) -> str:
+    minutes = partition.queue.max_minutes
     if minutes is None:
         return "no limit"
     days, rest = divmod(minutes, 1440)
@@ -150,23 +154,23 @@ def _limit(standing: Standing) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _starts(standings: Sequence[Standing], shape: str) -> Iterator[str]:
+def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     """Yield the partitions where a job would start, the soonest first.
 
     Those where it would never start come last.
     """
     from toolkit.slurm.overview import soonest
 
-    able = soonest(standings)
+    able = soonest(partitions)
     rows = [
-        (standing.queue.name, _when(standing.start.at), standing.start.nodes)
-        for standing in able
-        if standing.start
+        (partition.queue.name, _when(partition.start.at), partition.start.nodes)
+        for partition in able
+        if partition.start
     ]
     rows += [
-        (standing.queue.name, "never", standing.start.refused)
-        for standing in standings
-        if standing.start and not standing.start.at
+        (partition.queue.name, "never", partition.start.refused)
+        for partition in partitions
+        if partition.start and not partition.start.at
     ]
     yield f"a job of {shape}, as Slurm guesses now:"
     yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)
