@@ -31,7 +31,7 @@ from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.preflight.options import asked_minutes
 from toolkit.runs import submit as runs
-from toolkit.slurm.patience import asked, patiently
+from toolkit.slurm.patience import configured_wait, patiently
 
 if TYPE_CHECKING:
     from toolkit.api.jobs import Job
@@ -91,7 +91,7 @@ def _submit(
     function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> Job:
     submitit = _submitit()
-    cwd, wait = Path.cwd(), asked(_LOG.warning)
+    cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
     prepared = patiently(lambda: runs.gather_run(TARGET, layer, cwd), wait)
     inputs = _with_folder(prepared.inputs, cwd)

@@ -12,7 +12,7 @@ from toolkit.runs.completion import CompletedRun, complete
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
 from toolkit.runs.submit import gather_run
-from toolkit.slurm.patience import asked, patiently
+from toolkit.slurm.patience import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
 Adapt = Callable[[Inputs], Inputs]
@@ -52,7 +52,7 @@ def run(
             see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    wait = asked(lambda text: say("waiting", text))
+    wait = configured_wait(lambda text: say("waiting", text))
     gathered = patiently(lambda: gather_run(target, settings, cwd), wait)
     gathered = gathered._replace(inputs=adapt(gathered.inputs))
     return complete(

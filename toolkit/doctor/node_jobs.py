@@ -28,7 +28,7 @@ from toolkit.records.store import Paths
 from toolkit.resources import package_directory
 from toolkit.runs.completion import CompletedRun, complete
 from toolkit.slurm.client import Client
-from toolkit.slurm.patience import asked, patiently
+from toolkit.slurm.patience import configured_wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")
@@ -70,7 +70,7 @@ def run_script(
 
 
 def _run(script: str, flags: Layer, directory: Path) -> CompletedRun:
-    wait = asked(_LOG.warning)
+    wait = configured_wait(_LOG.warning)
     # A check does not wait for other runs, so --after of a settings file is left open.
     gathered = patiently(lambda: gather_inputs(script, flags, directory), wait)
     return complete(gathered, wait, until=time.monotonic() + _PATIENCE)

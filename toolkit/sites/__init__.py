@@ -86,7 +86,7 @@ def from_file(path: Path) -> Site:
         UnknownSiteError: it extends a site that does not exist.
     """
     site = read_toml(path, Site, named=True)
-    return _upon(load(site.extends), site) if site.extends else site
+    return _merge(load(site.extends), site) if site.extends else site
 
 
 def image_directories(cwd: Path) -> tuple[Path, ...]:
@@ -121,10 +121,10 @@ def _load(name: str, within: tuple[str, ...]) -> Site:
             f"sites extend each other in a circle: {' -> '.join((*within, name))}",
             place=f"{path}, key extends",
         )
-    return _upon(_load(site.extends, (*within, name)), site)
+    return _merge(_load(site.extends, (*within, name)), site)
 
 
-def _upon(base: Site, site: Site) -> Site:
+def _merge(base: Site, site: Site) -> Site:
     """Return ``site`` with the values of ``base`` for all keys that it does not set.
 
     Tables are joined key by key; every other value is replaced as a whole.

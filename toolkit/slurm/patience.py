@@ -32,11 +32,11 @@ class Wait:
         self.tell = tell
         self._until: float | None = None
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Record that Slurm answered."""
         self._until = None
 
-    def on(self, error: SlurmSilentError) -> None:
+    def pause(self, error: SlurmSilentError) -> None:
         """Wait a moment after an unanswered query, and return so that the caller repeats it.
 
         Raises:
@@ -52,7 +52,7 @@ class Wait:
         time.sleep(min(PAUSE, self._until - now))
 
 
-def asked(tell: Tell) -> Wait:
+def configured_wait(tell: Tell) -> Wait:
     """Return the patience that the environment sets, or the default of `toolkit run`.
 
     It is for callers that have no option for it.
@@ -96,7 +96,7 @@ def patiently(ask: Callable[[], _Answer], wait: Wait) -> _Answer:
         try:
             answer = ask()
         except SlurmSilentError as error:
-            wait.on(error)
+            wait.pause(error)
         else:
-            wait.heard()
+            wait.reset()
             return answer
