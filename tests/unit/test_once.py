@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.unit.samples import inputs
 from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
-from toolkit.model.run import Attempt, JobState, Submission
+from toolkit.model.run import JobState, Submission, SubmissionAttempt
 from toolkit.model.site import Access
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths
@@ -83,7 +83,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def record(directory: Path, submitted: once.Submitted) -> Submission:
     """Record a job as a run's."""
-    attempt = Attempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00")
+    attempt = SubmissionAttempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00")
     return once.record(Paths(directory), attempt, submitted)
 
 
@@ -151,7 +151,7 @@ def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
     slurm = Slurm()
     assert once.recovered(paths, lambda _: slurm) is None
     paths.attempt.write_text(
-        to_json(Attempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00"))
+        to_json(SubmissionAttempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00"))
     )
     assert once.recovered(paths, lambda _: slurm) is None
     slurm.taken.append(5)
@@ -241,7 +241,7 @@ class Queue(Slurm):
 
 
 def run_in(
-    directory: Path, submitted: once.Submitted | None, attempt: Attempt | None = None
+    directory: Path, submitted: once.Submitted | None, attempt: SubmissionAttempt | None = None
 ) -> Paths:
     """A run's directory with a plan, and a job or an attempt."""
     paths = Paths(directory)

@@ -21,7 +21,7 @@ from toolkit.files import write_atomically
 from toolkit.images.store import usage
 from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
-from toolkit.model.run import Attempt, JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.planning.plan import plan
 from toolkit.records import store
 from toolkit.runs import once, removal, status
@@ -163,7 +163,7 @@ def test_a_job_that_slurm_does_not_know_may_be_another_clusters() -> None:
 
 def test_a_submission_under_way_stays() -> None:
     paths = new_run()
-    attempt = Attempt(
+    attempt = SubmissionAttempt(
         mark="m",
         site="x",
         submitted=once.now(),

@@ -111,10 +111,10 @@ def test_what_could_not_go_back_is_refused(job: dict[str, Any], words: str) -> N
 
 
 def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
-    found = attempts.stints(lines_of(BATCH, "7.log"))
+    found = attempts.read_attempts(lines_of(BATCH, "7.log"))
     assert [
-        (stint.number, stint.nodes, stint.ended - stint.began if stint.ended else 0)
-        for stint in found
+        (attempt.number, attempt.nodes, attempt.ended - attempt.began if attempt.ended else 0)
+        for attempt in found
     ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
     assert [line.split("  ", 2)[2] for line in attempts.describe(found)] == [
         "1:40  told to stop by USR1, goes back into the queue",
@@ -148,7 +148,7 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
         {"7.log": first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000},
     )
     past = excerpt.history(paths, decided, 7)
-    assert [stint.number for stint in past.stints] == [1, 2, 3]
+    assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
     taken = excerpt.of_run(paths, decided, 7)
     assert taken.size < paths.logs_of(7)[0].path.stat().st_size
     assert taken.read < taken.size
@@ -157,12 +157,12 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
 
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
     forged = lines_of(BATCH, "7-0-nid001.log")
-    assert attempts.stints(forged) == ()
+    assert attempts.read_attempts(forged) == ()
     assert not any(attempts.begins(line) for line in forged)
-    found = attempts.stints(
+    found = attempts.read_attempts(
         [*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")]
     )
-    assert [(stint.element, stint.number) for stint in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
+    assert [(attempt.element, attempt.number) for attempt in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
     assert attempts.describe(found)[0].startswith("0.1  nid[001-002]")
 
 

@@ -57,7 +57,7 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         return
     if outcome is not None and outcome.kind == "ok":
         console.note("this run succeeded; there is nothing to explain")
-        show_attempts(outcome.stints)
+        show_attempts(outcome.attempts)
         return
     explanation = explain(evidence, known)
     if as_json:
@@ -75,7 +75,7 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         for number, text in enumerate(evidence.forced):
             console.fact("" if number else "forced", text)
         if outcome is not None:
-            show_attempts(outcome.stints)
+            show_attempts(outcome.attempts)
 
 
 def _shows_wait(paths: Paths, as_json: bool) -> bool:

@@ -21,7 +21,7 @@ from toolkit.units import human_time
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Explanation
-    from toolkit.model.run import Outcome, Stint
+    from toolkit.model.run import JobAttempt, Outcome
     from toolkit.records.store import Paths
 
 DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
@@ -140,7 +140,7 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
             f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items()
         )
         console.say("", places)
-    show_attempts(outcome.stints)
+    show_attempts(outcome.attempts)
     directory = os.path.relpath(paths.directory)
     if outcome.points and outcome.kind != "ok":
         again = f"failed ones again: toolkit run --failed {directory}"
@@ -148,13 +148,13 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     console.say("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
 
 
-def show_attempts(stints: Sequence[Stint]) -> None:
+def show_attempts(attempts: Sequence[JobAttempt]) -> None:
     """Print the attempts of a run that was requeued."""
     from toolkit.runs.attempts import describe, warning
 
-    for index, line in enumerate(describe(stints) if len(stints) > 1 else ()):
+    for index, line in enumerate(describe(attempts) if len(attempts) > 1 else ()):
         console.say("" if index else "attempts", line)
-    if text := warning(stints):
+    if text := warning(attempts):
         console.say("warning", text)
 
 

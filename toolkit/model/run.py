@@ -84,7 +84,7 @@ class Submission(Model, frozen=True, kw_only=True):
     is_doubtful: bool = False
 
 
-class Attempt(Model, frozen=True, kw_only=True):
+class SubmissionAttempt(Model, frozen=True, kw_only=True):
     """``attempt.json`` of a run directory: a submission in progress.
 
     It remains only if it is unknown whether Slurm has the job.
@@ -138,7 +138,7 @@ class Failure(Model, frozen=True, kw_only=True):
     alike: tuple[int, ...] = ()
 
 
-class Stint(Model, frozen=True, kw_only=True):
+class JobAttempt(Model, frozen=True, kw_only=True):
     """One attempt of a requeueable job.
 
     Times are seconds since the epoch; 0: unknown.
@@ -190,9 +190,9 @@ class Outcome(Model, frozen=True, kw_only=True):
         failure: the first rank that failed.
         message: an explanation of the outcome, if it needs one.
         unhealthy: node -> Slurm's state, of the job's nodes that are down or do not answer; its key
-            in the file is an older name.
+            in the file is an older name, as that of ``attempts``.
         points: the outcome of each element of a job array.
-        stints: the attempts of a requeueable job; the other fields are about the last one.
+        attempts: the attempts of a requeueable job; the other fields are about the last one.
     """
 
     state: str
@@ -204,6 +204,6 @@ class Outcome(Model, frozen=True, kw_only=True):
     failure: Failure | None = None
     message: str = ""
     unhealthy: dict[str, str] = msgspec.field(name="unwell", default_factory=dict)
-    stints: tuple[Stint, ...] = ()
+    attempts: tuple[JobAttempt, ...] = msgspec.field(name="stints", default=())
     points: tuple[PointOutcome, ...] = ()
     kind: Literal["ok", "failed", "lost", "cancelled", "timeout", "refused"] = "ok"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from toolkit.model.run import Stint
+from toolkit.model.run import JobAttempt
 from toolkit.runs.logs import Line
 from toolkit.units import human_time
 
@@ -22,9 +22,9 @@ _LINE = re.compile(
 _FINISHED = re.compile(r"exit code 0 after (?P<signal>USR[12]), taken as finished")
 
 
-def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
+def read_attempts(lines: Iterable[Line]) -> tuple[JobAttempt, ...]:
     """Return the attempts of a job from lines of its batch shell; empty if it is not requeued."""
-    attempts: dict[tuple[int | None, int], Stint] = {}
+    attempts: dict[tuple[int | None, int], JobAttempt] = {}
     for line in lines:
         match = None if line.host else _LINE.search(line.text)
         if not match:
@@ -36,12 +36,12 @@ def stints(lines: Iterable[Line]) -> tuple[Stint, ...]:
             .timestamp()
         )
         if match["what"] == "begins":
-            attempts[key] = Stint(
+            attempts[key] = JobAttempt(
                 number=key[1], began=when, nodes=match["nodes"] or "", element=line.element
             )
         elif key in attempts:
             begun = attempts[key]
-            attempts[key] = Stint(
+            attempts[key] = JobAttempt(
                 number=begun.number,
                 began=begun.began,
                 nodes=begun.nodes,
@@ -58,14 +58,14 @@ def begins(line: Line) -> bool:
     return match is not None and match["what"] == "begins"
 
 
-def warning(attempts: Sequence[Stint]) -> str | None:
+def warning(attempts: Sequence[JobAttempt]) -> str | None:
     """Return a warning for a job whose ranks ended with 0 right after the signal, else None.
 
     They may have finished just then. More often a script saves, ends with 0, and so is never
     continued.
     """
     match = next(
-        filter(None, (_FINISHED.fullmatch(stint.how) for stint in reversed(attempts))), None
+        filter(None, (_FINISHED.fullmatch(attempt.how) for attempt in reversed(attempts))), None
     )
     if match is None:
         return None
@@ -76,16 +76,18 @@ def warning(attempts: Sequence[Stint]) -> str | None:
     )
 
 
-def describe(attempts: Sequence[Stint]) -> list[str]:
+def describe(attempts: Sequence[JobAttempt]) -> list[str]:
     """Return a line for each attempt.
 
     Such as ``1  nid[001-002]  0:58  exit code 1 after USR1; goes back into the queue``.
     """
     rows = []
-    for index, stint in enumerate(attempts):
-        later = index + 1 < len(attempts) and attempts[index + 1].element == stint.element
-        how = stint.how or ("stopped by Slurm, which queued it again" if later else "the last one")
-        length = f"{human_time(stint.ended - stint.began)}  " if stint.ended else ""
-        element = "" if stint.element is None else f"{stint.element}."
-        rows.append(f"{element}{stint.number}  {stint.nodes}  {length}{how}")
+    for index, attempt in enumerate(attempts):
+        later = index + 1 < len(attempts) and attempts[index + 1].element == attempt.element
+        how = attempt.how or (
+            "stopped by Slurm, which queued it again" if later else "the last one"
+        )
+        length = f"{human_time(attempt.ended - attempt.began)}  " if attempt.ended else ""
+        element = "" if attempt.element is None else f"{attempt.element}."
+        rows.append(f"{element}{attempt.number}  {attempt.nodes}  {length}{how}")
     return rows

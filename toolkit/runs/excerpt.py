@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from toolkit.model.plan import Plan
 from toolkit.model.report import Report
-from toolkit.model.run import Stint
+from toolkit.model.run import JobAttempt
 from toolkit.records.store import Log, Paths
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
@@ -48,11 +48,11 @@ class History(NamedTuple):
     """The attempts of a job that may be requeued.
 
     Attributes:
-        stints: each attempt.
+        attempts: each attempt.
         starts: offset in the batch shell's log of the last attempt, by element (None: no array).
     """
 
-    stints: tuple[Stint, ...] = ()
+    attempts: tuple[JobAttempt, ...] = ()
     starts: Mapping[int | None, int] = {}
 
 
@@ -67,7 +67,7 @@ def history(paths: Paths, plan: Plan, job_id: int) -> History:
         for offset, text in logs.find_lines(log.path, attempts.MARK.encode())
     ]
     starts = {line.element: offset for offset, line in marked if attempts.begins(line)}
-    return History(attempts.stints(line for _, line in marked), starts)
+    return History(attempts.read_attempts(line for _, line in marked), starts)
 
 
 def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:
@@ -79,7 +79,7 @@ def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:
 def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Excerpt:
     """Read what belongs to the last attempt in the given logs."""
     hide = logs.secret_filter(paths)
-    last = {stint.element: stint.number for stint in past.stints}
+    last = {attempt.element: attempt.number for attempt in past.attempts}
     chosen = [
         log
         for log in given
@@ -101,7 +101,9 @@ def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Ex
 
 def reports_of(paths: Paths, job_id: int, element: int | None, past: History) -> tuple[Report, ...]:
     """Read the records of failing processes of a job's last attempt, without values of secrets."""
-    last = next((stint.number for stint in reversed(past.stints) if stint.element == element), None)
+    last = next(
+        (attempt.number for attempt in reversed(past.attempts) if attempt.element == element), None
+    )
     hide = logs.secret_filter(paths)
     return tuple(
         replace(

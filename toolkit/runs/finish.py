@@ -29,7 +29,7 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
         came_out = _of_job(
             client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
         )
-    came_out = replace(came_out, stints=past.stints)
+    came_out = replace(came_out, attempts=past.attempts)
     write_atomically(
         paths.outcome, to_json(came_out, sort=False)
     )  # results stay in the script's order

@@ -22,7 +22,7 @@ from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
-from toolkit.model.run import Attempt, Submission
+from toolkit.model.run import Submission, SubmissionAttempt
 from toolkit.records.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
@@ -56,9 +56,9 @@ def new_mark() -> str:
     return f"toolkit-{secrets.token_hex(8)}"
 
 
-def begin(paths: Paths, plan: Plan, cluster: str | None) -> Attempt:
+def begin(paths: Paths, plan: Plan, cluster: str | None) -> SubmissionAttempt:
     """Record that a run is being submitted, before Slurm gets the script."""
-    attempt = Attempt(
+    attempt = SubmissionAttempt(
         mark=new_mark(),
         site=plan.site,
         submitted=now(),
@@ -79,7 +79,7 @@ def process_start(pid: int) -> int:
         return 0
 
 
-def is_under_way(attempt: Attempt) -> bool:
+def is_under_way(attempt: SubmissionAttempt) -> bool:
     """Return whether the submitting process still runs; False if it is on another host."""
     return (
         attempt.host == socket.gethostname()
@@ -179,7 +179,7 @@ def release_claim(paths: Paths) -> None:
             paths.claim(submission.mark).unlink()
 
 
-def record(paths: Paths, attempt: Attempt, submitted: Submitted) -> Submission:
+def record(paths: Paths, attempt: SubmissionAttempt, submitted: Submitted) -> Submission:
     """Record which job a run is.
 
     Raises:
@@ -220,7 +220,7 @@ def cancel_duplicates(client: Client, submission: Submission, jobs: Iterable[int
     return others
 
 
-def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submission | None:
+def recovered(paths: Paths, client_of: Callable[[SubmissionAttempt], Client]) -> Submission | None:
     """Record the job of a run whose submission was interrupted, or whose answer was lost.
 
     Return None if Slurm has no such job.
@@ -234,7 +234,7 @@ def recovered(paths: Paths, client_of: Callable[[Attempt], Client]) -> Submissio
     """
     if not paths.attempt.is_file():
         return None
-    attempt = read_json(paths.attempt, Attempt)
+    attempt = read_json(paths.attempt, SubmissionAttempt)
     client = client_of(attempt)
     jobs = client.marked(attempt.mark)
     if not jobs:

@@ -15,7 +15,14 @@ from toolkit.errors import ConfigError, SlurmUnreachableError, UnknownRunError, 
 from toolkit.files import read_json
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.job import Job
-from toolkit.model.run import Attempt, JobState, Outcome, PointOutcome, Stint, Submission
+from toolkit.model.run import (
+    JobAttempt,
+    JobState,
+    Outcome,
+    PointOutcome,
+    Submission,
+    SubmissionAttempt,
+)
 from toolkit.model.site import Access
 from toolkit.records.store import Paths, find
 from toolkit.runs import excerpt, follow, once
@@ -48,7 +55,7 @@ class Status(NamedTuple):
     attempts: int = 1
 
 
-def client_of(submission: Submission | Attempt) -> Client:
+def client_of(submission: Submission | SubmissionAttempt) -> Client:
     """Return the client of the cluster that a run was submitted to.
 
     Raises:
@@ -164,7 +171,7 @@ def was_never_submitted(paths: Paths) -> bool:
     """
     if not paths.attempt.is_file() or any(paths.logs.glob("*.log")):
         return False
-    attempt = read_json(paths.attempt, Attempt)
+    attempt = read_json(paths.attempt, SubmissionAttempt)
     is_old = time.time() - datetime.fromisoformat(attempt.submitted).timestamp() > _LATEST
     return not once.is_under_way(attempt) and (is_old or attempt.host == socket.gethostname())
 
@@ -213,12 +220,12 @@ def _row(
     submission = paths.read_submission()
     plan = paths.read_plan()
     number = submission.job_id if submission else 0
-    attempts = max((stint.number for stint in stints(paths)), default=1)
+    attempts = max((attempt.number for attempt in attempts_of(paths)), default=1)
     text = f"attempt {attempts}{f'; {message}' if message else ''}" if attempts > 1 else message
     return Status(paths.name, number, state, seconds, exit_code, plan.shape, nodes, text, attempts)
 
 
-def stints(paths: Paths) -> tuple[Stint, ...]:
+def attempts_of(paths: Paths) -> tuple[JobAttempt, ...]:
     """Return the attempts of a run that may be requeued; empty for any other run."""
     outcome, submission, plan = (
         paths.read_outcome(),
@@ -226,8 +233,8 @@ def stints(paths: Paths) -> tuple[Stint, ...]:
         paths.read_plan(),
     )
     if outcome is not None or submission is None or plan.requeue is None:
-        return outcome.stints if outcome else ()
-    return excerpt.history(paths, plan, submission.job_id).stints
+        return outcome.attempts if outcome else ()
+    return excerpt.history(paths, plan, submission.job_id).attempts
 
 
 def submission_of(paths: Paths) -> Submission:

@@ -29,7 +29,7 @@ from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import Attempt, Outcome, Submission
+from toolkit.model.run import Outcome, Submission, SubmissionAttempt
 from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
@@ -233,18 +233,18 @@ def resume(inputs: Inputs, wait: Wait) -> Resumed | None:
     return None
 
 
-def _interrupted(runs: Path) -> Iterator[tuple[store.Paths, Attempt]]:
+def _interrupted(runs: Path) -> Iterator[tuple[store.Paths, SubmissionAttempt]]:
     for file in sorted(runs.glob("*/attempt.json")):
         paths = store.Paths(file.parent)
         try:
-            attempt = read_json(file, Attempt)
+            attempt = read_json(file, SubmissionAttempt)
         except ConfigError:
             continue
         if not paths.submission.exists() and not once.is_under_way(attempt):
             yield paths, attempt
 
 
-def _is_same(paths: store.Paths, attempt: Attempt, inputs: Inputs) -> bool:
+def _is_same(paths: store.Paths, attempt: SubmissionAttempt, inputs: Inputs) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
         before = read_json(paths.job, Job)
