@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.unit.samples import FACTS, NEURON, PARTITIONS, inputs
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
-from toolkit.errors import PlanError, ToolkitError, UsageError
+from toolkit.errors import ConfigError, PlanError, ToolkitError, UsageError
 from toolkit.model.base import from_json, from_toml, to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
@@ -340,6 +341,15 @@ def test_a_site_says_what_slurm_calls_a_type() -> None:
     job = {"gpus": "a100:2", "nodes": 1, "ntasks_per_node": None}
     decided = planned(job, site=site, facts=replace(facts, container="singularity"))
     assert dict(decided.directives)["gres"] == f"gpu:{long_name}:2"
+
+
+def test_a_type_of_gpu_that_a_directive_cannot_carry_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text('[gpu_types]\na100 = "A100 NVLink"\n')
+    with pytest.raises(
+        ConfigError, match='expected a name without blanks, such as "a100"'
+    ) as caught:
+        sites.from_file(tmp_path / "ours.toml")
+    assert "gpu_types" in str(caught.value.place)
 
 
 def test_sinfo_counts_the_gpus_of_each_type() -> None:

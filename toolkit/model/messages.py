@@ -23,6 +23,7 @@ _FORMS = {
     r"^[1-9][0-9]*([:-][1-9][0-9]*)?$": 'a whole number of at least 1, or a range, such as "1:4"',
     r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$": "a whole number, a list with one number for each "
     'node, such as "8,4", or a type and a number, such as "a100:4"',
+    r"^[A-Za-z0-9_.+-]*$": 'a name without blanks, such as "a100"',
 }
 _SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 # The start of tomllib's message -> the advice.

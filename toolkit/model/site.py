@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from toolkit.model.base import Model
 from toolkit.model.slurm_options import Takes
 
+# In --gres=gpu:TYPE:N and --gpus TYPE:N, which have no way to quote a blank.
+GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]*$")]
 # Above the ephemeral ports of Linux (ip_local_port_range), so that no process has one by chance.
 PORTS = (61000, 65535)
 
@@ -163,7 +167,7 @@ class Site(Model, frozen=True, kw_only=True):
     allreduce: dict[str, float] = {}
     defaults: dict[str, str | int | bool] = {}
     slurm: dict[str, str | int | bool] = {}
-    gpu_types: dict[str, str] = {}
+    gpu_types: dict[str, GpuType] = {}
     notes: tuple[Note, ...] = ()
 
 
