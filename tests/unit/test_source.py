@@ -117,6 +117,20 @@ def test_a_program_is_run_as_it_is() -> None:
     assert launchers.choose(Script("bench.sh", Source(), None, Job(nodes=4))).launcher == "none"
 
 
+def test_a_python_script_without_an_ending_is_read_by_its_first_line(tmp_path: Path) -> None:
+    body = "import horovod.torch as hvd\nhvd.init()\n"
+    (tmp_path / "train").write_text(f"#!/usr/bin/env python3\n{body}")
+    (tmp_path / "tool").write_bytes(b"#!/bin/sh\nexec python3 train.py\n")
+    (tmp_path / "program").write_bytes(b"\x7fELF python3\n")
+    source = read(tmp_path / "train")
+    assert launchers.choose(Script("train", source, None, Job(nodes=2))).launcher == "horovod"
+    (warning,) = launchers.warnings("train", source, "torchrun")
+    assert warning.endswith("--launcher horovod")
+    for name in ("tool", "program"):
+        assert read(tmp_path / name) == Source()
+        assert launchers.choose(Script(name, Source(), None, Job(nodes=2))).launcher == "none"
+
+
 def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:
     horovod = Source(python=True, imports=("horovod.torch", "torch"))
     assert "--launcher horovod" in launchers.warnings("train.py", horovod, "torchrun")[0]

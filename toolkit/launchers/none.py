@@ -15,7 +15,7 @@ class NoLauncher(Launcher):
 
     def recognize(self, script: Script) -> Recognition | None:
         """Claim programs that are not Python, and scripts that nothing spreads over ranks."""
-        if not script.name.endswith(".py"):
+        if not (script.source.python or script.name.endswith(".py")):
             return Recognition(0, "is no Python script")
         least, most = script.job.node_range
         if script.source.calls_any("DataParallel") and least == most:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from toolkit.model.source import Option, Source
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 # Modules of the user that are read; more of them do not make the choice of a launcher better.
 _MOST_FILES = 50
+_SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
+_LONGEST_SHEBANG = 256  # bytes, as Linux reads them
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 
 
@@ -54,8 +57,13 @@ def script_file(path: Path) -> ScriptFile | None:
 
 
 def _parsed(path: Path) -> ast.Module | None:
+    """Parse a file whose name or first line (``#!/usr/bin/env python3``) says that it is Python."""
     try:
-        return ast.parse(path.read_bytes()) if path.suffix == ".py" else None
+        with open_regular(path) as stream:
+            if path.suffix != ".py" and not _SHEBANG.match(stream.read(_LONGEST_SHEBANG)):
+                return None
+            stream.seek(0)
+            return ast.parse(stream.read(_MOST_SCRIPT))
     except (OSError, SyntaxError, ValueError):  # Python reports it, with the line.
         return None
 
