@@ -176,7 +176,9 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-    found = attempts.read_attempts(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    found = attempts.read_attempts(
+        Line(text=text, host="", rank=None) for text in printed.splitlines()
+    )
     assert "must end with another exit code" in (attempts.warning(found) or "")
 
 
@@ -188,7 +190,9 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     ended, printed = job.end()
     assert ended == code
     assert "toolkit: warning" not in printed
-    found = attempts.read_attempts(Line(text=text, host="", rank=None) for text in printed.splitlines())
+    found = attempts.read_attempts(
+        Line(text=text, host="", rank=None) for text in printed.splitlines()
+    )
     assert [attempt.how for attempt in found] == [f"exit code {code}"]
     assert attempts.warning(found) is None
 

@@ -162,7 +162,12 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
     found = attempts.read_attempts(
         [*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")]
     )
-    assert [(attempt.element, attempt.number) for attempt in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
+    assert [(attempt.element, attempt.number) for attempt in found] == [
+        (0, 1),
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    ]
     assert attempts.describe(found)[0].startswith("0.1  nid[001-002]")
 
 
