@@ -11,7 +11,7 @@ from toolkit.images.build.apptainer import apptainer
 from toolkit.images.build.docker.archives import write_layout
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.library import build_stages
 from toolkit.images.recipe.quoting import exports
@@ -24,13 +24,12 @@ _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 class Layout(Base, frozen=True, kw_only=True):
     """The base of a conversion: the engine's image in OCI's layout. No recipe can name it."""
 
-    def header(self) -> tuple[str, ...]:
-        """Return the first lines of a definition."""
-        return ("Bootstrap: oci", f"From: {_LAYOUT}")
-
-    def detail(self) -> str:
-        """Return a description for people."""
-        return "the image that the engine built"
+    def output(self) -> BaseOutput:
+        """Return what the definition of the conversion gets from this base."""
+        return BaseOutput(
+            detail="the image that the engine built",
+            header=("Bootstrap: oci", f"From: {_LAYOUT}"),
+        )
 
 
 def convert(
@@ -68,7 +67,7 @@ def definition(name: str, engine: str, environment: Mapping[str, str]) -> str:
     exported = "\n".join(f"    export {setting}" for setting in exports(dollars, {}))
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
-        + "\n".join(Layout().header())
+        + "\n".join(Layout().output().header)
         + (f"\n\n%environment\n{exported}\n" if dollars else "")
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )
