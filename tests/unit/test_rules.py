@@ -20,13 +20,14 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import PORTS, Facts, Limits, Site, Use
+from toolkit.model.site import PORTS, Facts, Limits, NodeFacts, Site, Use
 from toolkit.planning.plan import plan
 from toolkit.preflight.host_facts import read_host_facts
 from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
 from toolkit.preflight.options import asked_minutes
 from toolkit.preflight.rules.gpus import elements
+from toolkit.slurm import parse
 from toolkit.slurm.inventory import uses
 
 NEURON = sites.load("neuron")
@@ -117,6 +118,55 @@ def test_what_slurm_says_goes_before_what_is_written() -> None:
     assert ("--partition", False, "cas_v100_4 is switched off for now") in said(
         case({"gpus": 8, "nodes": 1}, partition=off)
     )
+
+
+_NODES = {
+    "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
+    "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),
+    "gpu7": NodeFacts(partitions=("debug",), features=("amd",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "cause", "step"),
+    [
+        ({"nodelist": "nid[001-002]"}, "", ""),
+        ({"nodelist": "./nodes.txt"}, "", ""),
+        ({"nodelist": "nid[002-003]"}, "the cluster has no node 'nid003'", "nid00"),
+        ({"exclude": "zzz"}, "the cluster has no node 'zzz'", "sinfo --Node"),
+        ({"exclude": "gpu7"}, "", ""),
+        (
+            {"nodelist": "nid[002"},
+            "'nid[002' is not a host list: a bracket is not closed",
+            "nid001",
+        ),
+        ({"nodelist": "gpu7"}, "node gpu7 is in partition debug, not in cas_v100_4", "debug"),
+        ({"constraint": "intel&rack1"}, "", ""),
+        ({"constraint": "[rack1*1&rack2*1]"}, "", ""),
+        ({"constraint": "(rack1|amd)&intel"}, "", ""),
+        ({"constraint": "intel&rak1"}, "no node has the feature 'rak1'", "rack"),
+        ({"constraint": "intel|a100"}, "no node has the feature 'a100'", ""),
+        ({"constraint": "amd"}, "no node of partition cas_v100_4 has amd", "--partition debug"),
+        ({"constraint": "rack1,rack2"}, "no node of partition cas_v100_4 has rack1,rack2", "sinfo"),
+    ],
+)
+def test_nodes_and_features_that_slurm_does_not_have_are_refused(
+    job: dict[str, Any], cause: str, step: str
+) -> None:
+    facts = Facts(nodes=_NODES)
+    assert [text for _, _, text in said(case(job, facts=facts))] == ([cause] if cause else [])
+    for result in REGISTRY.results(case(job, facts=facts)):
+        assert result.error
+        assert step in f"{result.error.close} {result.fix}"
+    assert not said(case(job, facts=Facts())), "of nodes that were not queried nothing is known"
+
+
+def test_sinfo_lists_a_node_once_for_each_partition() -> None:
+    text = "nid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
+    assert parse.nodes(text) == {
+        "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
+        "nid002": NodeFacts(partitions=("main",)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -343,7 +393,7 @@ def test_warnings_do_not_stop_a_job() -> None:
 def test_all_rules_can_be_listed() -> None:
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
     assert list(listed) == list(REGISTRY.checks)
-    assert len(listed) == 24
+    assert len(listed) == 26
     assert all(listed.values())
 
 

@@ -208,6 +208,13 @@ class Partition(Model, frozen=True, kw_only=True):
     available: bool = True
 
 
+class NodeFacts(Model, frozen=True, kw_only=True):
+    """The partitions of a node, and the features that jobs can require of it."""
+
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
 class Use(Model, frozen=True, kw_only=True):
     """The user's current usage of a partition.
 
@@ -247,6 +254,7 @@ class Facts(Model, frozen=True, kw_only=True):
         mpirun: the first line of ``mpirun --version`` on PATH: ``mpirun (Open MPI) 4.1.4``; None if
             there is no mpirun or it was not queried.
         mine: partition -> the user's usage; empty if not queried.
+        nodes: the nodes by name; empty if not queried, as for a job that names none of them.
         limits: partition -> Slurm's limits of the user; empty if there is no accounting, or it was
             not queried.
     """
@@ -258,6 +266,7 @@ class Facts(Model, frozen=True, kw_only=True):
     container: str | None = None
     mpirun: str | None = None
     mine: dict[str, Use] = {}
+    nodes: dict[str, NodeFacts] = {}
     limits: dict[str, Limits] = {}
 
     @property

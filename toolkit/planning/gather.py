@@ -239,6 +239,7 @@ def _facts(run: _Run, client: Client) -> Facts:
             partitions=partitions,
             container=container,
             mine=mine,
+            nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
             limits=limits,
             sbatch_options=_sbatch_options(client) if job.slurm else {},
         )

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.model.site import Partition
+from toolkit.model.site import NodeFacts, Partition
 from toolkit.model.slurm_options import Takes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
+NODE_FORMAT = "%N|%P|%f"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
 _HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
@@ -89,6 +90,19 @@ def partitions(text: str) -> tuple[Partition, ...]:
                 most = entry["gpus_by_type"].get(name_of_type, 0)
                 entry["gpus_by_type"][name_of_type] = max(most, count_of_type)
     return tuple(Partition(name=name, **entry) for name, entry in by_name.items())
+
+
+def nodes(text: str) -> dict[str, NodeFacts]:
+    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition."""
+    known: dict[str, NodeFacts] = {}
+    for line in text.splitlines():
+        name, partition, features = line.split("|", 2)
+        before = known.get(name, NodeFacts())
+        known[name] = NodeFacts(
+            partitions=(*before.partitions, partition.rstrip("*")),
+            features=() if features == "(null)" else tuple(features.split(",")),
+        )
+    return known
 
 
 def _upper(size: str) -> int | None:
