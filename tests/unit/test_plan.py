@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.model.base import from_json, to_json
-from toolkit.model.plan import Plan
+from toolkit.model.plan import Container, Plan
 from toolkit.model.site import Facts
 from toolkit.planning.plan import plan
 
@@ -168,3 +169,12 @@ def test_data_of_the_site_is_bound_where_it_has_it() -> None:
         inputs({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)
     ).container.binds
     assert [str(bind) for bind in own[1:]] == ["/mine:/data/imagenet"]
+
+
+def test_a_plan_of_an_older_version_shows_the_file_of_its_image() -> None:
+    old = {"name": "pytorch", "where": "in pytorch", "prefix": "APPTAINERENV_"}
+    shown = [
+        from_json(json.dumps(old | more).encode(), Container).shown
+        for more in ({"image": "/images/pytorch.sif"}, {"image": "docker.io/pytorch:2"}, {})
+    ]
+    assert shown == ["pytorch.sif", "pytorch", "pytorch"]

@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Literal
 
 from toolkit.model.base import Model
@@ -124,7 +125,9 @@ class Container(Model, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Return the name for a line of the plan: the file of an image, or another name."""
-        return self.label or self.where.removeprefix("in ")
+        if self.label or not self.image.endswith(".sif"):
+            return self.label or self.where.removeprefix("in ")
+        return PurePosixPath(self.image).name  # of a plan of an older version, without a label
 
 
 class Launch(Model, frozen=True, kw_only=True):
