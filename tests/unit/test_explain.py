@@ -11,7 +11,7 @@ from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
 from toolkit.cli.follow import lines_of
 from toolkit.explain import gather
-from toolkit.explain.entries import entries_of, pasted
+from toolkit.explain.entries import entries_of, evidence_of, pasted
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_capture, rules
 from toolkit.explain.model import Evidence, Example, Rule
@@ -279,6 +279,55 @@ def test_a_pasted_log_is_told_without_a_run(text: str, expected: str, wrong: str
     said = "\n".join(lines_of(explain(Evidence(pasted(text)), rules())))
     assert expected in said
     assert wrong not in said
+
+
+_SUMMARY = """\
+train.py FAILED
+Failures:
+[1]:
+  time      : 2026-11-21_10:00:02
+  host      : nid001
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 70)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_10:00:00
+  host      : nid002
+  rank      : 5 (local_rank: 1)
+  exitcode  : 3 (pid: 77)
+srun: error: nid001: task 0: Exited with exit code 1"""
+_AGAIN = "".join(f"epoch {number} loss 0.1\n" for number in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "reported"),
+    [
+        (
+            "Traceback (most recent call last):\nKeyError: 'x'\n"
+            "srun: error: nid2: task 3: Exited with exit code 1",
+            "KeyError: 'x'",
+            "task 3 on nid2: exit code 1",
+        ),
+        ("srun: error: n1: tasks 2-3: Exited with exit code 9", "task 2 on n1: exit code 9", ""),
+        (_SUMMARY, "rank 5 on nid002: exit code 3", ""),
+        ("0: " + _SUMMARY.replace("\n", "\n0: "), "rank 5 on nid002: exit code 3", ""),
+        (
+            "srun: error: n1: task 1: Exited with exit code 1\n"
+            f"{_AGAIN}Traceback (most recent call last):\nKeyError: 'x'",
+            "KeyError: 'x'",
+            "",
+        ),
+    ],
+)
+def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
+    text: str, first: str, reported: str
+) -> None:
+    said = explain(evidence_of(pasted(text)), rules())
+    assert (said.first, said.reported) == (first, reported)
+    assert [line.split(maxsplit=1)[1] for line in lines_of(said) if line.startswith("failed")] == (
+        [reported] if reported else []
+    )
+    assert not any("batch|" in line for line in lines_of(said))
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def lines_of(explanation: Explanation) -> list[str]:
 
     subject = console.subject
     lines = [subject("first", explanation.first)]
+    lines += [subject("failed", explanation.reported)] if explanation.reported else []
     if explanation.first == NO_FAILURE:
         lines = [subject("result", explanation.first)]
     elif explanation.match is None:
@@ -198,8 +199,9 @@ def lines_of(explanation: Explanation) -> list[str]:
         lines += [subject("code", explanation.source)] if explanation.source else []
         lines.append(subject("cause", match.cause))
         if match.line and match.line not in explanation.first and match.line not in match.cause:
-            source = match.rank if match.rank is not None else match.host or "batch"
-            lines.append(subject("line", f"{source}| {match.line}"))
+            batch = "batch" if explanation.every_line else ""  # in a pasted log it is unknown
+            source = str(match.rank) if match.rank is not None else match.host or batch
+            lines.append(subject("line", f"{source}| {match.line}" if source else match.line))
         lines += [subject("last", explanation.last)] if explanation.last else []
         if len(match.ranks) > 1:
             lines.append(subject("ranks", f"{len(match.ranks)} printed it: {_some(match.ranks)}"))

@@ -11,7 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
-from toolkit.explain.model import Entry
+from toolkit.explain.model import Entry, Evidence
+from toolkit.launchers.shared.step_log import failures_of_step
+from toolkit.launchers.torchrun import summary_failures
 
 _GOES_ON = 4  # lines of normal output after an error that was survived
 _ENDED = re.compile(
@@ -111,11 +113,32 @@ def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...
     return tuple(entries)
 
 
+def evidence_of(entries: tuple[Entry, ...]) -> Evidence:
+    """Return the evidence in a log without a run, with the failed rank that its launcher reports.
+
+    torchrun's summary comes before srun's message, in which a task may be an agent.
+    """
+    past = survived(entries)
+    logs: dict[str, list[str]] = {}
+    for position, entry in enumerate(entries):
+        if position not in past:
+            logs.setdefault(entry.label, []).append(entry.text)
+    reported = summary_failures(("", lines) for lines in logs.values())
+    reported = reported or failures_of_step(chain(*logs.values()), task="task")
+    if not reported:
+        return Evidence(entries)
+    first = reported[0]
+    return Evidence(
+        entries, first_rank=first.rank, first_host=first.host or "", reported=first.text
+    )
+
+
 _LABELLED = re.compile(
     r"(?:(?P<rank>\d{1,9})|(?P<batch>batch)|(?P<host>[a-zA-Z](?=[\w.-]{0,253}\d)[\w.-]{0,253}))"
     r"[|:] ?(?P<text>.*)"
 )
-_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.*)")
+# Not "[0]:" alone, which begins an entry of torchrun's summary.
+_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.+)")
 
 
 def pasted(text: str) -> tuple[Entry, ...]:

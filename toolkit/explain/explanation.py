@@ -71,9 +71,11 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         if match.role == "cause" and best and match.line not in ("", best.line)
     ]
     has_cause = best is not None and best.role == "cause"
+    first = _first(evidence, best)
     return Explanation(
-        first=_first(evidence, best),
+        first=first,
         match=best,
+        reported="" if first == evidence.reported else evidence.reported,
         source=evidence.failure.source if evidence.failure else "",
         others=tuple(others[:3]),
         suspicious=() if has_cause else tuple(_suspicious(evidence)),
@@ -244,6 +246,8 @@ def _first(evidence: Evidence, best: Match | None) -> str:
     if evidence.nodes_down:
         down = sorted(evidence.nodes_down.items())
         return "; ".join(f"node {name} is {text}" for name, text in down)
+    if evidence.reported and (best is None or best.role != "cause"):
+        return evidence.reported
     if best and best.line:
         if is_plain(evidence):
             return best.line

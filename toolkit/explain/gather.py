@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.errors import ConfigError
-from toolkit.explain.entries import entries_of, labelled
+from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import read_toml
@@ -90,7 +90,7 @@ def of_file(path: Path) -> Evidence:
         ConfigError: it cannot be read.
     """
     try:
-        return Evidence(labelled(ends(path, excerpt.MOST)))
+        return evidence_of(labelled(ends(path, excerpt.MOST)))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

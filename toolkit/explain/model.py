@@ -132,6 +132,7 @@ class Evidence(NamedTuple):
         nodes_down: unhealthy nodes of the job, and their states in Slurm.
         first_rank, first_host: the rank that failed first; None and "" if unknown.
         first_text: the first failure as text.
+        reported: the rank that failed first according to its launcher, in a log without a run.
         forced: rules that refused the job before submission, and the user's reason to force it.
         failure: the first failing rank by its record or its launcher; None if only lines tell.
         names: values of placeholders in fixes: ``run``, ``image``, ``job``.
@@ -145,6 +146,7 @@ class Evidence(NamedTuple):
     first_rank: int | None = None
     first_host: str = ""
     first_text: str = ""
+    reported: str = ""
     forced: tuple[str, ...] = ()
     failure: Failure | None = None
     names: dict[str, str] = {}
@@ -180,6 +182,8 @@ class Explanation(Model, frozen=True, kw_only=True):
 
     Attributes:
         first: what happened first, on which rank and node.
+        reported: the rank that its launcher reports as the first to fail, if ``first`` does not
+            name it.
         source: the line of the user's code at which it happened; empty if unknown.
         match: the cause; None if no rule matches.
         others: other rules that match, less likely.
@@ -191,6 +195,7 @@ class Explanation(Model, frozen=True, kw_only=True):
 
     first: str
     match: Match | None
+    reported: str = ""
     source: str = ""
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()

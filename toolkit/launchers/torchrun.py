@@ -124,11 +124,8 @@ class Torchrun(Launcher):
         that srun reports.
         """
         by_host = list(logs)
-        summaries = [pair for host, lines in by_host if host for pair in _summaries(host, lines)]
-        ordered = sorted(summaries, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
-        return [failure for _, failure in ordered] or failures_of_step(
-            batch_lines(by_host), task="agent"
-        )
+        reported = summary_failures((host, lines) for host, lines in by_host if host)
+        return reported or failures_of_step(batch_lines(by_host), task="agent")
 
     def of_last_start(
         self, reports: Sequence[Report], reported: Sequence[Failure]
@@ -156,6 +153,19 @@ def _start(report: Report) -> tuple[str, str]:
     return report.env["TORCHELASTIC_RUN_ID"], report.env.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
+def summary_failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the ranks in torchrun's summaries ("Root Cause (first observed failure)").
+
+    They are in the order of their end; those that their agent stopped (SIGTERM) come last.
+
+    Args:
+        logs: lines of each log, and its host; empty: the host that the summary names.
+    """
+    summaries = [pair for host, lines in logs for pair in _summaries(host, lines)]
+    ordered = sorted(summaries, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
+    return [failure for _, failure in ordered]
+
+
 def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
     """Yield the time and the failure of each entry of torchrun's summary.
 
@@ -171,7 +181,8 @@ def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]
             code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
             number = int(code[0]) if code else 1
             exit_code = 128 - number if number < 0 else number
-            failure = rank_failure(exit_code, int(rank[0]) if rank else None, host)
+            place = host or fields.get("host")
+            failure = rank_failure(exit_code, int(rank[0]) if rank else None, place)
             yield fields.get("time", ""), failure
             fields = {}
 
