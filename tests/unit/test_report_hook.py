@@ -170,6 +170,25 @@ def test_what_a_failing_program_prints_and_its_exit_code_stay_the_same(
     assert (ended.done.stderr, ended.done.returncode) == (plain.done.stderr, plain.done.returncode)
 
 
+@pytest.mark.parametrize(
+    ("script", "messages"),
+    [
+        ('raise SystemExit("no data in /scratch")', ["no data in /scratch"]),
+        ('import sys\nsys.stderr.write("hello")\nraise SystemExit(["a"])', ["['a']"]),
+        ('import sys\nsys.exit("no data")', ["no data"]),
+        ("raise SystemExit(3)", []),
+        ('try:\n    raise SystemExit("later")\nexcept SystemExit:\n    pass', []),
+        ("import sys\nsys.excepthook = sys.__excepthook__\n1 / 0", ["division by zero"]),
+    ],
+)
+def test_the_text_of_a_raised_exit_is_recorded_once(
+    script: str, messages: list[str], tmp_path: Path
+) -> None:
+    ended, plain = Ended(tmp_path, script), Ended(tmp_path, script, hook=False)
+    assert [record.errors[0].message for record in ended.records] == messages
+    assert (ended.done.returncode, ended.done.stderr) == (plain.done.returncode, plain.done.stderr)
+
+
 def test_the_users_own_sitecustomize_is_imported_too(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -38,6 +38,7 @@ _NAMES = (
 )
 _ENVIRONMENT = {name: os.environ[name] for name in _NAMES if name in os.environ}
 _MOST_RECORDS, _MOST_TEXT, _MOST_ERRORS = 5, 4000, 6
+_exits = []  # type: list[str]  # the messages of recorded exits
 _written = {}  # type: dict[int, int]  # process id -> number of records: a forked process counts its own
 
 
@@ -272,6 +273,7 @@ def _record_exit(status: "Any", frame: "Any") -> None:
             message = _cut("%s: error: %s" % (names["self"].prog, names["message"]))
             break
         parser = parser.f_back
+    _exits.append(message)
     description = {"type": "SystemExit", "module": "builtins", "message": message}
     description.update(_places(_stack(frame)))
     code = status if isinstance(status, int) else 1
@@ -330,6 +332,37 @@ def _watch_errors() -> None:
             _record("exception", error)
 
     atexit.register(at_exit)
+
+
+@_quiet
+def _record_text(text: str) -> None:
+    """Record the text of a SystemExit that the script raised itself, and Python prints at the end.
+
+    An exception that Python prints is in sys.last_value, and has a record of its own.
+    """
+    import threading
+
+    is_script = hasattr(sys.modules.get("__main__"), "__file__")
+    is_main = threading.get_ident() == threading.main_thread().ident
+    is_known = getattr(sys, "last_value", None) is not None or _cut(text) in _exits
+    if text.strip() and is_script and is_main and not is_known:
+        error = {"type": "SystemExit", "module": "builtins", "message": _cut(text)}
+        _write("exit", [error], code=1, argparse=False)
+
+
+def _watch_raised_exits() -> None:
+    """Record ``raise SystemExit("text")``, for which Python calls no hook.
+
+    The text is written by Python itself: below that call there is no frame.
+    """
+    write = sys.stderr.write
+
+    def write_recorded(text: str) -> int:
+        if sys._getframe().f_back is None:
+            _record_text(text)
+        return write(text)
+
+    sys.stderr.write = write_recorded  # type: ignore[method-assign]
 
 
 def _watch_threads() -> None:
@@ -431,6 +464,7 @@ def _import_next() -> None:
 for _watch in (
     _watch_errors,
     _watch_exits,
+    _watch_raised_exits,
     _watch_threads,
     _watch_destructors,
     _watch_children,
