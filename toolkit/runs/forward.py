@@ -1,0 +1,125 @@
+"""Reach a server that listens on a node of a running job."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import JobLostError, SlurmUnreachableError, UsageError
+from toolkit.quoting import shell, shell_words
+from toolkit.records.store import Paths
+from toolkit.relay import gate
+from toolkit.runs import status
+from toolkit.slurm.hostlist import expand
+
+
+class Door(NamedTuple):
+    """The way to a server on a node of a run.
+
+    Attributes:
+        paths: of the run.
+        job_id: of the job, or of an element of its array.
+        node: that the server is on.
+        target: the server: a port, or the path of a Unix socket.
+        by_ssh: the node is reached by ssh.
+    """
+
+    paths: Paths
+    job_id: int
+    node: str
+    target: str
+    by_ssh: bool = False
+
+    def transport(self, command: Sequence[str]) -> Sequence[str]:
+        """Return the command that runs another on the node, with its input and output here."""
+        prefix = status.client_of(status.submission_of(self.paths)).access.prefix
+        if self.by_ssh:
+            quiet = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15")
+            return (*prefix, "ssh", *quiet, self.node, shell_words(command))
+        # --unbuffered: else srun waits for the ends of lines.
+        shape = ("--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--unbuffered")
+        which = (f"--jobid={self.job_id}", f"--nodelist={self.node}", "--job-name=toolkit-relay")
+        return (*prefix, "srun", *which, *shape, *command)
+
+    def is_running(self) -> bool:
+        """Return whether the job runs; a Slurm that does not answer does not end it."""
+        try:
+            return bool(status.running(self.paths))
+        except SlurmUnreachableError:
+            return True
+
+
+def target(text: str) -> str:
+    """Return a valid PORT or SOCKET.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text.startswith("/"):
+        gate.require_short(Path(text))
+        return text
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 65536:
+        return str(int(text))
+    raise UsageError(
+        f"{text!r} is neither a port nor the absolute path of a socket",
+        place="PORT-or-SOCKET",
+        next_step="toolkit forward RUN 6006, or toolkit forward RUN /tmp/server.sock",
+    )
+
+
+def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
+    """Return the way to a server on a node of a run, by default the first.
+
+    Raises:
+        JobLostError: the run is not running.
+        UsageError: it has no such node.
+    """
+    states = status.running(paths)
+    if not states:
+        raise JobLostError(
+            f"{paths.name} is not running",
+            place="RUN",
+            next_step=f"toolkit ps; toolkit logs {paths.word}",
+        )
+    nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
+    chosen = node or nodes[0][0]
+    job_ids = dict(nodes)
+    if chosen not in job_ids:
+        raise UsageError(
+            f"{paths.name} does not run on {chosen}", place="--node", choices=job_ids, value=chosen
+        )
+    return Door(paths, job_ids[chosen], chosen, target(where), by_ssh)
+
+
+def socket_path(paths: Paths, where: str) -> Path:
+    """Return the default path of the socket on this host: ``/tmp/toolkit-1000/train-0007-6006``."""
+    return gate.private_directory() / f"{paths.name}-{Path(where).name}"
+
+
+def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
+    """Carry connections to the server until the job ends; see ``gate.carry``."""
+    return gate.carry(
+        listener, door.transport, door.target, door.is_running, outlives_job=door.by_ssh
+    )
+
+
+def ssh_command(port: int, path: Path) -> str:
+    """Return the command for the user's own machine that connects a port of it to the socket."""
+    user = getpass.getuser()
+    return f"ssh -N -L {port}:{shell(path)} {shell(user)}@{login_host()}"
+
+
+def login_host() -> str:
+    """Return the address of this host as the user's own machine reaches it.
+
+    The socket is on this host only, and the name of a cluster may lead to several. Without a
+    connection of ssh, whose end this host was, it is the host's own name.
+    """
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    name = socket.getfqdn()
+    own = socket.gethostname() if name.startswith("localhost") else name
+    return shell(fields[2] if len(fields) == 4 else own)
