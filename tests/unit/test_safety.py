@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, inputs
 from tests.unit.test_scripts import HOLDS_ALL, captured
@@ -30,7 +31,6 @@ from toolkit.records import secrets, store
 from toolkit.runs.logs import Tail
 from toolkit.runs.submit import write
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden/scripts/secret.sbatch"
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"
 # Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are
 # no UTF-8, and are refused.
@@ -123,9 +123,7 @@ def secret_inputs(directory: Path, **env: str) -> Inputs:
 
 def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
     text = scripts.script(plan(secret_inputs(Path("/home/user/project"), OTHER="x")))
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert_golden("secret", text)
     assert TOKEN not in text
 
 
