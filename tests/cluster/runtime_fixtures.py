@@ -15,8 +15,7 @@ import pytest
 from tests.cluster.engine_fixtures import TestEngine
 
 _NOT_NEEDED = shutil.ignore_patterns(
-    *"site-packages dist-packages test tests __pycache__ config-* idlelib".split(),
-    *"tkinter ensurepip lib2to3 *.a".split(),
+    *"site-packages dist-packages test tests __pycache__ config-* idlelib tkinter ensurepip lib2to3 *.a".split()
 )
 
 
@@ -68,8 +67,11 @@ def venv(base: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def conda_root(base: Path) -> Iterator[Path]:
-    """A stand-in for what conda makes, by its layout alone, as no conda can be installed from the package registries: a virtual environment
-    with ``conda-meta``, a script that runs when it is activated, and a variable of the user's."""
+    """A stand-in for an environment of conda, by its layout alone.
+
+    No conda can be installed from the package registries: this is a virtual environment with
+    ``conda-meta``, a script that runs when it is activated, and a variable of the user's.
+    """
     root = base / "envs"
     prefix = root / "digits"
     _as_conda_makes_it(prefix)
@@ -99,8 +101,7 @@ def torch_environment(base: Path) -> Path:
         sys.executable,
         *"-m pip --python".split(),
         str(prefix / "bin/python3"),
-        "install",
-        "--quiet",
+        *"install --quiet".split(),
     )
     subprocess.run([*pip, "torch==2.13.0+cpu", "numpy", "scikit-learn"], check=True)
     return prefix

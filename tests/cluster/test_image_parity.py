@@ -18,8 +18,11 @@ from toolkit.model.image import Manifest
 def test_the_same_recipe_has_the_same_packages_by_either_engine(
     recipe: str, docked: Docked
 ) -> None:
-    """What Apptainer compiled is lent to Docker's build, the rest of it is done anew. A recipe leaves versions open: where a package was
-    released after the image of the store was built, that is built again, every step of it, and compared once more."""
+    """What Apptainer compiled is lent to Docker's build, the rest of it is done anew.
+
+    A recipe leaves versions open: where a package was released after the image of the store was
+    built, that is built again, every step of it, and compared once more.
+    """
     image = real_image(recipe)
     (docked.images / ".cache").symlink_to(image.parent / ".cache")
     del docked.extra["TOOLKIT_REGISTRIES"]

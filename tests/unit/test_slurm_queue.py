@@ -175,7 +175,7 @@ def test_jobs_of_the_accounting() -> None:
 
 
 def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
-    """squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
+    """Squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
     rows = row(10, array=7, task="2"), row(7, array=7, task="3", state="CANCELLED")
     queued = queue.squeue_entries(squeue(*rows), END)
     accounted = sacct(*ACCOUNTS[:2], "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|")
