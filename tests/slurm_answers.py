@@ -2,6 +2,7 @@
 
 Run ``python -m tests.slurm_answers`` on a machine with a Slurm; it brings up a cluster of its own
 and writes ``tests/golden/slurm/VERSION/``. Do so for each version, and look at what differs.
+An answer that is the one of the version before has no file of its own.
 """
 
 from __future__ import annotations
@@ -68,6 +69,28 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     "starts": ("sbatch", "--test-only", "--nodes=2", "--wrap=true"),
     "refused": ("sbatch", "--test-only", "--nodes=9", "--wrap=true"),
 }
+
+
+def versions() -> list[str]:
+    """Return the versions that were captured, the oldest first."""
+    return sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+
+
+def answer(version: str, name: str) -> str:
+    """Return what a version answered: its own file, or that of the last one before it that has one."""
+    files = [GOLDEN / one / f"{name}.txt" for one in versions() if one <= version]
+    return next(file.read_text() for file in reversed(files) if file.exists())
+
+
+def keep(answers: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the answers of all versions, each where it differs from that of the version before."""
+    before: Mapping[str, str] = {}
+    for version, texts in sorted(answers.items()):
+        (GOLDEN / version).mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            file = GOLDEN / version / f"{name}.txt"
+            file.unlink(missing_ok=True) if before.get(name) == text else file.write_text(text)
+        before = texts
 
 
 class Cluster:
@@ -139,16 +162,17 @@ def main() -> None:
     try:
         ids = run_jobs(cluster)
         version = cluster.call("sinfo", "--version").split()[-1]
-        directory = GOLDEN / version
-        directory.mkdir(parents=True, exist_ok=True)
+        answers = {one: {name: answer(one, name) for name in ANSWERS} for one in versions()}
+        answers[version] = {}
         for name, words in ANSWERS.items():
             known = ",".join(map(str, ids.values()))
             asked = [
                 word.replace("=IDS", f"={known}").replace("=ID", f"={ids['debug']}")
                 for word in words
             ]
-            (directory / f"{name}.txt").write_text(cluster.call(*asked))
-        print(f"wrote {directory}")
+            answers[version][name] = cluster.call(*asked)
+        keep(answers)
+        print(f"wrote {GOLDEN / version}")
     finally:
         cluster.toolkit("cluster", "down")
         shutil.rmtree(PLACE, ignore_errors=True)

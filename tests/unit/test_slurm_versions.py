@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from tests.slurm_answers import GOLDEN, JOBS, MARK, NAME, SEPARATOR
+from tests.slurm_answers import JOBS, MARK, NAME, SEPARATOR, answer, versions
 from toolkit.model.overview import Queue
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Use
 from toolkit.slurm import inventory, overview, parse, queue, tested
 
-VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+VERSIONS = versions()
+Answers = Callable[[str], str]
 SWEEP = ["COMPLETED", "FAILED", *["CANCELLED"] * 8]
 STATES = {
     "timeout": "TIMEOUT",
@@ -34,19 +36,19 @@ IDS = {name: number for number, name in enumerate(JOBS, 1)}
 
 
 @pytest.fixture(params=VERSIONS)
-def answers(request: pytest.FixtureRequest) -> Path:
-    """Return the directory with the answers of a version."""
-    return GOLDEN / str(request.param)
+def answers(request: pytest.FixtureRequest) -> Answers:
+    """Return what a version answers to a command."""
+    return partial(answer, str(request.param))
 
 
-def entries_of(answers: Path, command: str) -> list[queue.Entry]:
+def entries_of(answers: Answers, command: str) -> list[queue.Entry]:
     """Parse a captured answer of squeue or sacct."""
     parser = queue.squeue_entries if command == "squeue" else queue.sacct_entries
-    return parser((answers / f"{command}.txt").read_text(), SEPARATOR)
+    return parser(answers(command), SEPARATOR)
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_jobs(answers: Path, command: str) -> None:
+def test_jobs(answers: Answers, command: str) -> None:
     states = queue.job_states(entries_of(answers, command))
     jobs = {name: states[number] for name, number in IDS.items()}
     assert {name: state.state for name, state in jobs.items()} == STATES
@@ -70,7 +72,7 @@ def check_reasons(jobs: dict[str, JobState], command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_tasks_of_arrays(answers: Path, command: str) -> None:
+def test_tasks_of_arrays(answers: Answers, command: str) -> None:
     entries = entries_of(answers, command)
     sweep = queue.task_states(entries, IDS["sweep"])
     assert list(sweep) == list(range(10))
@@ -81,19 +83,19 @@ def test_tasks_of_arrays(answers: Path, command: str) -> None:
     assert {state.state for state in many.values()} == {"PENDING"}
 
 
-def test_jobs_are_found_by_their_mark(answers: Path) -> None:
+def test_jobs_are_found_by_their_mark(answers: Answers) -> None:
     for command in ("squeue", "sacct"):
         assert queue.job_ids(entries_of(answers, command), MARK) == tuple(IDS.values())
 
 
-def test_the_queue_and_the_accounting_agree(answers: Path) -> None:
+def test_the_queue_and_the_accounting_agree(answers: Answers) -> None:
     queued, accounted = entries_of(answers, "squeue"), entries_of(answers, "sacct")
     assert len(queue.merge(queued, accounted)) == len(queued)
     assert len(queue.merge([], accounted)) == len(accounted)
 
 
-def test_partitions_and_mpi(answers: Path) -> None:
-    debug, main = parse.partitions((answers / "sinfo.txt").read_text())
+def test_partitions_and_mpi(answers: Answers) -> None:
+    debug, main = parse.partitions(answers("sinfo"))
     assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == (
         "debug",
         False,
@@ -102,41 +104,41 @@ def test_partitions_and_mpi(answers: Path) -> None:
     )
     assert (main.name, main.default, main.max_minutes, main.max_nodes) == ("main", True, None, None)
     assert (main.nodes, main.cpus, main.memory, main.gpus, main.gpu_type) == (3, 8, 8192, 4, "v100")
-    assert {"none", "pmi2"} <= set(parse.mpi_types((answers / "mpi.txt").read_text()))
+    assert {"none", "pmi2"} <= set(parse.mpi_types(answers("mpi")))
 
 
-def test_nodes_and_limits(answers: Path) -> None:
-    nodes = overview.nodes((answers / "nodes.txt").read_text())
+def test_nodes_and_limits(answers: Answers) -> None:
+    nodes = overview.nodes(answers("nodes"))
     assert [(node.name, node.state, node.gpus, node.gpu_type) for node in nodes] == [
         (f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)
     ]
     assert sum(node.gpus_used for node in nodes) == 5
-    debug, main = overview.queues((answers / "partitions.txt").read_text())
+    debug, main = overview.queues(answers("partitions"))
     assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
     assert (main.default, main.up, main.max_minutes, main.max_nodes) == (True, True, None, None)
-    limits = overview.limits_of((answers / "qos.txt").read_text(), "QOS")
+    limits = overview.limits_of(answers("qos"), "QOS")
     assert limits == {"normal": Limits(source="QOS")}
 
 
-def test_what_a_user_has(answers: Path) -> None:
-    details = (answers / "details.txt").read_text()
+def test_what_a_user_has(answers: Answers) -> None:
+    details = answers("details")
     asked: list[str] = []
 
     def show(job: str) -> str:
         asked.append(job)
         return details if job == str(IDS["debug"]) else ""
 
-    found = inventory.uses((answers / "usage.txt").read_text(), show)
+    found = inventory.uses(answers("usage"), show)
     assert found["debug"] == Use(submitted=1, running=1, gpus=1)
     assert found["main"] == Use(submitted=43, running=2, gpus=4)
     assert set(asked) == {str(IDS["debug"]), str(IDS["requeued"])}
 
 
-def test_when_a_job_would_start(answers: Path) -> None:
-    start = overview.start((answers / "starts.txt").read_text())
+def test_when_a_job_would_start(answers: Answers) -> None:
+    start = overview.start(answers("starts"))
     assert start.at.startswith("2")
     assert start.nodes.startswith("nid")
-    refused = overview.start((answers / "refused.txt").read_text())
+    refused = overview.start(answers("refused"))
     assert refused.refused == "Node count specification invalid"
 
 
