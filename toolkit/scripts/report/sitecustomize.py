@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 # What tells which rank of which job this process is, as it was when the process started: scripts
-# change some of it later.
+# change some of it later. Beside these: RANK, and what each launcher or framework calls its own.
 _NAMES = (
     "SLURM_JOB_ID",
     "SLURM_ARRAY_JOB_ID",
@@ -26,17 +26,15 @@ _NAMES = (
     "SLURM_PROCID",
     "SLURM_NODEID",
     "SLURMD_NODENAME",
-    "RANK",
-    "LOCAL_RANK",
-    "NODE_RANK",
     "NPROC_PER_NODE",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_RANK",
-    "HOROVOD_RANK",
 )
-_ENVIRONMENT = {name: os.environ[name] for name in _NAMES if name in os.environ}
+_ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name in _NAMES or (name.endswith("RANK") and len(value) < 10)
+}
 _MOST_RECORDS, _MOST_TEXT, _MOST_ERRORS = 5, 4000, 6
 _exits = []  # type: list[str]  # the messages of recorded exits
 _written = {}  # type: dict[int, int]  # process id -> number of records: a forked process counts its own
