@@ -6,8 +6,9 @@ TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
-# Tests of one group (tests/cluster/conftest.py) go to one of the two workers.
-PARALLEL := -n 2 --dist loadgroup
+PARALLEL := -n 2 --dist
+# Of real programs: a file's tests share a worker, and the order is that of tests/cluster/conftest.py.
+BY_FILE := loadfile --no-loadscope-reorder
 # What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.
 CHOSEN  := not long
 BUILT   := pytorch_cpu
@@ -46,12 +47,12 @@ test-all: ## every test, also the costly variations of others (about an hour and
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
-	$(PYTEST) $(STRICT) $(PARALLEL) tests/unit
+	$(PYTEST) $(STRICT) $(PARALLEL) worksteal tests/unit
 
 test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
 	@$(TOOLKIT) setup --with tests --with accounting
 	@for name in $(BUILT); do TOOLKIT_IMAGES=$(STORE) $(TOOLKIT) image build $$name || exit; done
-	$(PYTEST) $(STRICT) $(PARALLEL) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
+	$(PYTEST) $(STRICT) $(PARALLEL) $(BY_FILE) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
 
 # The machine is kept, with its images and what is installed; NEW=1 makes it again.
 test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 20 minutes)

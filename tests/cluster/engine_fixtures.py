@@ -174,8 +174,7 @@ def start_engine(directory: Path) -> TestEngine:
     ]
     options += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
     options += [
-        *"--bridge=none --iptables=false --ip6tables=false --ip-forward=false".split(),
-        *"--ip-masq=false --log-level warn".split(),
+        *"--bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --log-level warn".split()
     ]
     # The data is mounted on itself, privately: what containers mount there is gone with the last
     # process of it.

@@ -71,8 +71,7 @@ def tiny_base() -> Iterator[str]:
         base = Path(name)
         base.chmod(0o755)
         for directory in (
-            *"bin etc/dpkg/dpkg.cfg.d etc/apt proc sys dev tmp root home mnt opt var/tmp".split(),
-            "var/log",
+            *"bin etc/dpkg/dpkg.cfg.d etc/apt proc sys dev tmp root home mnt opt var/tmp var/log".split(),
         ):
             (base / directory).mkdir(parents=True)
         for program in _PROGRAMS:

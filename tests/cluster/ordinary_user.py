@@ -20,8 +20,7 @@ from pathlib import Path
 _PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "spython", "tomli")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NOT_NEEDED = shutil.ignore_patterns(
-    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip".split(),
-    "lib2to3",
+    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip lib2to3".split()
 )
 
 

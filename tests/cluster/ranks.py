@@ -71,7 +71,11 @@ def wait_for(
     says: Callable[[], str] = str,
 ) -> None:
     """Until a condition holds; ``says`` tells how things are where it never does."""
-    until = time.monotonic() + seconds
+    until = asked = time.monotonic()
+    until += seconds
     while not condition():
-        assert time.monotonic() < until, f"waited {seconds:g} s for {what}\n{says()}"
-        time.sleep(0.2)
+        answered = time.monotonic()
+        assert answered < until, f"waited {seconds:g} s for {what}\n{says()}"
+        # What starts a program to ask leaves the processor to those it waits for.
+        time.sleep(max(0.2, 2 * (answered - asked)))
+        asked = time.monotonic()

@@ -26,15 +26,10 @@ from tests.cluster.standin import wheel
 
 _HERE = Path(wheel.__file__).parent
 _PROGRAMS = (
-    *(
-        *"cat chmod cp cut dirname env find grep gzip head id ldconfig ls mkdir".split(),
-        *"nproc rm".split(),
-    ),
-    *"sed sh sha256sum sort stat tar timeout touch tr true uname wc".split(),
+    *"cat chmod cp cut dirname env find grep gzip head id ldconfig ls mkdir nproc rm sed sh sha256sum sort stat tar timeout touch tr true uname wc".split(),
 )
 _NOT_NEEDED = (
-    *"site-packages test tests config-* idlelib tkinter lib2to3 turtledemo".split(),
-    *"ensurepip pydoc_data".split(),
+    *"site-packages test tests config-* idlelib tkinter lib2to3 turtledemo ensurepip pydoc_data".split(),
 )
 _DOCKERFILE = """\
 FROM stand-in/python
@@ -80,8 +75,7 @@ def _python(root: Path) -> None:
     than one of python.org.
     """
     directories = (
-        *"bin dev etc mnt opt/nvidia proc root sys tmp usr/bin usr/local/bin var/log".split(),
-        "var/tmp",
+        *"bin dev etc mnt opt/nvidia proc root sys tmp usr/bin usr/local/bin var/log var/tmp".split(),
     )
     for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):
         (root / name).mkdir(parents=True)

@@ -30,6 +30,7 @@ def failed(found: dict[str, dict[str, str]]) -> set[str]:
     return {name for name, one in found.items() if one["outcome"] == "FAIL"}
 
 
+@pytest.mark.long  # beside it: `image verify` on two nodes, and what is broken, each time alone
 def test_a_healthy_cluster_passes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     code, found = doctor(
         toolkit, shared_dir, "--nodes", "2", "--gpus", "1", "--image", str(pytorch_image)

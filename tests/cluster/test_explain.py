@@ -168,16 +168,13 @@ def provoked(
     words = ("--", "nosuchprogram") if failure.launcher == "none" else ("fails.py",)
     shape = () if failure.launcher == "none" else ("--ntasks-per-node", "2")
     done = toolkit(
-        *(
-            "run",
-            "--image",
-            str(image),
-            "--launcher",
-            failure.launcher,
-            *shape,
-            *failure.options,
-            *words,
-        ),
+        *"run --image".split(),
+        str(image),
+        "--launcher",
+        failure.launcher,
+        *shape,
+        *failure.options,
+        *words,
         cwd=directory,
         timeout=120,
     )
@@ -247,8 +244,7 @@ def test_a_healthy_run_has_nothing_to_explain(
 ) -> None:
     (shared_dir / "well.py").write_text(RANK + "print('loss 0.3, 0 errors')\n")
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *"--launcher srun --ntasks-per-node 2 well.py".split(),
         cwd=shared_dir,

@@ -41,8 +41,7 @@ def test_the_rank_that_failed_first_is_named_with_its_own_words(
     (shared_dir / "study.py").write_text(script(case))
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "3")
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         "--launcher",
         case.launcher,

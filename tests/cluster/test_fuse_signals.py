@@ -53,9 +53,8 @@ def place(user: User, pytorch_image: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "launcher",
     [
-        "srun",
         "torchrun",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("none", "mpirun")),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("srun", "none", "mpirun")),
     ],
 )
 def test_a_rank_reads_from_its_image_after_the_signal_to_save(
@@ -65,8 +64,7 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(
     (place / f"{name}.py").write_text(SAVING)
     (place / "saved").unlink(missing_ok=True)
     shape = (
-        *"--nodes 1 --ntasks-per-node 1 --requeue --max-requeues 1".split(),
-        *("--signal", "B:USR1@60"),
+        *"--nodes 1 --ntasks-per-node 1 --requeue --max-requeues 1 --signal B:USR1@60".split(),
     )
     started = user.toolkit(
         "run", "--detach", "--image", "pytorch_cpu", "--launcher", launcher, *shape, f"{name}.py"

@@ -76,8 +76,7 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
     words = (
         *"cluster exec --node nid003 --".split(),
         sys.executable,
-        "stranger.py",
-        "nid001",
+        *"stranger.py nid001".split(),
         str(61000 + job % 4536),
         str(told),
     )
@@ -148,8 +147,7 @@ def test_agents_of_elastic_horovod_find_their_driver(
     options = (
         *"--launcher horovod-elastic --image".split(),
         str(pytorch_image),
-        "--env",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS=30",
+        *"--env HOROVOD_GLOO_TIMEOUT_SECONDS=30".split(),
     )
     results, answers = run(toolkit, toolkit_env, shared_dir, *options)
     assert results == {"count": 6, "size": 2, "token": False}

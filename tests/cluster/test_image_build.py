@@ -446,8 +446,7 @@ def within(image: Path, script: str) -> str:
     argv = [
         *"apptainer --silent run --cleanenv --containall".split(),
         str(image),
-        "sh",
-        "-c",
+        *"sh -c".split(),
         script,
     ]
     return subprocess.run(argv, capture_output=True, text=True, check=True, cwd="/").stdout
@@ -554,8 +553,7 @@ def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Ti
     argv = [*users_tiny.become, "apptainer", "--silent", "run", "--containall", image]
     told = [
         *argv,
-        "python3",
-        "-c",
+        *"python3 -c".split(),
         "import sys; print(sys.argv[1:], sys.prefix)",
         "two words",
         "$HOME",
@@ -566,6 +564,7 @@ def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Ti
     assert done.stdout == "['two words', '$HOME'] /opt/venv\n"
 
 
+@pytest.mark.long  # beside it: `image verify` on two nodes
 def test_the_real_image_passes_its_checks_again(pytorch_image: Path) -> None:
     argv = [sys.executable, "-m", "toolkit", "image", "check", str(pytorch_image), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

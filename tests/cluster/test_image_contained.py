@@ -23,8 +23,7 @@ from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
 _NOT_NEEDED = (
-    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip".split(),
-    "lib2to3",
+    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip lib2to3".split(),
 )
 
 

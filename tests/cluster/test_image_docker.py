@@ -67,8 +67,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
     run = [
         *"apptainer --silent run --containall".split(),
         str(docked.images / "tiny.sif"),
-        "printf",
-        "%s|",
+        *"printf %s|".split(),
         "two words",
         "$HOME",
     ]

@@ -64,6 +64,7 @@ def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
     assert 'replaces = ["torch"]' in done.stderr
 
 
+@pytest.mark.long  # beside it: what pip would replace
 def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovod(
     store: Store,
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovo
     assert not (store.directory / "sly.sif").exists()
 
 
+@pytest.mark.long  # beside it: a package that is added
 def test_what_is_replaced_on_purpose_is_replaced_where_it_was(store: Store) -> None:
     done = store.build('packages = ["scikit-learn==1.8.0"]', 'replaces = ["scikit-learn"]')
     assert done.returncode == 0, done.stderr

@@ -99,8 +99,7 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
         ["apptainer", "push", "-U", "--no-https", str(sif), place], check=True, capture_output=True
     )
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         place,
         *"--launcher none -- cat /etc/group".split(),
         cwd=shared_dir,

@@ -18,8 +18,7 @@ from tests.cluster.trees import docker_tree, environment_of, programs_environmen
 from toolkit.images.host import host_config as host
 
 _PROGRAMS = (
-    *"tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln".split(),
-    *"pwd touch".split(),
+    *"tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln pwd touch".split(),
 )
 BASE = "registry.example.org/stand-in/importing:1"
 
@@ -175,8 +174,7 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
     root = Path(tempfile.mkdtemp(prefix="toolkit-test-debian-", dir="/var/tmp"))
     packages = "python3,python3-pip,python3-venv,ca-certificates,tzdata"
     words = [
-        "debootstrap",
-        "--variant=minbase",
+        *"debootstrap --variant=minbase".split(),
         f"--include={packages}",
         "bookworm",
         str(root),

@@ -67,8 +67,7 @@ def test_a_job_whose_imports_fail_does_not_queue(
     work = project(shared_dir, TRAIN + "import cv2, einops\n")
     before = jobs(toolkit)
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *"--nodes 2 --launcher none train.py".split(),
         cwd=work,

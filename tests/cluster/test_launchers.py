@@ -107,14 +107,11 @@ def test_ranks_of_srun_meet_in_three_ways(
 ) -> None:
     (shared_dir / "meet.py").write_text(MEET)
     done = toolkit(
-        *(
-            "run",
-            "--image",
-            str(pytorch_image),
-            *"--launcher srun --init".split(),
-            init,
-            *"--nodes 2 meet.py".split(),
-        ),
+        *"run --image".split(),
+        str(pytorch_image),
+        *"--launcher srun --init".split(),
+        init,
+        *"--nodes 2 meet.py".split(),
         cwd=shared_dir,
         timeout=120,
     )
@@ -131,12 +128,9 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
 ) -> None:
     (shared_dir / "forking.py").write_text(FORKING)
     done = toolkit(
-        *(
-            "run",
-            "--image",
-            str(pytorch_image),
-            *"--nodes 2 --ntasks-per-node 2 forking.py".split(),
-        ),
+        *"run --image".split(),
+        str(pytorch_image),
+        *"--nodes 2 --ntasks-per-node 2 forking.py".split(),
         cwd=shared_dir,
         timeout=150,
     )
@@ -153,8 +147,7 @@ def test_an_array_is_followed_as_one_run(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     words = (
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *"--launcher none --array 1-3 --job-name many".split(),
     )
@@ -176,8 +169,7 @@ def test_each_node_starts_as_many_ranks_as_it_has_gpus(
 ) -> None:
     (shared_dir / "tell.py").write_text(TELL)
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *"--launcher torchrun --gpus 2,1 tell.py".split(),
         cwd=shared_dir,

@@ -266,8 +266,7 @@ def test_replicas_of_one_process_train_one_network(
         shared_dir,
         "--image",
         tensorflow_image,
-        "jobs/tensorflow-mirrored",
-        "--replicas",
+        *"jobs/tensorflow-mirrored --replicas".split(),
         3,
     )
     results = outcome(shared_dir, "tensorflow-mirrored-0001")["results"]

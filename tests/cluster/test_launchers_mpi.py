@@ -84,7 +84,7 @@ def hello(base: Path) -> Path:
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_program_in_c(
     launcher: str, nodes: int, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -105,13 +105,12 @@ def test_a_program_in_c(
     none_left(shared_dir)
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
+@pytest.mark.parametrize("launcher", ["mpi", pytest.param("mpirun", marks=pytest.mark.long)])
 def test_a_script_of_mpi4py(
     launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         "--launcher",
         launcher,
@@ -148,7 +147,11 @@ def test_a_script_of_mpirun_runs_without_us(
 
 @pytest.mark.parametrize(
     ("launcher", "how", "code"),
-    [("horovod-gloo", "3", 3), ("mpirun", "3", 3), ("mpirun", "kill", 137)],
+    [
+        ("horovod-gloo", "3", 3),
+        ("mpirun", "kill", 137),
+        pytest.param("mpirun", "3", 3, marks=pytest.mark.long),
+    ],
 )
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path
@@ -156,8 +159,7 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     (shared_dir / "failing.py").write_text(FAILING)
     options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *options,
         "failing.py",
@@ -204,18 +206,14 @@ def test_hostile_words_reach_the_rank_byte_for_byte(
         option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
     ]
     done = toolkit(
-        *(
-            "run",
-            "--image",
-            str(pytorch_image),
-            "--launcher",
-            launcher,
-            "--nodes",
-            "2",
-            *options,
-            "tell me;.py",
-            *words,
-        ),
+        *"run --image".split(),
+        str(pytorch_image),
+        "--launcher",
+        launcher,
+        *"--nodes 2".split(),
+        *options,
+        "tell me;.py",
+        *words,
         cwd=work,
     )
     assert done.returncode == 0, done.stderr
@@ -231,8 +229,7 @@ def test_hostile_words_reach_the_rank_byte_for_byte(
 @pytest.mark.long  # beside it: Horovod over MPI, in test_run.py
 def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
         *"jobs/digits-horovod-gloo --epochs 2".split(),
         cwd=shared_dir,
@@ -284,8 +281,7 @@ def test_resnet_is_taken_up_where_it_was_left(
         *options,
         *"--nodes 1 jobs/imagenet-resnet50".split(),
         *words,
-        "--epochs",
-        "1",
+        *"--epochs 1".split(),
         cwd=shared_dir,
         timeout=200,
     )
@@ -295,8 +291,7 @@ def test_resnet_is_taken_up_where_it_was_left(
         *options,
         *"--nodes 2 jobs/imagenet-resnet50".split(),
         *words,
-        "--epochs",
-        "2",
+        *"--epochs 2".split(),
         cwd=shared_dir,
         timeout=200,
     )
@@ -311,8 +306,7 @@ def test_resnet_is_taken_up_where_it_was_left(
 
 
 ELASTIC = (
-    *"--launcher horovod-elastic --env HOROVOD_GLOO_TIMEOUT_SECONDS=5 --env".split(),
-    "HOROVOD_ELASTIC_COOLDOWN=1,3",
+    *"--launcher horovod-elastic --env HOROVOD_GLOO_TIMEOUT_SECONDS=5 --env HOROVOD_ELASTIC_COOLDOWN=1,3".split(),
 )
 
 
@@ -375,11 +369,9 @@ def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(
 ) -> None:
     (shared_dir / "count.py").write_text(COUNTING)
     done = toolkit(
-        "run",
-        "--image",
+        *"run --image".split(),
         str(pytorch_image),
-        "--nodes",
-        "2",
+        *"--nodes 2".split(),
         *ELASTIC,
         *"count.py 9 fail".split(),
         cwd=shared_dir,

@@ -199,8 +199,7 @@ def test_unequal_gpus_partitions_and_a_second_cluster(
 ) -> None:
     del cluster
     partitions = (
-        *"--partition wide:default --partition".split(),
-        "one:nodes=nid002,max-nodes=1,max-time=10:00",
+        *"--partition wide:default --partition one:nodes=nid002,max-nodes=1,max-time=10:00".split(),
     )
     up = scratch("cluster", "up", "--gpus-per-node", "4,2", "--gpu-type", "v100", *partitions)
     assert up.returncode == 0, up.stderr

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,8 +114,7 @@ def public(group: str) -> Iterator[Path]:
 def as_user(name: str, *words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """Run a command as another user, who has no privileges."""
     become = (
-        "setpriv",
-        "--reuid",
+        *"setpriv --reuid".split(),
         name,
         "--regid",
         name,
@@ -186,8 +184,7 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
     swapping = subprocess.Popen([*become, "bash", "-c", swap], cwd=trap, stderr=subprocess.DEVNULL)
     seen: dict[str, int] = {}
     try:
-        until = time.monotonic() + 8
-        while time.monotonic() < until:
+        while sum(seen.values()) < 3000 or seen.get("refused", 0) <= 50:
             try:
                 found = chosen_site(trap / "mine")
             except UntrustedError:
@@ -199,7 +196,6 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
         swapping.kill()
         swapping.wait()
     assert set(seen) <= {"refused", "gone", "auto"}, seen
-    assert seen["refused"] > 50, seen
 
 
 def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
@@ -258,7 +254,7 @@ def fails(done: subprocess.CompletedProcess[str], *reasons: str) -> None:
 Up = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize("who", ["root", "user"])
+@pytest.mark.parametrize("who", [pytest.param("root", marks=pytest.mark.long), "user"])
 def test_nobody_else_reaches_the_database_of_a_cluster(
     who: str, public: Path, user: User, toolkit: Any, toolkit_env: dict[str, str]
 ) -> None:
@@ -290,12 +286,10 @@ def test_nobody_else_reaches_the_database_of_a_cluster(
         owner = ("runuser", "-u", name, "--")
         mine = (
             *owner,
-            "mariadb",
-            "--no-defaults",
+            *"mariadb --no-defaults".split(),
             socket,
             f"--user={name}",
-            "--skip-column-names",
-            "--execute",
+            *"--skip-column-names --execute".split(),
         )
 
         def sql(text: str) -> subprocess.CompletedProcess[str]:

@@ -133,8 +133,7 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
         inside = podman.client(
             *"run --rm --network=none".split(),
             image,
-            "/bin/sh",
-            "-c",
+            *"/bin/sh -c".split(),
             "cat /made; ls /opt; ls -d /mnt",
         )
         assert inside.splitlines() == [f"made of {wheel}", "/mnt"]
@@ -159,8 +158,7 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     process = podded.start(
         "build",
         podded.recipe(*shows, "while test ! -e /mnt/never; do sleep 1; done"),
-        "--engine",
-        "docker",
+        *"--engine docker".split(),
     )
     log = podded.images / "tiny.failed.log"
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")

@@ -207,8 +207,7 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
         str(pytorch_image),
         *"--launcher none --comment".split(),
         RIGHT["comment"],
-        "--partition",
-        "gh200_1",
+        *"--partition gh200_1".split(),
     )
     refused = toolkit(
         "run",
@@ -320,8 +319,7 @@ def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
             [
                 "sbatch",
                 "--wrap=sleep 300",
-                "--gres=gpu:2",
-                "--partition=amd_h100_2",
+                *"--gres=gpu:2 --partition=amd_h100_2".split(),
                 f"--comment={RIGHT['comment']}",
             ]
         )

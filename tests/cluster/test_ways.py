@@ -78,6 +78,7 @@ def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long  # beside it: ranks that save
 def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
+@pytest.mark.long  # beside it: ranks that save, and sweeps
 def test_a_task_of_an_array_goes_back_alone(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
