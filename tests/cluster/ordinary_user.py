@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "spython", "tomli")
+_PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "tomli")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NOT_NEEDED = shutil.ignore_patterns(
     *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip lib2to3".split()

@@ -24,7 +24,7 @@ from toolkit import __version__
 from toolkit.images.host import host_config as host
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import WHEELS
-from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import inspect
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 
@@ -125,7 +125,7 @@ def test_the_definition_is_one_that_apptainer_builds_without_us(tiny: Tiny) -> N
         "toolkit-check: greeting passed: two  words"
         in within(image, "sh /opt/toolkit/checks/run").splitlines()
     )
-    assert labels(str(image))["toolkit.recipe"] == "tiny"
+    assert inspect(str(image))["labels"]["toolkit.recipe"] == "tiny"
 
 
 def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
@@ -535,7 +535,7 @@ def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_ima
 
 
 def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
-    said_by_image = labels(str(pytorch_image))
+    said_by_image = inspect(str(pytorch_image))["labels"]
     assert said_by_image["toolkit.recipe"] == "pytorch_cpu"
     assert said_by_image["toolkit.version"] == __version__
     assert said_by_image["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))

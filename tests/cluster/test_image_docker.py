@@ -18,7 +18,7 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
 from tests.cluster.image_fixtures import wait_for
 from tests.cluster.ordinary_user import becoming, change_accounts
-from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import inspect
 
 BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
 
@@ -61,7 +61,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
     assert known["base"] == {"reference": docked.base, "digest": digest.partition("@")[2]}
     for step in ("base", "act", "clean", "convert", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
-    said = labels(str(docked.images / "tiny.sif"))
+    said = inspect(str(docked.images / "tiny.sif"))["labels"]
     assert said["toolkit.recipe"] == "tiny"
     assert said["org.opencontainers.image.description"].startswith("stand-in")
     run = [

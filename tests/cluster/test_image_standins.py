@@ -17,7 +17,7 @@ from tests.cluster.engine_fixtures import TestEngine
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Ngc
 from toolkit.images.recipe.names import recipe_names
-from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import inspect
 
 RECIPES = [name for name in recipe_names() if isinstance(library.load(name).base, Ngc)]
 _CHECKS = {
@@ -77,7 +77,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
         assert known["base"]["reference"] == library.load(recipe).base.output().dockerfile
         assert known["base"]["digest"].startswith("sha256:")
         packages[engine] = known["packages"]
-        said = labels(str(image))
+        said = inspect(str(image))["labels"]
         assert said["org.opencontainers.image.description"].startswith(
             "stand-in for an image of NVIDIA"
         )

@@ -23,7 +23,7 @@ from toolkit.images.build.docker.clients import BuildRequest, find_client
 from toolkit.images.build.docker.host_secrets import MountedSecrets
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.store.labels import labels
+from toolkit.images.store.settings import inspect
 from toolkit.progress import Silent
 from toolkit.runtimes.discover.docker_engine import find_engine
 
@@ -63,7 +63,7 @@ def test_podman_builds_an_image_a_sif_and_its_manifest_and_keeps_what_has_not_ch
     assert known["base"]["reference"] == podded.base
     for step in ("base", "first", "act", "clean", "convert", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
-    said = labels(str(podded.images / "tiny.sif"))
+    said = inspect(str(podded.images / "tiny.sif"))["labels"]
     assert said["toolkit.recipe"] == "tiny"
     assert said["org.opencontainers.image.description"].startswith("stand-in")
     assert (

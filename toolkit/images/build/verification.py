@@ -18,10 +18,10 @@ from toolkit.images.build.buildlog import Results
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
-from toolkit.images.store.labels import labels
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import SiteOffer, local_case
+from toolkit.images.verify.checks.image_file import check_labels
 from toolkit.images.verify.verdicts import at_build, merged, verdicts
 from toolkit.model.image import Check, Python, Verdict
 
@@ -87,7 +87,10 @@ def run_checks(image: StoredImage) -> tuple[Check, ...]:
     """
     result = run_in_image(image.path, ["/bin/sh", f"{CHECKS}/run"], timeout=_CHECKS_TIMEOUT)
     results = Results()
-    results.checks.extend(_check_labels(image))
+    if image.manifest is not None:
+        labels = check_labels.only(local_case(image))
+        is_passed = labels.outcome == "passed"
+        results.checks.append(Check(name="labels", passed=is_passed, detail=labels.message))
     for line in result.stdout.splitlines():
         results.feed(line)
     if not any(check.name != "labels" for check in results.checks):
@@ -104,17 +107,3 @@ def run_checks(image: StoredImage) -> tuple[Check, ...]:
         }
         store.rewrite_manifest(path, replace(image.manifest, **facts))
     return tuple(results.checks)
-
-
-def _check_labels(image: StoredImage) -> list[Check]:
-    """Check that the image's labels agree with its manifest; a foreign image has neither."""
-    if image.manifest is None:
-        return []
-    own = labels(image.path)
-    recipe = own.get("toolkit.recipe", "")
-    detail = (
-        f"recipe {recipe}, written by toolkit {own.get('toolkit.version', '?')}"
-        if recipe
-        else "the image names no recipe"
-    )
-    return [Check(name="labels", passed=recipe == image.manifest.name, detail=detail)]

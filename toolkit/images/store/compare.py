@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from toolkit.images.store.diff import (
     named,
     variables,
 )
+from toolkit.images.store.settings import inspect
 from toolkit.images.store.sif_files import partition_digest, read_descriptors
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Packages
@@ -106,28 +106,9 @@ def _known(image: StoredImage) -> Packages:
 
 def _metadata_changes(before: Path, after: Path) -> list[Change]:
     """Return the changed labels and environment variables."""
-    was, now = _inspected(before), _inspected(after)
-    scripts = (
-        variables(str(text) for text in metadata.get("environment", {}).values())
-        for metadata in (was, now)
-    )
-    return [
-        *named("labels", was.get("labels", {}), now.get("labels", {})),
-        *named("environment", *scripts),
-    ]
-
-
-def _inspected(path: Path) -> dict[str, dict[str, str]]:
-    answer = shell.run(
-        [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path],
-        check=False,
-        timeout=60,
-    )
-    try:
-        attributes = json.loads(answer.stdout)["data"]["attributes"]
-        return {name: dict(attributes.get(name) or {}) for name in ("labels", "environment")}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+    was, now = inspect(before), inspect(after)
+    scripts = (variables(metadata["environment"].values()) for metadata in (was, now))
+    return [*named("labels", was["labels"], now["labels"]), *named("environment", *scripts)]
 
 
 def _unsquashfs() -> str:

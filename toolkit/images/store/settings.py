@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,3 +63,24 @@ def run_in_image(
             timeout=timeout,
             check=False,
         )
+
+
+def inspect(path: str | Path) -> dict[str, dict[str, str]]:
+    """Return the ``labels`` of an image and its scripts of ``environment`` variables, by name.
+
+    Both are empty if the image has none or cannot be read, for which Apptainer has several shapes.
+
+    Raises:
+        NeedsInstallError: Apptainer is not installed.
+    """
+    command = [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path]
+    with temporary_settings() as settings:
+        answer = shell.run(command, env={**os.environ, **settings}, check=False, timeout=60)
+    try:
+        attributes = json.loads(answer.stdout)["data"]["attributes"]
+        return {
+            kind: {str(name): str(value) for name, value in (attributes.get(kind) or {}).items()}
+            for kind in ("labels", "environment")
+        }
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {"labels": {}, "environment": {}}

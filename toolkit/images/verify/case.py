@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.images.store.settings import run_in_image
+from toolkit.images.store.settings import inspect, run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
@@ -229,9 +229,7 @@ class ImageCase:
     @cached_property
     def labels(self) -> dict[str, str]:
         """The image's labels."""
-        from toolkit.images.store.labels import labels
-
-        return labels(self.image.path)
+        return inspect(self.image.path)["labels"]
 
     @cached_property
     def contents(self) -> ImageContents:

@@ -2,8 +2,7 @@
 
 This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass the
 host configuration, and can deadlock while it streams; and none of its calls can be stopped together
-with the processes that they started. It is right in ``inspect(path, json=True)``: labels of an
-image are read by that (``labels.py``). Further facts about Apptainer 1.4:
+with the processes that they started. Facts about Apptainer 1.4:
 
 - It writes every value of a build argument into the image, in the definition and in a label. So the
   mirror is not given to it: it is made to put ``{{ mirror }}`` where that is written already, and
