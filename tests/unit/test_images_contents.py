@@ -119,7 +119,7 @@ def test_the_script_runs_in_any_shell() -> None:
 
 
 def test_the_bill_of_materials_keeps_to_the_schema() -> None:
-    document = sbom.cyclonedx(MANIFEST, contents(), "1.2.3")
+    document = sbom.cyclonedx(MANIFEST, contents())
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     data = json.loads(document)
     assert data["metadata"]["component"]["name"] == "pytorch_cpu"
@@ -136,8 +136,8 @@ def test_the_bill_of_materials_keeps_to_the_schema() -> None:
 
 
 def test_the_bill_of_materials_is_the_same_for_the_same_image_only() -> None:
-    document = sbom.cyclonedx(MANIFEST, contents(), "1.2.3")
-    assert sbom.cyclonedx(MANIFEST, contents(), "1.2.3") == document
+    document = sbom.cyclonedx(MANIFEST, contents())
+    assert sbom.cyclonedx(MANIFEST, contents()) == document
     assert sbom.belongs(document, MANIFEST)
     assert not sbom.belongs(
         document, msgspec.structs.replace(MANIFEST, built="2026-11-21T06:00:00+00:00")
@@ -157,7 +157,7 @@ def test_any_license_text_is_carried() -> None:
             for n, text in enumerate(("MIT", "MIT OR GPL-2.0", "née <x>", ""))
         ),
     )
-    document = sbom.cyclonedx(MANIFEST, odd, "1")
+    document = sbom.cyclonedx(MANIFEST, odd)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     found = {one["name"]: one.get("licenses") for one in json.loads(document)["components"]}
     assert found["p0"] == [{"license": {"id": "MIT"}}]

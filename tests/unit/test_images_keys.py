@@ -10,8 +10,8 @@ import pytest
 
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.header import PARTITION
-from toolkit.images.store.keys import fingerprint, is_guarded, pgp_fingerprint
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
+from toolkit.images.store.signatures import fingerprint, is_guarded, pgp_fingerprint
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 

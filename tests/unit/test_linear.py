@@ -31,7 +31,7 @@ PIECES = (
 # Not linear, and harmless: what they read is short, or comes from no one else.
 KNOWN = {
     "toolkit.images.build.apptainer.identity": "reads a definition that this tool has rendered",
-    "toolkit.images.store.keys": "reads the user's own key",
+    "toolkit.images.store.signatures": "reads the user's own key",
     "toolkit.images.host.host_mounts": "reads the configuration of apt",
     "toolkit.slurm.hostlist": "as many brackets are closed as are opened, which is checked before",
     "toolkit.runs.attempts": "reads one line, and only a line break makes it slow",

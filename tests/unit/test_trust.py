@@ -13,7 +13,7 @@ from tests.unit.test_cli import said
 from toolkit import sites, trust, trusted_files
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.images.registry import source as registry_source
-from toolkit.images.store.signature_policy import signature
+from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.layers import chosen_site
 from toolkit.planning.target import resolve

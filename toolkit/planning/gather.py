@@ -214,7 +214,7 @@ def _signature_findings(run: _Run) -> list[ToolkitError]:
     image = run.images.image
     if image is None or not run.job.require_signed or not run.cluster.is_reachable:
         return []
-    from toolkit.images.store.signature_policy import signature
+    from toolkit.images.store.signatures import signature
 
     origin = run.origins.get("signature_key", "")
     return list(signature(run.job, image.path, run.cwd, Path(run.target.folder), origin))

@@ -187,8 +187,7 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
       toolkit image search framework:pytorch 'cuda>=12' python:3.10
       toolkit image search 'driver<=470'
     """
-    from toolkit.images.store.entries import catalogue_entries
-    from toolkit.images.store.search import matching
+    from toolkit.images.store.search import catalogue_entries, matching
 
     matches = matching(catalogue_entries(), words)
     if as_json:
@@ -303,7 +302,7 @@ def sbom(name: str, output: Path | None) -> None:
       toolkit image sbom pytorch_cpu -o pytorch_cpu.cdx.json
     """
     from toolkit.files import write_atomically
-    from toolkit.images.store.materials import materials
+    from toolkit.images.store.sbom import materials
     from toolkit.images.store.store import find
 
     text = materials(find(name))

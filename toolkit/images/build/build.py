@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
-from toolkit import __version__
 from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.build import methods
@@ -23,7 +22,6 @@ from toolkit.images.lockfile.apply import differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import read_contents
-from toolkit.images.store.materials import complete
 from toolkit.images.store.provenance import (
     add_provenance,
     base_state,
@@ -131,7 +129,7 @@ def _complete_existing(directory: Path, path: Path, manifest: Manifest) -> None:
     store.settle(path, manifest)
     sweep(directory)
     image = store.StoredImage(name=manifest.name, path=str(path), manifest=manifest)
-    complete(image)
+    sbom.complete(image)
     if not manifest.pythons:
         record(image, ())
 
@@ -177,7 +175,7 @@ def _finish(
     path = store.publish(place.sif, manifest, task.log.parent)
     task.log.replace(task.log.with_name(f"{name}.log"))
     with ThreadPoolExecutor(1) as executor:  # verification mostly waits for the image
-        bill = executor.submit(sbom.cyclonedx, manifest, contents, __version__)
+        bill = executor.submit(sbom.cyclonedx, manifest, contents)
         image = store.StoredImage(name=name, path=str(path), manifest=manifest)
         verdicts = finish(image, task.options.find_site)
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())

@@ -37,6 +37,7 @@ from toolkit.images.store import store
 from toolkit.images.store.cache import BASES, Cache
 from toolkit.images.store.contents import Contents, PythonPackage, read_contents
 from toolkit.images.store.provenance import describe_base, expected_hash
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock, Pinned
@@ -247,23 +248,10 @@ def _run_script(
     (place.scratch / "host" / "w").mkdir()
     mounts = [word for bind in binds for word in ("--mount", bind_option(bind.source, bind.target))]
     mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
-    argv = [
-        shell.require_apptainer(),
-        "--silent",
-        "exec",
-        "--containall",
-        "--cleanenv",
-        "--env",
-        f"APT_CONFIG={ROOT}/apt.conf",
-        *mounts,
+    return run_in_image(
         image.path,
-    ]
-    environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        "HOME": str(Path.home()),
-        "LC_ALL": "C.UTF-8",
-        **host.proxies(),
-    }
-    return shell.run(
-        [*argv, "/bin/sh", "-ec", script], env=environment, cwd="/", timeout=_PATIENCE, check=False
+        ["/bin/sh", "-ec", script],
+        timeout=_PATIENCE,
+        options=["--env", f"APT_CONFIG={ROOT}/apt.conf", *mounts],
+        variables=host.proxies(),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from toolkit.errors import ImageMissingError
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.model.base import Model
-from toolkit.model.image import Manifest
 
 BUILT, CHANGED, MISSING, BROKEN, FOREIGN = (
     "built",
@@ -56,45 +57,36 @@ def listing() -> tuple[Listed, ...]:
 
 def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     resolved = library.load(name) if has_recipe else None
-    summary = resolved.summary if resolved else ""
     path = directory / f"{name}.sif"
+    listed = Listed(
+        name=name,
+        state=BROKEN,
+        summary=resolved.summary if resolved else "",
+        path=str(path),
+        directory="" if directory == store.images_directory() else str(directory),
+    )
     if not path.exists():
-        return Listed(name=name, state=MISSING, summary=summary)
+        return msgspec.structs.replace(listed, state=MISSING, path=None, directory="")
     try:
         image = store.find(str(path))
     except ImageMissingError:
-        return Listed(
-            name=name, state=BROKEN, summary=summary, path=str(path), directory=_other(directory)
-        )
+        return listed
     manifest = image.manifest
     if manifest is None:
-        return Listed(
-            name=name,
-            state=FOREIGN,
-            summary=summary,
-            path=image.path,
-            size=path.stat().st_size,
-            directory=_other(directory),
-        )
+        size = path.stat().st_size
+        return msgspec.structs.replace(listed, state=FOREIGN, path=image.path, size=size)
+    state = BUILT
     if manifest.origin and not manifest.recipe_hash:
-        return _of_manifest(manifest, FOREIGN, summary, image.path)
-    state = CHANGED if resolved and library.recipe_hash(resolved) != manifest.recipe_hash else BUILT
-    return _of_manifest(manifest, state, summary, image.path)
-
-
-def _other(directory: Path) -> str:
-    return "" if directory == store.images_directory() else str(directory)
-
-
-def _of_manifest(manifest: Manifest, state: str, summary: str, path: str) -> Listed:
+        state = FOREIGN
+    elif resolved and library.recipe_hash(resolved) != manifest.recipe_hash:
+        state = CHANGED
     checked = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
     passed = sum(verdict.outcome == "passed" for verdict in checked)
-    return Listed(
+    return msgspec.structs.replace(
+        listed,
         name=manifest.name,
         state=state,
-        summary=summary,
-        path=path,
-        directory=_other(Path(path).parent),
+        path=image.path,
         size=manifest.size,
         built=manifest.built,
         frameworks=manifest.frameworks,

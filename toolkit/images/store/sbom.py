@@ -1,18 +1,25 @@
-"""The contents of an image as a CycloneDX bill of materials, by the OWASP library for it.
+"""The bill of materials of an image: its contents in CycloneDX, by the OWASP library for it.
 
 CycloneDX and not SPDX, because its library starts in a seventh of a second and brings six small
 packages, while that for SPDX brings a store for RDF. The library is imported when a document is
-made, and not before. Pure: no clock, no files.
+made, and not before.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
+import msgspec
+
+from toolkit import __version__
+from toolkit.files import read_text, write_atomically
+from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage, read_contents
+from toolkit.images.store.sif_files import partition_digest
+from toolkit.images.store.store import StoredImage, whole_header
 from toolkit.model.image import Manifest
 
 if TYPE_CHECKING:
@@ -34,20 +41,19 @@ def belongs(document: str, manifest: Manifest) -> bool:
     )
 
 
-def cyclonedx(manifest: Manifest, contents: Contents, version: str) -> str:
+def cyclonedx(manifest: Manifest, contents: Contents) -> str:
     """Return the document, as JSON of CycloneDX 1.6; the same image gives the same bytes.
 
     Args:
         manifest: of the image.
         contents: of the image.
-        version: of the tool.
     """
     from cyclonedx.output.json import JsonV1Dot6
 
-    return JsonV1Dot6(_bom(manifest, contents, version)).output_as_string(indent=2) + "\n"
+    return JsonV1Dot6(_bom(manifest, contents)).output_as_string(indent=2) + "\n"
 
 
-def _bom(manifest: Manifest, contents: Contents, version: str) -> Bom:
+def _bom(manifest: Manifest, contents: Contents) -> Bom:
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
@@ -72,7 +78,7 @@ def _bom(manifest: Manifest, contents: Contents, version: str) -> Bom:
         properties=[Property(name=name, value=value) for name, value in values.items() if value],
     )
     tool = Component(
-        name="toolkit", type=ComponentType.APPLICATION, version=version, bom_ref="tool:toolkit"
+        name="toolkit", type=ComponentType.APPLICATION, version=__version__, bom_ref="tool:toolkit"
     )
     metadata = BomMetaData(component=image, timestamp=datetime.fromisoformat(manifest.built))
     metadata.tools.components.add(tool)
@@ -142,3 +148,51 @@ def _license(text: str) -> License:
     if is_supported_id(text):
         return DisjunctiveLicense(id=text)
     return LicenseExpression(text) if is_expression(text) else DisjunctiveLicense(name=text)
+
+
+def materials(image: StoredImage) -> str:
+    """Return the bill of materials of an image, in JSON.
+
+    Raises:
+        BuildError: the image does not run, or does not list its contents.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    document = _read(image)
+    if image.manifest and belongs(document, image.manifest):
+        return document
+    contents = read_contents(image.path)
+    manifest = image.manifest or _foreign(Path(image.path), image.name)
+    return cyclonedx(msgspec.structs.replace(manifest, horovod=contents.horovod), contents)
+
+
+def complete(image: StoredImage) -> None:
+    """Write the document beside an image that we built, if a build was stopped before it could."""
+    text = materials(image)
+    if _read(image) != text:
+        write_atomically(_place(image), text)
+
+
+def _place(image: StoredImage) -> Path:
+    return Path(f"{image.path.removesuffix('.sif')}{ENDING}")
+
+
+def _read(image: StoredImage) -> str:
+    """Return the document beside an image; empty where none can be read."""
+    try:
+        return read_text(_place(image))
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _foreign(path: Path, name: str) -> Manifest:
+    """Return a manifest for an image that we did not build, with the facts of its file only."""
+    when = datetime.fromtimestamp(int(path.stat().st_mtime), timezone.utc).isoformat()
+    digest = partition_digest(path)
+    return Manifest(
+        name=name,
+        sif_id=whole_header(path).sif_id,
+        size=path.stat().st_size,
+        recipe_hash=digest,
+        built=when,
+        partition=digest,
+    )

@@ -28,10 +28,10 @@ from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
-from toolkit.images.store.keys import is_guarded
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
 from toolkit.images.store.signatures import (
     check_pem,
+    is_guarded,
     memory_file,
     pgp_signers,
     run_apptainer,

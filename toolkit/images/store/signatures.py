@@ -1,4 +1,4 @@
-"""Verification of the signatures of images, by Apptainer.
+"""Verification of the signatures of images by Apptainer, and the keys that it is given.
 
 Apptainer's signature covers every object of a group, descriptors and the header's id; ``verify
 --all`` refuses a file to which anything was added afterwards, such as an overlay partition that
@@ -7,8 +7,12 @@ would be mounted on top.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,12 +20,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ConfigError, SignatureError
+from toolkit.errors import ConfigError, SignatureError, ToolkitError, UsageError
 from toolkit.images.sif.header import SIGNATURE
-from toolkit.images.store.keys import fingerprint, pgp_fingerprint
 from toolkit.images.store.sif_files import is_signed, read_descriptors
 from toolkit.model.image import Signature
+from toolkit.model.job import Job
+from toolkit.trusted_files import require_trusted
 
+_BLOCK = re.compile(
+    r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL
+)
+_FINGERPRINT = re.compile(r"(?:0x)?(?P<digits>[0-9A-Fa-f]{40})\Z")
+PUBLIC = "PUBLIC KEY"
 _KEYRING = (
     "APPTAINER_KEYSDIR",
     "SINGULARITY_KEYSDIR",
@@ -173,3 +183,88 @@ def wait_for(process: subprocess.Popen[str], given: str | None = None) -> shell.
         stdout,
         stderr,
     )
+
+
+def pgp_fingerprint(text: str) -> str | None:
+    """Return a PGP key's fingerprint in its usual form; None if the text is not a fingerprint."""
+    match = _FINGERPRINT.match(text.replace(" ", ""))
+    return match["digits"].lower() if match else None
+
+
+def fingerprint(public: str) -> str:
+    """Return the SHA-256 of a public key in DER.
+
+    It is the same as that of ``openssl pkey -pubin -outform DER | sha256sum``.
+
+    Raises:
+        ValueError: the text is not a public key in PEM.
+    """
+    block = _BLOCK.search(public.replace("\r\n", "\n"))
+    if block is None or block["kind"] != PUBLIC:
+        raise ValueError(f"it holds no {PUBLIC}" + (f", but a {block['kind']}" if block else ""))
+    try:
+        return hashlib.sha256(
+            base64.b64decode("".join(block["body"].split()), validate=True)
+        ).hexdigest()
+    except binascii.Error:
+        raise ValueError(f"its {PUBLIC} is damaged") from None
+
+
+def is_guarded(private: str) -> bool:
+    """Return whether a private key can be used only with its passphrase.
+
+    Raises:
+        ValueError: the text is not a private key that OpenSSL reads.
+    """
+    block = _BLOCK.search(private.replace("\r\n", "\n"))
+    if block is None or not block["kind"].endswith("PRIVATE KEY"):
+        raise ValueError("it holds no private key" + (f", but a {block['kind']}" if block else ""))
+    if "COSIGN" in block["kind"] or "SIGSTORE" in block["kind"]:
+        raise ValueError("it is a key of cosign's, which OpenSSL does not read")
+    return "ENCRYPTED" in block["kind"] or "Proc-Type: 4,ENCRYPTED" in block["body"]
+
+
+def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> list[ToolkitError]:
+    """Return what is wrong with an image's signature; nothing where none is demanded.
+
+    Args:
+        job: says whether a signature is demanded, and by which key.
+        image: path of the SIF; all of it is read.
+        cwd: current working directory. A key is searched there, in ``folder`` and in the parents.
+        folder: directory of the script.
+        origin: of the key: a file that neither the command line nor the job names must be trusted.
+    """
+    if not job.require_signed:
+        return []
+    if not job.signature_key:
+        return [
+            UsageError(
+                "a signed image is demanded, but no key is named",
+                place="require_signed",
+                next_step="--signature-key FILE",
+            ),
+        ]
+    try:
+        verify(Path(image), _key(job.signature_key, cwd, folder, origin))
+    except ToolkitError as error:
+        error.place = (
+            "--image" if isinstance(error, SignatureError) else error.place or "--signature-key"
+        )
+        return [error]
+    return []
+
+
+def _key(key: str, cwd: Path, folder: Path, origin: str) -> str:
+    """Return the fingerprint, or the path of the key's file.
+
+    Raises:
+        UntrustedError: the file was found by searching, and another user could have put it there.
+    """
+    if pgp_fingerprint(key):
+        return key
+    candidates = [directory / Path(key).expanduser() for directory in (cwd, folder, *cwd.parents)]
+    path = next((path for path in candidates if path.is_file()), candidates[0])
+    is_named = origin == "--signature-key" or (origin == "job.toml" and path.parent == folder)
+    if path.is_file() and not is_named:
+        require_trusted(path)
+    return str(path)
