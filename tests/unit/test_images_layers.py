@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,8 +16,7 @@ import pytest
 from toolkit.errors import BusyError
 from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
-from toolkit.images.host import pip_files
-from toolkit.images.host.host_config import write_host_config
+from toolkit.images.host.host_config import read_pip_settings, write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS
@@ -316,5 +316,11 @@ def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout
-    assert pip_settings(pip_files.listing(environment)) == pip_settings(said)
-    assert pip_settings(said)["index-url"] == "https://a.example/simple"
+    ranks: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in said.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.partition(".")
+        ranks.get(section, {})[key] = literal_eval(value)
+    settings = read_pip_settings(environment)
+    assert settings == pip_settings(ranks.values())
+    assert settings["index-url"] == "https://a.example/simple"

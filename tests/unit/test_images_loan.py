@@ -16,22 +16,26 @@ from toolkit.images.host.host_mounts import (
     translate_host_config,
 )
 
-LISTING = """\
-:env:.find-links='/srv/wheels'
-:env:.disable-pip-version-check='1'
-global.find-links='/elsewhere'
-global.extra-index-url='file:///srv/index/simple https://user:s3cret@pypi.example.org/simple'
-global.cert='/etc/ssl/site.crt'
-install.timeout='60'
-global.timeout='15'
-download.timeout='1'
-install.user='true'
-:env:.proxy='http://proxy.example.org:3128'
-"""
+SETTINGS = pip_settings(
+    (
+        {
+            "find-links": "/elsewhere",
+            "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
+            "cert": "/etc/ssl/site.crt",
+            "timeout": "15",
+        },
+        {"timeout": "60", "user": "true"},
+        {
+            "FIND_LINKS": "/srv/wheels",
+            "DISABLE_PIP_VERSION_CHECK": "1",
+            "PROXY": "http://proxy.example.org:3128",
+        },
+    )
+)
 
 
 def test_pips_settings_have_its_precedence() -> None:
-    assert pip_settings(LISTING) == {
+    assert SETTINGS == {
         "cert": "/etc/ssl/site.crt",
         "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
         "find-links": "/srv/wheels",
@@ -40,14 +44,13 @@ def test_pips_settings_have_its_precedence() -> None:
     }
 
 
-@pytest.mark.parametrize("listing", ["", "nonsense\n", "global.\n", "a.b.c='x'\n"])
-def test_a_listing_of_nothing(listing: str) -> None:
-    assert pip_settings(listing) == {}
-    assert translate_host_config({}) == translate_host_config(pip_settings(listing))
+def test_no_settings_become_no_files() -> None:
+    assert pip_settings(({}, {"b.c": "x"})) == {}
+    assert translate_host_config({}).files == {}
 
 
 def test_local_places_are_bound_and_renamed() -> None:
-    loan = translate_host_config(pip_settings(LISTING), certificates="/etc/ssl/site.crt")
+    loan = translate_host_config(SETTINGS, certificates="/etc/ssl/site.crt")
     assert loan.files["pip.conf"] == (
         "[global]\n"
         "extra-index-url = file:///mnt/extra-index-url/0/simple\n"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from configparser import Error as ConfigParserError
+from configparser import RawConfigParser
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images.host import pip_files
 from toolkit.images.host.host_mounts import (
     ROOT,
     Bind,
@@ -133,9 +135,43 @@ def parse_mirrors(listing: str) -> dict[str, str]:
     return mirrors
 
 
-def read_pip_settings() -> dict[str, str]:
-    """Return this machine's settings of pip for reaching packages."""
-    return pip_settings(pip_files.listing())
+def read_pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return this machine's settings of pip for reaching packages, as they apply to an install.
+
+    To call pip for it takes longer than a small step of a build. Later files override earlier ones,
+    ``[install]`` overrides ``[global]``, and variables override files.
+    """
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
+    for file in _pip_files(environment):
+        parser = RawConfigParser()
+        # A file that cannot be read counts as missing.
+        with suppress(ConfigParserError, OSError, UnicodeDecodeError):
+            parser.read(file, encoding="utf-8")
+            for section in sections.keys() & set(parser.sections()):
+                sections[section].update(parser.items(section))
+    variables = {
+        name.removeprefix("PIP_"): value
+        for name, value in environment.items()
+        if name.startswith("PIP_") and value
+    }
+    return pip_settings((*sections.values(), variables))
+
+
+def _pip_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the places of pip's files: the system's, the user's, the environment's, the named."""
+    named = environment.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:
+        return ()
+    own = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    directories = filter(None, environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"))
+    return (
+        *(Path(directory) / "pip/pip.conf" for directory in directories),
+        Path("/etc/pip.conf"),
+        Path.home() / ".pip/pip.conf",
+        Path(own) / "pip/pip.conf",
+        Path(sys.prefix) / "pip.conf",
+        *([Path(named)] if named else []),
+    )
 
 
 def _certificates(settings: Mapping[str, str]) -> str | None:

@@ -7,7 +7,6 @@ the builders put the files in place. None of it becomes part of the image.
 from __future__ import annotations
 
 import re
-from ast import literal_eval
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -31,7 +30,6 @@ _USED_SETTINGS = (
     "retries",
 )
 _PLACES = ("index-url", "extra-index-url", "find-links")
-_SETTING = re.compile(r"(?P<section>[\w:-]+)\.(?P<key>[\w.-]+)=(?P<value>.*)")
 _APT_SETTING = re.compile(
     r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
     r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
@@ -56,29 +54,15 @@ class HostConfig(Model, frozen=True, kw_only=True):
     binds: tuple[Bind, ...] = ()
 
 
-def pip_settings(listing: str) -> dict[str, str]:
-    """Parse the output of ``pip config list`` as pip applies it to an install.
-
-    The environment overrides a section, and a section overrides ``global``.
-    """
-    ranks = {"global": 0, "install": 1, ":env:": 2}
-    settings: dict[str, tuple[int, str]] = {}
-    for line in listing.splitlines():
-        match = _SETTING.match(line)
-        if not match or match["section"] not in ranks:
-            continue
-        key, rank = match["key"].lstrip(".").replace("_", "-"), ranks[match["section"]]
-        is_used = key in (*_USED_SETTINGS, "cert", "client-cert")
-        if is_used and rank >= settings.get(key, (-1, ""))[0]:
-            settings[key] = (rank, _unquote(match["value"]))
-    return {key: value for key, (_, value) in sorted(settings.items())}
-
-
-def _unquote(value: str) -> str:
-    try:
-        return str(literal_eval(value))
-    except (ValueError, SyntaxError):
-        return value
+def pip_settings(sources: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the settings by which pip reaches packages; the weakest source comes first."""
+    settings = {
+        name.lower().replace("_", "-"): value
+        for source in sources
+        for name, value in source.items()
+    }
+    used = (*_USED_SETTINGS, "cert", "client-cert")
+    return {name: value for name, value in sorted(settings.items()) if name in used}
 
 
 def translate_host_config(
