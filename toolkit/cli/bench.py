@@ -14,6 +14,7 @@ from toolkit.cli import console
 from toolkit.cli.lazy import Group
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import json_option
+from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
     from toolkit.bench.allreduce import Measured
@@ -115,14 +116,16 @@ def allreduce(
     from toolkit.runs.follow import all_lines
 
     if max_size < min_size:
-        raise click.BadParameter(
-            f"the largest buffer is smaller than the smallest ({min_size} bytes)",
-            param_hint="--max-size",
+        raise UsageError(
+            f"the largest buffer is smaller than the smallest, which has {min_size} bytes",
+            place="--max-size",
+            next_step="--max-size 256M",
         )
     cwd, given = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
     if show_buffers and "nccl-tests" in chosen:
-        raise click.BadParameter("nccl-tests shows no buffers", param_hint="--backend")
+        others = "--backend gloo, or leave --show-buffers out"
+        raise UsageError("nccl-tests shows no buffers", place="--backend", next_step=others)
     done: list[Measured] = []
     for name in chosen:
         layer = allreduce.settings(
@@ -252,13 +255,13 @@ def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Runs of each job, in turns; medians are shown.",
+    help="How often each job runs, in turns; the medians are shown.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
 )
 @json_option
-@click.argument("jobs", nargs=-1, required=True, shell_complete=_jobs)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=_jobs)
 def compare(
     jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
 ) -> int:

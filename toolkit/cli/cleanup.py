@@ -46,8 +46,12 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
 
 @click.command("rm")
 @run_names_argument
-@click.option("--cancel", is_flag=True, help="Cancel runs that have not ended, and wait for it.")
-@click.option("--force", is_flag=True, help="Also if it is unknown whether a run has ended.")
+@click.option(
+    "--cancel", is_flag=True, help="Cancel runs that have not ended, and wait until they have."
+)
+@click.option(
+    "--force", is_flag=True, help="Remove a run also if it is unknown whether it has ended."
+)
 @runs_option
 @cluster_option()
 def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> None:
@@ -73,7 +77,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> Non
 @click.command("prune")
 @click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 30d, 12h, 8w.")
 @click.option(
-    "--keep", metavar="N", type=click.IntRange(0), help="Never the newest N of a directory."
+    "--keep", metavar="N", type=click.IntRange(0), help="Keep the newest N runs of each directory."
 )
 @click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
@@ -105,7 +109,9 @@ def prune(
 
     if older_than is None and keep is None:
         step = "toolkit prune --older-than 30d, or --keep 10"
-        raise UsageError("say which runs are old", place="--older-than, --keep", next_step=step)
+        raise UsageError(
+            "no age and no number of runs is given", place="--older-than, --keep", next_step=step
+        )
     age = seconds(older_than, "--older-than") if older_than else None
     places = index.known().directories if all_directories else (runs,)
     removals = [

@@ -164,7 +164,7 @@ def _sentence(finding: ToolkitError) -> str:
     parts = [finding.cause + (f" ({finding.source})" if finding.source else "")]
     if finding.close:
         parts.append(f"close: {finding.close}")
-    elif finding.choices:
+    elif finding.choices and not (finding.next_step or "").startswith("one of"):
         parts.append(f"valid: {', '.join(finding.choices)}")
     if finding.next_step:
         parts.append(f"next: {finding.next_step}")

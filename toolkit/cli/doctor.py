@@ -34,7 +34,7 @@ SECTION = "Check and measure"
     "--image",
     shell_complete=complete_images,
     metavar="NAME|PATH",
-    help="The image of your jobs; what runs on nodes runs in it.",
+    help="The image of your jobs; the checks on nodes run in it.",
 )
 @click.option(
     "--nodes",
@@ -78,7 +78,7 @@ def command(
     if gpus and not nodes:
         step = f"--nodes 1 --gpus-per-node {gpus}"
         raise UsageError(
-            "GPUs are counted on nodes, and no nodes are given",
+            "--gpus-per-node needs --nodes: GPUs are counted on nodes",
             place="--gpus-per-node",
             next_step=step,
         )

@@ -104,12 +104,13 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in the arguments; name the nearest one if there is none."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise UsageError(
-                f"there is no command {args[0]!r}",
-                choices=self.list_commands(ctx),
-                value=args[0],
-                next_step=f"{ctx.command_path} --help",
+            names = self.list_commands(ctx)
+            help_line = f"{ctx.command_path} --help"
+            error = UsageError(f"there is no command {args[0]!r}", choices=names, value=args[0])
+            error.next_step = (
+                help_line if error.close else f"one of {', '.join(names)}; {help_line}"
             )
+            raise error
         return super().resolve_command(ctx, args)
 
     def summaries(self) -> Iterator[tuple[str, str, str]]:

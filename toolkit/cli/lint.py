@@ -19,7 +19,9 @@ SECTION = "Check and measure"
 
 
 @click.command("lint")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @site_option("The cluster of the scripts: its partitions, comments and modules are checked too.")
 @click.option(
     "--fix",

@@ -22,10 +22,10 @@ SECTION = "Follow runs"
     "-f",
     "following",
     is_flag=True,
-    help="Go on until the job has ended; ends with its exit code.",
+    help="Follow until the job has ended; the exit code is the job's.",
 )
-@click.option("--rank", type=click.IntRange(0), help="Only this rank's lines.")
-@click.option("--raw", is_flag=True, help="Every line, also the noise of healthy runs.")
+@click.option("--rank", type=click.IntRange(0), help="Print only the lines of this rank.")
+@click.option("--raw", is_flag=True, help="Print every line, also the noise of healthy runs.")
 @runs_option
 @cluster_option()
 def command(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:

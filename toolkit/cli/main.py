@@ -43,7 +43,7 @@ SECTIONS = (
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every outside command, as a line that can be pasted.",
+    help="Print each command that is run, as a line that you can paste.",
 )
 def cli(verbose: bool) -> None:
     """Run a train.py correctly on many GPUs of many nodes, in a container, with one command.
@@ -89,11 +89,23 @@ def usage_error(error: click.UsageError) -> UsageError:
             if error.param.param_type_name == "option"
             else error.param.human_readable_name
         )
-        cause = error.message[:1].lower() + error.message[1:].rstrip(".")
-        return UsageError(
-            cause or "a value is missing", place=place, choices=choices, next_step=help_line
-        )
-    return UsageError(error.format_message().rstrip("."), next_step=help_line)
+        return UsageError(_cause(error), place=place, choices=choices, next_step=help_line)
+    text = error.format_message().rstrip(".").removeprefix("Got ")
+    return UsageError(text[:1].lower() + text[1:], next_step=help_line)
+
+
+def _cause(error: click.BadParameter) -> str:
+    """Return click's message about a value, in the words of our own messages."""
+    parameter = error.param
+    if isinstance(error, click.MissingParameter) and parameter is not None:
+        name = parameter.human_readable_name if parameter.param_type_name == "argument" else ""
+        return f"{(name or parameter.opts[0]).removeprefix('[--] ').rstrip('.')} is missing"
+    kind = parameter.type if parameter else None
+    value, is_not, _ = error.message.partition(" is not ")
+    if isinstance(kind, click.IntRange) and is_not:
+        most = "or more" if kind.max is None else f"to {kind.max}"
+        return f"expected a whole number, {kind.min} {most}, got {value}"
+    return error.message[:1].lower() + error.message[1:].rstrip(".")
 
 
 def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:

@@ -111,7 +111,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "modules",
         metavar="NAME",
         multiple=True,
-        help="Load a module of the site after its own; repeatable.",
+        help="Load this module after the site's own modules; repeatable.",
     ),
     click.option(
         "--launcher",
@@ -152,30 +152,31 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--sweep",
         metavar="NAME=V,V",
         multiple=True,
-        help="A job array with an element for each value, given to the script as --NAME V; "
-        "repeatable: each with each.",
+        help="Run the script once for each value, given to it as --NAME V, in a job array. "
+        "Repeatable: all combinations.",
     ),
     click.option(
         "--max-requeues",
         metavar="N",
         type=click.IntRange(1),
-        help="With --requeue: how often at most (default 20).",
+        help="With --requeue: requeue at most N times (default 20).",
     ),
     click.option(
         "--snapshot/--no-snapshot",
         default=None,
-        help="Run a frozen copy of the git work tree; running the run again runs it, too.",
+        help="Run a frozen copy of the git work tree; when the run is run again, the same "
+        "copy is used.",
     ),
     click.option(
         "--pty",
         is_flag=True,
         default=None,
-        help="Give each rank a terminal; with --interactive the first has yours.",
+        help="Give each rank a terminal; with --interactive, the first rank has yours.",
     ),
     click.option(
         "--max-restarts",
         type=click.IntRange(0),
-        help="How often failed ranks are started again (default 0; elastic: 3).",
+        help="Start failed ranks again at most so often (default 0; elastic: 3).",
     ),
     click.option(
         "--init",
@@ -193,7 +194,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="FILE|FINGERPRINT",
         help="A public key in PEM, or the fingerprint of a PGP key.",
     ),
-    site_option("The cluster (default auto: the local one if it is up, else PATH's)."),
+    site_option("The cluster (default auto: the local one if it is up, else the Slurm on PATH)."),
     click.option(
         "--slurm",
         metavar="NAME[=VALUE]",

@@ -21,9 +21,11 @@ _MOST = 20
 
 
 @click.command("ps")
-@click.option("--all", "-a", "show_all", is_flag=True, help="All runs, not only the newest twenty.")
 @click.option(
-    "--all-directories", "-A", is_flag=True, help="Runs of all directories, wherever they are."
+    "--all", "-a", "show_all", is_flag=True, help="List all runs, not only the newest twenty."
+)
+@click.option(
+    "--all-directories", "-A", is_flag=True, help="List the runs of all your directories."
 )
 @runs_option
 @json_option

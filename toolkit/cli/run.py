@@ -37,7 +37,7 @@ SECTION = "Run"
     "-m",
     "as_module",
     is_flag=True,
-    help="SCRIPT is a module in this directory, such as pkg.train: python -m.",
+    help="Run SCRIPT as a module, such as pkg.train, as `python -m` does.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
 @click.option(
@@ -49,13 +49,13 @@ SECTION = "Run"
 @click.option(
     "--failed",
     is_flag=True,
-    help="Run only the failed points of the sweep SCRIPT, an earlier run.",
+    help="Run only the failed points of an earlier sweep; SCRIPT is its run.",
 )
 @click.option(
     "--interactive",
     is_flag=True,
     default=None,
-    help="In an allocation of salloc; Ctrl-C ends it, and the job with it.",
+    help="Wait for the nodes here, with salloc, and run on them; Ctrl-C ends the job, too.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Submit, and return without following.")
 @click.option(

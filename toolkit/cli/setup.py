@@ -17,23 +17,23 @@ SECTION = "Start and learn"
 
 @click.command("setup")
 @click.option(
-    "--check", is_flag=True, help="Install nothing; exit code 72 where something is missing."
+    "--check", is_flag=True, help="Install nothing; exit with code 72 if something is missing."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option(
     "--with",
     "extras",
     multiple=True,
     type=click.Choice(["accounting", "tests"]),
-    help="Also what sacct (slurmdbd, MariaDB), or the test-suite needs.",
+    help="Install also what sacct (slurmdbd, MariaDB) or the test suite needs.",
 )
 @click.option(
     "--update",
     is_flag=True,
-    help="Take a newer Apptainer from Debian's unstable, where it came from there.",
+    help="Install a newer Apptainer from Debian's unstable, if the present one came from there.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="For programs: the facts, and what is to be done."
+    "--json", "as_json", is_flag=True, help="Print the facts, and what is to be done, as JSON."
 )
 def command(
     check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool

@@ -28,13 +28,13 @@ SECTION = "Follow runs"
     "-a",
     "show_all",
     is_flag=True,
-    help="Also processes that only start others and wait for them.",
+    help="Show also processes that only start others and wait for them.",
 )
 @click.option(
     "--every",
     metavar="SECONDS",
     type=click.IntRange(1),
-    help="Again and again, until Ctrl-C or the job's end.",
+    help="Repeat after so many seconds, until Ctrl-C or the end of the job.",
 )
 @json_option
 @runs_option

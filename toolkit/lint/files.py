@@ -32,10 +32,19 @@ def read(file: Path) -> str:
     try:
         with file.open(encoding="utf-8", newline="") as stream:  # its line ends as they are
             return stream.read()
+    except FileNotFoundError:
+        near = [str(file.parent / path.name) for path in file.parent.glob("*") if path.is_file()]
+        raise ConfigError(
+            f"there is no script {file}",
+            place="FILE",
+            choices=near,
+            value=str(file),
+            next_step="name an sbatch script, or - for standard input",
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -l {file}"
+            f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -ld {file}"
         ) from None
 
 

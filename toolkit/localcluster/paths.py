@@ -117,6 +117,7 @@ def require_name(name: str, place: str) -> None:
             f"{name!r} cannot be the name of a cluster: "
             f"use at most {LONGEST_NAME} lower-case letters, digits, - and _",
             place=place,
+            next_step=f"{place} local, or leave it out",
         )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from toolkit import shell
+from toolkit import quoting, shell
 from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, packages, processes
@@ -146,7 +146,11 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
     """
     for directory in share:
         if not Path(directory).is_dir():
-            raise UsageError(f"there is no directory {directory}", place="--share")
+            raise UsageError(
+                f"there is no directory {directory}",
+                place="--share",
+                next_step=f"mkdir -p {quoting.shell(str(directory))}, or another directory",
+            )
         if os.path.realpath(directory) in PRIVATE:
             raise UsageError(
                 f"each node has its own {directory}; share a directory below it", place="--share"

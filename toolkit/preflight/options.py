@@ -143,9 +143,9 @@ def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
         )
     findings += [
         LauncherMismatchError(
-            f"{option(key)} means nothing to the launcher {name}",
+            f"the launcher {name} has no {option(key)}",
             place=option(key),
-            next_step=f"for the launchers {_having(key)}",
+            next_step=f"leave it out, or choose --launcher {_having(key)}",
         )
         for key in ("max_restarts", "init")
         if getattr(job, key) is not None and key not in launcher.options

@@ -308,7 +308,8 @@ def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunErro
 
     others = index.directories_except(runs)
     same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]
-    cause = f"there is no run {name!r} in {runs}" if name else f"there are no runs in {runs}"
+    where = f"in the directory {runs}"
+    cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
     if name and _JOB_ID.match(name):
         cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
     elsewhere = "toolkit ps --all-directories" if others else "toolkit run --help"

@@ -48,18 +48,22 @@ def names() -> tuple[str, ...]:
     )
 
 
-def load(name: str) -> Site:
+def load(name: str, place: str = "--site") -> Site:
     """Read a site, with the site that it extends.
+
+    Args:
+        name: of the site.
+        place: where the user names it, for the error.
 
     Raises:
         UnknownSiteError: with the nearest name.
         ConfigError: its file is broken, or sites extend each other in a circle.
     """
-    return _load(name, ())
+    return _load(name, (), place)
 
 
-def path_of(name: str) -> Path:
-    """Return the file of a site.
+def path_of(name: str, place: str = "--site") -> Path:
+    """Return the file of a site; ``place`` is where the user names it.
 
     Raises:
         UnknownSiteError: with the nearest name.
@@ -71,7 +75,7 @@ def path_of(name: str) -> Path:
     known = names()
     raise UnknownSiteError(
         f"there is no site {name!r}",
-        place="--site",
+        place=place,
         choices=known,
         value=name,
         next_step=f"one of auto, {', '.join(known)}",
@@ -86,7 +90,7 @@ def from_file(path: Path) -> Site:
         UnknownSiteError: it extends a site that does not exist.
     """
     site = read_toml(path, Site, named=True)
-    return _merge(load(site.extends), site) if site.extends else site
+    return _merge(load(site.extends, f"{path}, key extends"), site) if site.extends else site
 
 
 def image_directories(cwd: Path) -> tuple[Path, ...]:
@@ -111,8 +115,8 @@ def image_directories(cwd: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(directories))
 
 
-def _load(name: str, within: tuple[str, ...]) -> Site:
-    path = path_of(name)
+def _load(name: str, within: tuple[str, ...], place: str) -> Site:
+    path = path_of(name, place)
     site = read_toml(path, Site)
     if site.extends is None:
         return site
@@ -121,7 +125,7 @@ def _load(name: str, within: tuple[str, ...]) -> Site:
             f"sites extend each other in a circle: {' -> '.join((*within, name))}",
             place=f"{path}, key extends",
         )
-    return _merge(_load(site.extends, (*within, name)), site)
+    return _merge(_load(site.extends, (*within, name), f"{path}, key extends"), site)
 
 
 def _merge(base: Site, site: Site) -> Site:

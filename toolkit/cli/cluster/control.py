@@ -117,7 +117,7 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
     "--node",
     metavar="NODE",
     shell_complete=complete_nodes,
-    help="On this node; without it, on the login side.",
+    help="Run on this node (default: on the login side).",
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
@@ -142,7 +142,7 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
     "--node",
     metavar="NODE",
     shell_complete=complete_nodes,
-    help="On this node; without it, on the login side.",
+    help="Run on this node (default: on the login side).",
 )
 def shell(name: str, node: str | None) -> None:
     """Open a shell on the login side of the cluster, with sbatch and srun.

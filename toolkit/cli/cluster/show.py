@@ -27,23 +27,25 @@ SECTION = "Any cluster"
     "-N",
     metavar="N",
     type=NODES,
-    help="Say where a job of so many nodes would start soonest.",
+    help="Ask where a job of so many nodes would start soonest.",
 )
-@gpus_option("... with so many GPUs on each.", smallest=0)
-@click.option("--ntasks-per-node", type=click.IntRange(1), help="... with so many ranks on each.")
+@gpus_option("GPUs on each node of this job.", smallest=0)
+@click.option("--ntasks-per-node", type=click.IntRange(1), help="Ranks on each node of this job.")
 @click.option(
-    "--cpus-per-task", "-c", type=click.IntRange(1), help="... with so many CPUs for each rank."
+    "--cpus-per-task", "-c", type=click.IntRange(1), help="CPUs for each rank of this job."
 )
-@click.option("--time", "-t", metavar="TIME", help="... for so long.")
-@click.option("--account", "-A", metavar="NAME", help="... charged to this account.")
-@click.option("--qos", "-q", metavar="NAME", help="... of this quality of service.")
-@click.option("--constraint", "-C", metavar="LIST", help="... on nodes with these features.")
+@click.option("--time", "-t", metavar="TIME", help="Time limit of this job.")
+@click.option("--account", "-A", metavar="NAME", help="Account of this job.")
+@click.option("--qos", "-q", metavar="NAME", help="Quality of service of this job.")
+@click.option(
+    "--constraint", "-C", metavar="LIST", help="Features that the nodes of this job must have."
+)
 @click.option(
     "--comment",
     metavar="TEXT",
-    help="... with this comment (default: the site's own example, where it wants one).",
+    help="Slurm's comment of this job (default: the site's own example, if it requires one).",
 )
-@site_option("Which cluster (default auto, as of `toolkit run`).")
+@site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
 @cluster_option()
 def command(

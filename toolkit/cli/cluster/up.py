@@ -24,7 +24,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 def cluster_option(function: AnyFunction) -> AnyFunction:
     """Add the option that chooses a local cluster."""
-    help_text = "Which cluster (default: $TOOLKIT_CLUSTER, else local)."
+    help_text = "The local cluster (default: $TOOLKIT_CLUSTER, else local)."
     return click.option(
         "--name",
         "--cluster",
@@ -55,30 +55,32 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     type=click.IntRange(1, 200),
     default=2,
     show_default=True,
-    help="How many, called nid001, nid002, ...",
+    help="Number of nodes; they are called nid001, nid002, ...",
 )
 @click.option(
     "--cpus-per-node",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="May be more than this machine has.",
+    help="CPUs of each node; may be more than this machine has.",
 )
 @click.option(
     "--mem-per-node",
     metavar="SIZE",
     default="4000",
     show_default=True,
-    help="In MB, or with a unit: 16G. May be more, too.",
+    help="Memory of each node in MB, or with a unit: 16G; may be more than this machine has.",
 )
 @click.option(
     "--gpus-per-node",
     metavar="N[,N...]",
     default="0",
     show_default=True,
-    help="Simulated; one number, or one for each node.",
+    help="Simulated GPUs of each node: one number, or one for each node.",
 )
-@click.option("--gpu-type", metavar="TYPE", help="Such as v100, for --gres=gpu:v100:2.")
+@click.option(
+    "--gpu-type", metavar="TYPE", help="Type of these GPUs, such as v100, for --gres=gpu:v100:2."
+)
 @click.option(
     "--partition",
     "partitions",
@@ -97,7 +99,8 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     "--like",
     metavar="SITE",
     shell_complete=complete_sites,
-    help="A site's partitions and rules; --nodes of each, --partition: only these.",
+    help="Imitate a site's partitions and rules, with --nodes of each; with --partition,"
+    " only these.",
 )
 @click.option(
     "--accounting", is_flag=True, help="Run slurmdbd and MariaDB too, so that sacct answers."
@@ -107,7 +110,7 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     type=click.Path(),
     metavar="DIR",
     multiple=True,
-    help="A directory below /tmp that all nodes share; repeatable.",
+    help="Directory below /tmp that all nodes share; repeatable.",
 )
 @click.pass_context
 def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
@@ -215,7 +218,7 @@ def _imitation(
     others = ("cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "shape_file")
     _require_alone(ctx, "--like", f"a site of yours that extends {like}", others)
     imitated = imitate(
-        sites.load(like),
+        sites.load(like, "--like"),
         most=nodes,
         chosen=partitions,
         accounting=accounting,

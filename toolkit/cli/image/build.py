@@ -30,13 +30,14 @@ SECTION = "Build"
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),
     default="auto",
-    help="What builds it. docker: Docker or podman, and a SIF of what they made. auto: Apptainer; "
-    "where it may not build, docker.",
+    help="Program that builds. docker: Docker or podman, whose image becomes a SIF. "
+    "auto: Apptainer; where it may not build, docker.",
 )
 @click.option(
     "--flat",
     is_flag=True,
-    help="Pack the image as one by Apptainer alone; without it only what changed is packed.",
+    help="Pack the whole image, by Apptainer alone; without this option, only what "
+    "changed is packed.",
 )
 @click.option(
     "--locked",
@@ -44,11 +45,11 @@ SECTION = "Build"
     help="Build exactly what the recipe's lock says (toolkit image lock), the same file "
     "everywhere.",
 )
-@click.option("--lock-file", metavar="FILE", help="The same, by a lock that lies elsewhere.")
+@click.option("--lock-file", metavar="FILE", help="The same, with the lock in this file.")
 @click.option(
     "--no-wait", is_flag=True, help="Exit with code 75 if another process builds the image now."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: the path and the manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print the path and the manifest as JSON.")
 def build(
     name: str,
     force: bool,
@@ -174,7 +175,7 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
     "-o",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where to write it (default: beside the recipe).",
+    help="File to write (default: beside the recipe).",
 )
 def lock(name: str, output: Path | None) -> None:
     """Record exactly what the image of a recipe was built from.

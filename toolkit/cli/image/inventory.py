@@ -201,7 +201,7 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
             )
         )
     else:
-        console.note("nothing fits; toolkit image search without words shows everything")
+        console.note("nothing matches; next: toolkit image search, which lists everything")
 
 
 @click.command("path")
@@ -224,11 +224,9 @@ _MOST = 40  # rows of each kind that a person is shown
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option(
-    "--quick", is_flag=True, help="Do not unpack: files of the same size count as the same."
-)
+@click.option("--quick", is_flag=True, help="Do not unpack; treat files of the same size as equal.")
 @click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
-@click.option("--json", "as_json", is_flag=True, help="For programs; shows all.")
+@click.option("--json", "as_json", is_flag=True, help="Print all differences as JSON.")
 def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
     """Compare two images: packages, labels, environment, files.
 
@@ -289,7 +287,7 @@ def _show_difference(difference: Difference, every: bool) -> None:
     "-o",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write it there instead of printing it.",
+    help="Write to this file instead of printing.",
 )
 def sbom(name: str, output: Path | None) -> None:
     """Print the contents of an image as a bill of materials.

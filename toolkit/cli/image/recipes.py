@@ -32,20 +32,20 @@ SECTION = "Build"
     "features",
     multiple=True,
     metavar="THING",
-    help="horovod, or a feature such as jupyter; may be given again.",
+    help="horovod, or a feature such as jupyter; repeatable.",
 )
 @click.option(
     "--pip",
     "packages",
     multiple=True,
     metavar="REQUIREMENT",
-    help="A package for pip; may be given again.",
+    help="A package for pip; repeatable.",
 )
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Where NAME.toml is written; default: here.",
+    help="Directory for NAME.toml (default: the current directory).",
 )
 def new(
     name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
@@ -72,12 +72,12 @@ def new(
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--name", help="Of the recipe; default: the file's.")
+@click.option("--name", help="Name of the recipe (default: from the name of the file).")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Where NAME.toml is written; default: here.",
+    help="Directory for NAME.toml (default: the current directory).",
 )
 def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     """Convert a Dockerfile or a Singularity definition to a recipe.
@@ -146,20 +146,21 @@ def _write_recipe(path: Path, text: str) -> Resolved:
     "--format",
     "form",
     type=click.Choice(FORMS),
-    help="Which definition; printed is Apptainer's, checked and written are all.",
+    help="Format of the definition (default: apptainer; for --check and --write, both).",
 )
 @click.option(
     "--with",
     "features",
     multiple=True,
     metavar="FEATURE",
-    help="Add a feature; may be given again.",
+    help="Add a feature; repeatable.",
 )
-@click.option("--all", "every", is_flag=True, help="Every recipe that came with the tool.")
+@click.option("--all", "every", is_flag=True, help="All recipes that come with the toolkit.")
 @click.option(
     "--check",
     is_flag=True,
-    help="Print nothing; exit code 78 and the differences where a committed definition is another.",
+    help="Only check: if a committed definition differs, show the differences and exit "
+    "with code 78.",
 )
 @click.option("--write", is_flag=True, help="Write the committed definitions again.")
 def render(

@@ -16,7 +16,7 @@ SECTION = "Remove"
 
 @click.command("remove")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also where a run uses it that has not ended.")
+@click.option("--force", is_flag=True, help="Remove it also if a run that has not ended uses it.")
 def remove(name: str, force: bool) -> None:
     """Remove an image of yours.
 
@@ -54,7 +54,7 @@ def remove(name: str, force: bool) -> None:
     metavar="AGE",
     help="Images that no run used for so long. With --older-than, both must hold.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
 def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove old or unused images, and old logs of failed builds.
@@ -102,7 +102,7 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
 
 
 @click.command("cache")
-@click.option("--clear", is_flag=True, help="Remove all of it; the images stay.")
+@click.option("--clear", is_flag=True, help="Remove all of it; the images are kept.")
 @json_option
 def cache(clear: bool, as_json: bool) -> None:
     """Show or clear what builds reuse.

@@ -33,7 +33,7 @@ def push(name: str, target: str) -> None:
 
 @click.command("pull")
 @click.argument("origin", metavar="FROM")
-@click.option("--name", help="What it is called here; default: as where it was built.")
+@click.option("--name", help="Name of the image here (default: its name where it was built).")
 @click.option("--force", is_flag=True, help="Replace an image of that name.")
 def pull(origin: str, name: str | None, force: bool) -> None:
     """Pull an image from a registry.
@@ -60,7 +60,7 @@ def pull(origin: str, name: str | None, force: bool) -> None:
     "--mode",
     default="644",
     show_default=True,
-    help="Permissions there, octal: 640 for the group, 644 for all.",
+    help="Permissions of the copy, octal: 640 for the group, 644 for all.",
 )
 def copy(name: str, target: str, mode: str) -> None:
     """Copy an image to a directory, here or on another machine.
@@ -76,7 +76,8 @@ def copy(name: str, target: str, mode: str) -> None:
     from toolkit.images.store import store
 
     if not mode.isdigit() or len(mode) > 4 or any(digit in "89" for digit in mode):
-        raise UsageError(f"{mode!r} are no permissions", place="--mode", next_step="--mode 644")
+        step = "--mode 644, or --mode 640 for the group only"
+        raise UsageError(f"{mode!r} is not an octal mode", place="--mode", next_step=step)
     with console.Steps() as progress:
         console_path = copies.copy(store.find(name), target, progress, mode=int(mode, 8))
     console.document(console_path)

@@ -22,15 +22,14 @@ SECTION = "Check and sign"
 @click.option(
     "--nodes",
     type=click.IntRange(min=1),
-    help="Also have ranks on this many nodes of the cluster sum: short jobs, through Slurm.",
+    help="Also test sums over ranks on this many nodes of the cluster: short jobs, through Slurm.",
 )
 @gpus_option("GPUs on each of these nodes: a rank for each, by NCCL.")
 @site_option("The cluster; default: the local one if it is up, else the Slurm on PATH.")
 @node_job_options(minutes=10)
 @click.option(
     "--key",
-    help="A public key in PEM, or a PGP key: also verify that the image is signed by it, and "
-    "unchanged.",
+    help="A public key in PEM, or a PGP key: also verify the signature of the image by it.",
 )
 @json_option
 def verify(
@@ -144,9 +143,9 @@ def _show_and_judge(image: str, rows: Sequence[tuple[str, str, str]], *, as_json
     "--passphrase-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where the key's passphrase is; without it, you are asked.",
+    help="File with the key's passphrase (default: you are asked).",
 )
-@click.option("--replace", is_flag=True, help="Drop the signatures that are there already.")
+@click.option("--replace", is_flag=True, help="Replace the signatures that the image has already.")
 @json_option
 def sign(
     name: str,

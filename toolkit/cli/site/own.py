@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 @click.option("--comment", metavar="TEXT", help="Slurm's comment of these jobs.")
 @click.option("--account", "-A", metavar="NAME", help="Account of these jobs.")
 @site_option("The cluster to ask (default auto).", default="auto")
-@click.option("--replace", is_flag=True, help="Write over a site of yours that is called so.")
+@click.option("--replace", is_flag=True, help="Overwrite your site of this name.")
 @click.option("--dry-run", is_flag=True, help="Print the file, and write nothing.")
 def init(
     name: str,
@@ -112,7 +112,9 @@ def check(site: str, as_json: bool) -> int:
     from toolkit.sites import compare
 
     written = (
-        sites.from_file(Path(site)) if site.endswith(".toml") or "/" in site else sites.load(site)
+        sites.from_file(Path(site))
+        if site.endswith(".toml") or "/" in site
+        else sites.load(site, "NAME")
     )
     live, where = _live(written)
     differences = (*compare.within(written), *live)
@@ -171,7 +173,7 @@ def use(name: str) -> None:
     from toolkit.trusted_files import read_text
 
     if name != "auto":
-        sites.load(name)
+        sites.load(name, "NAME")
     path = sites.user_file()
     before = read_text(path) if path.is_file() else ""
     is_default = name == "auto" and not (machine_directory() / path.name).is_file()

@@ -63,7 +63,7 @@ def show(name: str, as_json: bool) -> None:
     from toolkit import sites
     from toolkit.cli import console
 
-    site = sites.load(name)
+    site = sites.load(name, "NAME")
     file = str(sites.path_of(name))
     console.result(site, lambda: "\n".join(_lines(site, file)), as_json=as_json)
 

@@ -110,7 +110,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
     scheme, separator, reference = origin.partition("://")
     if not separator or scheme not in ("oras", "docker"):
         raise UsageError(
-            f"{origin!r} cannot be pulled from",
+            f"{origin!r} is not the address of an image in a registry",
             place="FROM",
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )

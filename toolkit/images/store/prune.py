@@ -56,7 +56,9 @@ def seconds(age: str, place: str) -> float:
     match = _AGE.match(age)
     if not match:
         raise UsageError(
-            f"{age!r} is no age", place=place, next_step="a number and h, d, w or m: 30d"
+            f"{age!r} is not an age",
+            place=place,
+            next_step="a number with h, d, w or m, such as 30d",
         )
     return int(match[1]) * _UNITS[match[2]]
 
