@@ -161,15 +161,15 @@ def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
     old = time.time() - 40 * 86400
     os.utime(sif, (old, old))
     assert "0 B" in built.run("prune").stderr, "without an age no image goes"
-    assert "stays: used by" not in built.run("prune", "--unused-for", "30d").stdout, (
+    assert "kept: used by" not in built.run("prune", "--unused-for", "30d").stdout, (
         "it was used a moment ago"
     )
-    assert "stays: used by" in built.run("prune", "--older-than", "30d").stdout
+    assert "kept: used by" in built.run("prune", "--older-than", "30d").stdout
     assert built.run("remove", "tiny").returncode == 75
     (run / "outcome.json").write_text("{}")
-    assert "would go" in built.run("prune", "--older-than", "30d", "--dry-run").stdout
+    assert "would be removed" in built.run("prune", "--older-than", "30d", "--dry-run").stdout
     assert sif.exists()
-    assert "gone" in built.run("prune", "--older-than", "30d").stdout
+    assert "removed" in built.run("prune", "--older-than", "30d").stdout
     assert not sif.exists()
     assert not (built.images / "tiny.json").exists()
     assert built.run("prune", "--older-than", "soon").returncode == 64

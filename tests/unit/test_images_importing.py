@@ -122,7 +122,7 @@ def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
 
 def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
     done = taken(DOCKERFILE, tmp_path)
-    lines = [line for line in done.output.splitlines() if line.startswith("not taken")]
+    lines = [line for line in done.output.splitlines() if line.startswith("left out")]
     assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [
         ["11:", "USER"],
         ["12:", "CMD"],
@@ -168,7 +168,7 @@ def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
     assert stages.base.output().dockerfile == "debian:bookworm"
     assert [check.name for check in stages.checks] == ["line-7-apt-1"]
     lost = [
-        line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("not taken")
+        line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("left out")
     ]
     assert lost == [":19: if true; then C=1; fi", ":24: %runscript"]
 
@@ -345,7 +345,7 @@ def test_a_base_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").unlink()
     assert "may begin" not in taken("FROM somewhere.org/x:1\nWORKDIR /x\nRUN a\n", tmp_path).output
     (tmp_path / "mine.toml").unlink()
-    assert "not taken" not in taken("FROM docker.io/library/debian:12\nRUN a\n", tmp_path).output
+    assert "left out" not in taken("FROM docker.io/library/debian:12\nRUN a\n", tmp_path).output
 
 
 def test_files_come_along_as_they_are(tmp_path: Path) -> None:

@@ -362,6 +362,6 @@ def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(
     monkeypatch.setattr(removal, "_remove", fails)
     done = CliRunner().invoke(prune, ["--keep", "0", "--yes"])
     assert done.exit_code == 0
-    assert "stays: it is another user's" in done.stdout
-    assert "stays: it could not be removed" in done.stdout
+    assert "kept: it is another user's" in done.stdout
+    assert "kept: it could not be removed" in done.stdout
     assert [paths.directory.exists() for paths in (first, second, third)] == [True, True, False]

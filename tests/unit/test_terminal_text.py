@@ -266,7 +266,7 @@ def test_a_rank_that_has_printed_nothing_is_told_so(
 ) -> None:
     code, output = said(monkeypatch, capsys, "logs", "--rank", "7")
     assert code == 0
-    assert "rank 7 of train-0001 has printed nothing; those from 0 to 1 have" in output
+    assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in output
 
 
 @pytest.mark.parametrize(

@@ -144,13 +144,13 @@ def _removed(removed_run: Removal) -> Removal:
 
 
 def _show(removals: list[Removal], *, removed: bool) -> None:
-    word = "removed" if removed else "would go"
+    word = "removed" if removed else "would be removed"
     rows = [
         (
             removed_run.directory,
             human_size(removed_run.size),
             human_age(removed_run.age),
-            f"stays: {removed_run.reason}" if removed_run.reason else word,
+            f"kept: {removed_run.reason}" if removed_run.reason else word,
         )
         for removed_run in removals
     ]
@@ -159,5 +159,5 @@ def _show(removals: list[Removal], *, removed: bool) -> None:
     going = [removed_run for removed_run in removals if not removed_run.reason]
     size = human_size(sum(removed_run.size for removed_run in going))
     runs = counted(len(going), "run")
-    step = "" if removed or not going else "; remove them: the same with --yes"
+    step = "" if removed or not going else "; next: the same with --yes removes them"
     console.say("freed" if removed else "would free", f"{size}, {runs}{step}")

@@ -102,8 +102,8 @@ def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     from toolkit.doctor.diagnose import FORMAT, REGISTRY, diagnose
 
     if case.nodes:
-        jobs = f"this machine, and {counted(case.nodes, 'node')} by jobs"
-        console.say("examines", jobs)
+        jobs = f"this machine, and {counted(case.nodes, 'node')} through jobs"
+        console.say("checking", jobs)
     width = max(map(len, REGISTRY.checks))
     results = []
     for result in diagnose(case):
@@ -124,7 +124,7 @@ def _dry_run(options: DoctorOptions, case: DoctorCase) -> None:
     from toolkit.quoting import shell_words
 
     if not case.nodes or case.image is None:
-        console.note("no job would be run: it takes --nodes and --image")
+        console.note("no job would run; next: add --nodes and --image")
         return
     console.out(shell_words(probe_command(options, case.image)))
     console.note(

@@ -56,9 +56,11 @@ def follow_run(
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     console.note("")
     console.say(
-        "detached", f"job {job_id} goes on; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
+        "detached", f"job {job_id} continues; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
     )
-    console.say("", f"back: toolkit logs -f {paths.word}     end it: toolkit cancel {paths.word}")
+    console.say(
+        "", f"follow again: toolkit logs -f {paths.word}     cancel: toolkit cancel {paths.word}"
+    )
     try:
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
@@ -95,7 +97,7 @@ def show(
             _show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             if not unreachable:
-                console.say("waiting", f"{event.error.cause}; asking again for ten minutes")
+                console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
             unreachable = True
         else:
             if plan.points and not as_json:
@@ -143,7 +145,7 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     show_attempts(outcome.attempts)
     directory = os.path.relpath(paths.directory)
     if outcome.points and outcome.kind != "ok":
-        again = f"failed ones again: toolkit run --failed {directory}"
+        again = f"run the failed points again: toolkit run --failed {directory}"
         console.say("", f"results: toolkit results {paths.word}     {again}")
     console.say("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
 

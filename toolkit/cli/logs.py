@@ -68,7 +68,7 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
     elif rank is not None and rank not in ranks:
         known = "no line has the number of a rank"
         if ranks:
-            known = f"those from {min(ranks)} to {max(ranks)} have"
+            known = f"ranks {min(ranks)} to {max(ranks)} have"
             if len(ranks) == 1:
                 known = f"only rank {min(ranks)} has"
         console.note(f"rank {rank} of {paths.name} has printed nothing; {known}")

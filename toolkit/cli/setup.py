@@ -96,7 +96,7 @@ def _refresh_newer(facts: Facts, *, always: bool) -> bool:
 def _ready(facts: Facts, as_json: bool) -> None:
     if facts.newer:
         line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
-        console.say("newer", f"apptainer {facts.newer} is in Debian's unstable; take it by: {line}")
+        console.say("newer", f"apptainer {facts.newer} is in Debian's unstable; install it: {line}")
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
         console.fact(
@@ -125,9 +125,7 @@ def _dry_run(
         raise blocked
     _show_missing(actions)
     console.say("plan", _estimate(facts, actions))
-    console.say(
-        "", f"nothing was done; do it: toolkit setup{' --update' if options.update else ''}"
-    )
+    console.say("", f"nothing was done; next: toolkit setup{' --update' if options.update else ''}")
 
 
 def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:

@@ -126,7 +126,7 @@ def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
     """Report what became of a run that was interrupted, and write down how it came out."""
     if not paths.allocation.is_file():
         shutil.rmtree(paths.directory)
-        console.say("cancelled", "it waits no more; nothing was started")
+        console.say("cancelled", "the request for nodes; nothing was started")
         return CANCELLED
     try:
         if paths.submission.is_file():

@@ -158,7 +158,7 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
             "use it", f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}"
         )
     console.fact(
-        "next", f"toolkit cluster exec{named} -- sinfo     down again: toolkit cluster down{named}"
+        "next", f"toolkit cluster exec{named} -- sinfo     stop it: toolkit cluster down{named}"
     )
 
 

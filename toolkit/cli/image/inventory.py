@@ -266,14 +266,16 @@ def _show_difference(difference: Difference, every: bool) -> None:
                 console.out(f"and {len(rows) - _MOST} more: --all")
             console.out("")
     if difference.contents:
-        console.out(f"the same files with the same contents; {difference.times} have another time")
+        console.out(
+            f"the files have the same contents; {difference.times} have another modification time"
+        )
         return
     console.out(
         ", ".join(f"{counts[kind]} {kind}" for kind in counts)
         or "no file differs by its name, kind, size or owner"
     )
     if difference.times:
-        console.out(f"{difference.times} files differ in their time only")
+        console.out(f"{difference.times} files differ only in their modification time")
     if difference.uncompared:
         console.out(
             f"the contents of {difference.uncompared} files of the same size were not compared"

@@ -99,7 +99,7 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     _write_recipe(path, draft.recipe)
     for unsupported in draft.unsupported:
         where = f"{file}:{unsupported.line}: " if unsupported.line else ""
-        console.say("not taken", f"{where}{unsupported.text}")
+        console.say("left out", f"{where}{unsupported.text}")
         console.say("", f"instead: {unsupported.instead}")
     console.say("written", str(path))
     console.say("next", f"toolkit image build {path}")

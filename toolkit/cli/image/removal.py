@@ -86,12 +86,12 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     if as_json:
         console.out_json({"freed": freed, "dry_run": dry_run, "found": candidates})
         return
-    done = "would go" if dry_run else "gone"
+    done = "would be removed" if dry_run else "removed"
     rows = [
         (
             candidate.name,
             human_size(candidate.size),
-            f"stays: {candidate.reason_to_keep}" if candidate.reason_to_keep else done,
+            f"kept: {candidate.reason_to_keep}" if candidate.reason_to_keep else done,
             candidate.why,
         )
         for candidate in candidates

@@ -28,7 +28,7 @@ def push(name: str, target: str) -> None:
 
     with console.Steps() as progress:
         place = transfer.push(store.find(name), target, progress)
-    console.say("pushed", f"back: toolkit image pull oras://{place}")
+    console.say("pushed", f"get it: toolkit image pull oras://{place}")
 
 
 @click.command("pull")

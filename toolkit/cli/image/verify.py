@@ -224,5 +224,5 @@ def verify_signature(name: str, key: str, as_json: bool) -> None:
     if as_json:
         console.out_json({"path": image.path, "signature": signature})
         return
-    console.say("verified", f"{image.path}: every object of it is signed, and unchanged")
+    console.say("verified", f"{image.path}: all its objects are signed and unchanged")
     console.out(signature.fingerprint)

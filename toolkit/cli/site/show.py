@@ -44,7 +44,7 @@ def list_sites(as_json: bool) -> None:
         )
         return
     rows = [
-        (site.name, site.summary, site.date or "-", len(site.partitions) or "asked of Slurm")
+        (site.name, site.summary, site.date or "-", len(site.partitions) or "from Slurm")
         for site in listed
     ]
     console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
@@ -78,19 +78,21 @@ def _lines(site: Site, file: str) -> Iterator[str]:
         "as of": site.date or "-",
         "container": " or ".join(site.containers),
         "modules": ", ".join(site.modules) or "-",
-        "interface": site.interface or "left to the libraries",
+        "interface": site.interface or "chosen by the libraries",
         "images": ", ".join(site.images) or "-",
         "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
         "scratch": (site.scratch or "-")
         + (
-            f"   unread files go after {counted(site.purge_days, 'day')}" if site.purge_days else ""
+            f"   files unread for {counted(site.purge_days, 'day')} are removed"
+            if site.purge_days
+            else ""
         ),
         "driver": site.driver or "not known",
         "ports": f"{site.ports[0]} to {site.ports[1]}" if site.ports else "any",
         "jobs from": site.submit_directory or "anywhere",
         "time": f"{counted(site.max_minutes // 60, 'hour')} at most"
         if site.max_minutes
-        else "asked of Slurm",
+        else "from Slurm",
     }
     if site.comment:
         rows["--comment"] = (
@@ -98,11 +100,11 @@ def _lines(site: Site, file: str) -> Iterator[str]:
             f"({site.comment.source}, {site.comment.date})"
         )
     rows |= {
-        f"--{option}": f"needed: {rule.why} ({rule.source})"
+        f"--{option}": f"required: {rule.why} ({rule.source})"
         for option, rule in site.required.items()
     }
     rows |= {
-        f"--{option}": f"not to be used: {rule.why} ({rule.source})"
+        f"--{option}": f"forbidden: {rule.why} ({rule.source})"
         for option, rule in site.forbidden.items()
     }
     yield console.mapping(rows)
