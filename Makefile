@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -108,6 +108,12 @@ test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, a
 	@$(TOOLKIT) setup --with tests --with accounting
 	WRITE_FAULTS=1 $(PYTEST) -v tests/faults
 
+docs: .venv/.ready-docs ## build the site of docs/ in English and Korean, in build/docs/html; warnings are errors
+	@.venv/bin/python -m tools.docs build
+
+docs-update: .venv/.ready-docs ## bring the catalogs of the translation (docs/locale) up to date with the pages
+	@.venv/bin/python -m tools.docs update
+
 house: .venv/.ready-dev ## sizes, function lengths, imports that run upward, words left: per room
 	@.venv/bin/python -m benchmarks.house
 
@@ -128,4 +134,8 @@ clean: ## remove .venv, caches and packages; images and runs are kept
 
 .venv/.ready-dev: pyproject.toml tools/venv.sh
 	@tools/venv.sh dev
+	@touch $@ .venv/.ready .venv/.ready-docs
+
+.venv/.ready-docs: pyproject.toml tools/venv.sh
+	@tools/venv.sh docs
 	@touch $@ .venv/.ready

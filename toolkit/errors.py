@@ -44,10 +44,12 @@ class ToolkitError(Exception):
 
     Attributes:
         source: the document with the rule that was broken; empty if there is none.
+        page: the topic of `toolkit docs` about such errors; empty if there is none.
     """
 
     exit_code: int = 70
     kind: str = "internal"
+    page: str = ""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class PlanError(ToolkitError):
     """
 
     exit_code, kind = 65, "plan"
+    page = "run/refused"
 
     def __init__(
         self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None
@@ -90,6 +93,7 @@ class PlanError(ToolkitError):
         self.findings = tuple(findings)
         if len({finding.exit_code for finding in findings}) == 1:
             self.exit_code, self.kind = findings[0].exit_code, findings[0].kind
+            self.page = findings[0].page
 
 
 class ScriptMissingError(ToolkitError):
@@ -102,18 +106,21 @@ class UnknownImageError(ToolkitError):
     """No recipe, image or file has this name."""
 
     exit_code, kind = 67, "image name"
+    page = "image/build"
 
 
 class ImageMissingError(ToolkitError):
     """The recipe is known, but its image is not built, or incomplete."""
 
     exit_code, kind = 68, "image"
+    page = "image/build"
 
 
 class SlurmUnreachableError(ToolkitError):
     """No Slurm answers."""
 
     exit_code, kind = 69, "slurm"
+    page = "site/doctor"
 
 
 class CommandFailedError(ToolkitError):
@@ -138,6 +145,7 @@ class BuildError(ToolkitError):
     """An image could not be built, or did not pass its checks."""
 
     exit_code, kind = 74, "build"
+    page = "image/build"
 
 
 class BusyError(ToolkitError):
@@ -150,6 +158,7 @@ class SubmissionError(ToolkitError):
     """Slurm refused the job."""
 
     exit_code, kind = 76, "submission"
+    page = "run/refused"
 
 
 class ForbiddenError(ToolkitError):
@@ -168,60 +177,70 @@ class UnknownLauncherError(ToolkitError):
     """No launcher has this name."""
 
     exit_code, kind = 79, "launcher"
+    page = "running"
 
 
 class UnknownPartitionError(ToolkitError):
     """The site has no such partition."""
 
     exit_code, kind = 80, "partition"
+    page = "run/refused"
 
 
 class ShapeError(ToolkitError):
     """More nodes, GPUs, CPUs or time than the site has."""
 
     exit_code, kind = 81, "shape"
+    page = "run/refused"
 
 
 class BindMissingError(ToolkitError):
     """A mounted directory or file, or the working directory, does not exist on the nodes."""
 
     exit_code, kind = 82, "bind"
+    page = "run/refused"
 
 
 class ClusterError(ToolkitError):
     """The local cluster could not be started, or is not in the state that is needed."""
 
     exit_code, kind = 83, "local cluster"
+    page = "teach/local-cluster"
 
 
 class UnknownRunError(ToolkitError):
     """No run has this name."""
 
     exit_code, kind = 84, "run name"
+    page = "run/detach"
 
 
 class UnknownSiteError(ToolkitError):
     """No site has this name."""
 
     exit_code, kind = 85, "site"
+    page = "site/describe"
 
 
 class LauncherMismatchError(ToolkitError):
     """The launcher cannot work with this image or this site."""
 
     exit_code, kind = 86, "launcher and image"
+    page = "running"
 
 
 class JobLostError(ToolkitError):
     """The job ended without an exit code of its own: a node failed, or Slurm forgot it."""
 
     exit_code, kind = 87, "job lost"
+    page = "run/explain"
 
 
 class SignatureError(ToolkitError):
     """An image lacks the required signature, or was changed since it was signed."""
 
     exit_code, kind = 88, "signature"
+    page = "image/share"
 
 
 class SlurmSilentError(SlurmUnreachableError):
@@ -234,6 +253,7 @@ class UnknownRuntimeError(ToolkitError):
     """No runtime has this name."""
 
     exit_code, kind = 90, "runtime"
+    page = "running"
 
 
 class EnvironmentMissingError(ToolkitError):
@@ -246,6 +266,7 @@ class PreflightError(ToolkitError):
     """`toolkit doctor` reports problems that would keep jobs from running."""
 
     exit_code, kind = 92, "preflight"
+    page = "site/doctor"
 
 
 class UnrecordedError(ToolkitError):
@@ -270,3 +291,4 @@ class ImportsMissingError(ToolkitError):
     """The script imports a module that the Python of its ranks does not have."""
 
     exit_code, kind = 97, "imports"
+    page = "image/extend"

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(kind: str) -> Path:
-    """Return the directory ``recipes``, ``containers`` or ``jobs`` of this installation."""
+    """Return ``recipes``, ``containers``, ``jobs`` or ``docs`` of this installation."""
     installed = _PACKAGE / "data" / kind
     return installed if installed.is_dir() else _PACKAGE.parent / kind
 

@@ -29,6 +29,7 @@ def test_the_wheel_holds_the_package_and_its_data(files: list[str]) -> None:
         "sites/generic.toml",
         "data/recipes/pytorch_cpu.toml",
         "data/jobs/digits-ddp/job.toml",
+        "data/docs/how-to/run/pending.md",
     ):
         assert f"toolkit/{path}" in files
 

@@ -117,7 +117,8 @@ def show_error(error: ToolkitError) -> None:
         _details(error, note, indent=2)
     if error.next_step:
         note(f"  next      {error.next_step}")
-    note(f"exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
+    page = f"docs: {error.page}   " if error.page else ""
+    note(f"{page}exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
 
 
 def json_too(function: Callable[..., Any]) -> Callable[..., Any]:

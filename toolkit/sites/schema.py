@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -17,20 +18,29 @@ FILE = "site.schema.json"
 
 def text() -> str:
     """Return the schema, with the descriptions of keys from the models' docstrings."""
-    schema = msgspec.json.schema(models.Site)
-    for name, definition in schema["$defs"].items():
-        model = getattr(models, name)
-        descriptions = _attributes(model)
-        definition["description"] = (model.__doc__ or "").split("\n\n")[0].strip()
-        for key, rule in definition["properties"].items():
-            if key in descriptions:
-                rule["description"] = descriptions[key]
+    schema = described(models.Site)
     whole: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A site of toolkit",
         **schema,
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def described(model: type[Model]) -> dict[str, Any]:
+    """Return the schema of a model, with the descriptions of keys from the docstrings.
+
+    The models that it refers to are in its module.
+    """
+    schema = msgspec.json.schema(model)
+    for name, definition in schema["$defs"].items():
+        part = getattr(sys.modules[model.__module__], name)
+        descriptions = _attributes(part)
+        definition["description"] = (part.__doc__ or "").split("\n\n")[0].strip()
+        for key, rule in definition["properties"].items():
+            if key in descriptions:
+                rule["description"] = descriptions[key]
+    return schema
 
 
 def shipped() -> str:

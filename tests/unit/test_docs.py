@@ -1,0 +1,170 @@
+"""Pages are in the navigation, and each of their commands is run by a test or marked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.test_readme import DOCS, ROOT
+from toolkit import errors, pages
+from toolkit.cli.docs import command
+from toolkit.errors import UsageError
+from tools.docs import links
+from tools.docs.blocks import MARKS, blocks, commands, matches
+
+# Their commands are run by tests/cluster/test_docs.py; of the others, each block is marked.
+RUN = ("index", "tutorials", "how-to")
+PAGES = sorted(path for path in DOCS.rglob("*.md"))
+
+
+def guides() -> list[Path]:
+    """Return the pages whose commands are run."""
+    parts = {path: path.relative_to(DOCS).with_suffix("").parts[0] for path in PAGES}
+    return [path for path in PAGES if parts[path] in RUN]
+
+
+def contents() -> set[Path]:
+    """Return the pages that some table of contents names."""
+    named: set[Path] = set()
+    for page in PAGES:
+        for block in blocks(page.read_text(encoding="utf-8")):
+            if block.language == "{toctree}":
+                entries = (line.strip() for line in block.text.split("\n"))
+                names = (re.sub(r".*<(.*)>", r"\1", line) for line in entries if line)
+                named |= {(page.parent / f"{name}.md").resolve() for name in names}
+    return named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_each_page_is_in_the_navigation(page: Path) -> None:
+    """Sphinx refuses a page that is in no table of contents; this says so in a second."""
+    assert page in contents() | {DOCS / "index.md"}
+
+
+@pytest.mark.parametrize("page", guides(), ids=lambda path: str(path.relative_to(DOCS)))
+def test_each_command_of_a_guide_has_a_prompt(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        assert set(block.marks) <= set(MARKS)
+        if block.language == "console":
+            assert commands(block)
+        else:
+            assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"line {block.line}"
+            assert set(block.marks) <= {"file"}, f"line {block.line}"
+
+
+def test_marks_are_few() -> None:
+    """A page whose commands are all marked proves nothing."""
+    found = [block for page in guides() for block in blocks(page.read_text(encoding="utf-8"))]
+    shown = [block for block in found if block.language == "console"]
+    not_run = [block for block in shown if "not-run" in block.marks]
+    assert len(not_run) * 5 < len(shown)
+
+
+def test_commands_output_and_marks_are_read() -> None:
+    page = (
+        "# A\n\n<!-- exit: 1 -->\n```console\n$ cat <<END\n> a\n> END\na\n...\n$ false\n```\n\n"
+        "    toolkit ps\n    RUN\n\ntext\n\n<!-- not-run: no GPU -->\n```console\n$ nvidia-smi\n```\n"
+    )
+    first, indented, last = blocks(page)
+    assert first.marks == {"exit": "1"}
+    assert last.marks == {"not-run": "no GPU"}
+    assert (indented.language, indented.text) == ("console", "toolkit ps\nRUN")
+    assert [(command.line, command.text, command.expected) for command in commands(first)] == [
+        (5, "cat <<END\na\nEND", "a\n...\n"),
+        (10, "false", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!-- not-run: -->\n```console\n$ ls\n```\n",
+        "<!-- long -->\n\ntext\n",
+        "<!-- not run: no GPU -->\n",
+    ],
+)
+def test_a_wrong_mark_is_an_error(page: str) -> None:
+    with pytest.raises(ValueError, match="line"):
+        list(blocks(page))
+
+
+def test_output_without_a_command_is_an_error() -> None:
+    (block,) = blocks("```console\ntoolkit ps\n```\n")
+    with pytest.raises(ValueError, match="line 2"):
+        commands(block)
+
+
+@pytest.mark.parametrize(
+    ("expected", "output", "is_same"),
+    [
+        ("", "anything\n", True),
+        ("done ... exit 0\n", "done       0:01  exit 0\n", True),
+        ("...\ndone\n...\n", "a\nb\ndone\nc\n", True),
+        ("done exit 0\n", "done exit 1\n", False),
+        ("a\n", "a\nb\n", False),
+    ],
+)
+def test_expected_output_has_ellipses(expected: str, output: str, is_same: bool) -> None:
+    assert matches(expected, output) is is_same
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "result"),
+    [
+        ("docs/running.md", "[a](script.md)", "[a](script.md)"),
+        ("docs/reference.md", "[a](../SECURITY.md)", "[a](explanation/security.md)"),
+        ("docs/how-to/run/again.md", "[a](../../running.md)", "[a](../../running.md)"),
+        ("docs/workshops.md", "[a](../jobs/mpi-hello)", "[a](reference/exercises.md#mpi-hello)"),
+        ("docs/running.md", "[a](../toolkit/sites)", "a"),
+        ("docs/running.md", "[a](https://slurm.schedmd.com/)", "[a](https://slurm.schedmd.com/)"),
+        ("SECURITY.md", "[a](docs/running.md#b)", "[a](../running.md#b)"),
+        (
+            "CONTRIBUTING.md",
+            "[a](docs/contributing/adding-a-launcher.md)",
+            "[a](adding-a-launcher.md)",
+        ),
+    ],
+)
+def test_links_of_the_repository_become_links_of_the_site(
+    page: str, link: str, result: str
+) -> None:
+    assert links.rewritten(link, page) == result
+
+
+def test_the_copied_pages_are_there() -> None:
+    assert all((ROOT / name).is_file() for name in links.COPIED)
+
+
+def test_each_page_that_an_error_names_is_there() -> None:
+    named = {getattr(error, "page", "") for error in vars(errors).values()} - {""}
+    assert "run/refused" in named
+    assert named <= set(pages.topics())
+
+
+@pytest.mark.parametrize("topic", pages.topics())
+def test_a_page_is_printed_without_what_only_the_site_needs(topic: str) -> None:
+    text = pages.text(topic)
+    assert text.startswith("# ")
+    assert "toctree" not in text
+    assert not re.search("^<!-- ", text, re.MULTILINE)
+
+
+def test_the_command_lists_and_prints_pages() -> None:
+    assert "run/pending" in CliRunner().invoke(command, []).output
+    assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
+
+
+def test_an_unknown_page_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        pages.text("run/pendin")
+    assert caught.value.close == "run/pending"
+
+
+def test_an_error_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    from toolkit.cli import console
+
+    console.show_error(errors.ShapeError("more nodes than there are"))
+    assert "docs: run/refused   exit 81: shape" in capsys.readouterr().err

@@ -1,0 +1,11 @@
+"""`python -m tools.docs [build|update|picture]`: the site, its translation, its picture."""
+
+from __future__ import annotations
+
+import sys
+
+from tools.docs import site, terminal
+
+if __name__ == "__main__":
+    commands = {"build": site.build, "update": site.update, "picture": terminal.draw}
+    commands[(sys.argv[1:] or ["build"])[0]]()

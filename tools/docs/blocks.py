@@ -1,0 +1,124 @@
+"""The commands in pages, with their expected output and the marks before them. Pure.
+
+A mark is a comment of HTML in the line before a block, invisible to readers:
+
+    <!-- not-run: REASON -->   its commands are not run by the tests
+    <!-- long -->              they are run by `make test-all` only
+    <!-- exit: 65 -->          the last command ends with this exit code
+    <!-- file: NAME -->        the block is the file NAME of the page's directory
+"""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MARKS = ("not-run", "long", "exit", "file")
+_FENCE = "```"
+
+
+class Block(NamedTuple):
+    """A fenced or indented block of a page.
+
+    Attributes:
+        line: where it starts.
+        language: of a fence; ``console`` for an indented block with commands.
+        text: between the fences.
+        marks: the marks before it, with their values.
+    """
+
+    line: int
+    language: str
+    text: str
+    marks: dict[str, str]
+
+
+class Command(NamedTuple):
+    """A command of a page.
+
+    Attributes:
+        line: where it is.
+        text: without the prompt; its further lines had the prompt ``>``.
+        expected: the output that the page shows, with ``...`` for what does not matter.
+    """
+
+    line: int
+    text: str
+    expected: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the blocks of a page with their marks.
+
+    Raises:
+        ValueError: a mark is unknown, or no block follows it.
+    """
+    lines = page.split("\n")
+    marks: dict[str, str] = {}
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        start = number
+        number += 1
+        if line.startswith("<!-- ") and line.endswith(" -->"):
+            marks |= _mark(line, number)
+        elif line.startswith(_FENCE):
+            fence = line[: len(line) - len(line.lstrip("`"))]
+            while number < len(lines) and lines[number].rstrip() != fence:
+                number += 1
+            text = "\n".join(lines[start + 1 : number])
+            number += 1
+            yield Block(start + 1, line.lstrip("`").strip(), text, marks)
+            marks = {}
+        elif _is_indented_command(line) and (start == 0 or not lines[start - 1].strip()):
+            while number < len(lines) and (lines[number][:4] == "    " or not lines[number]):
+                number += 1
+            text = "\n".join(row[4:] for row in lines[start:number]).rstrip()
+            yield Block(start + 1, "console", text, marks)
+            marks = {}
+        elif line.strip() and marks:
+            raise ValueError(f"line {start + 1}: no block follows the mark")
+
+
+def _mark(line: str, number: int) -> dict[str, str]:
+    name, _, value = line[5:-4].partition(":")
+    if name not in MARKS:
+        # Other comments are not ours.
+        if name.split()[0] in ("not", "run", "skip"):
+            raise ValueError(f"line {number}: no mark is called {name!r}")
+        return {}
+    if name == "not-run" and not value.strip():
+        raise ValueError(f"line {number}: not-run needs a reason")
+    return {name: value.strip()}
+
+
+def _is_indented_command(line: str) -> bool:
+    words = line[4:].removeprefix("$ ").split() if line.startswith("    ") else []
+    return bool(words) and words[0] in ("toolkit", "make", "git", "pip", "install", "sbatch")
+
+
+def commands(block: Block) -> list[Command]:
+    """Return the commands of a console block; lines without a prompt are output."""
+    result: list[Command] = []
+    for number, line in enumerate(block.text.split("\n"), block.line + 1):
+        if line.startswith("$ "):
+            result.append(Command(number, line[2:], ""))
+        elif not result:
+            raise ValueError(f"line {number}: output without a command before it")
+        elif line.startswith("> "):
+            last = result.pop()
+            result.append(last._replace(text=f"{last.text}\n{line[2:]}"))
+        else:
+            last = result.pop()
+            result.append(last._replace(expected=f"{last.expected}{line}\n"))
+    return result
+
+
+def matches(expected: str, output: str) -> bool:
+    """Return whether an output is the expected one; ``...`` stands for any text.
+
+    Widths of columns do not matter. A command without expected output may print anything.
+    """
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return not expected or doctest.OutputChecker().check_output(expected, output, options)

@@ -1,0 +1,294 @@
+"""The reference pages of the site, from the code that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from tests.lint_cases import CASES, Case
+from toolkit import errors
+from toolkit.cli import main as cli
+from toolkit.doctor.diagnose import REGISTRY as DOCTOR
+from toolkit.exercises import exercises
+from toolkit.explain.gather import rules
+from toolkit.explain.model import Example
+from toolkit.files import read_toml
+from toolkit.images.recipe import library
+from toolkit.images.recipe.names import recipe_names
+from toolkit.launchers import LAUNCHERS
+from toolkit.lint.linter import REGISTRY as LINT
+from toolkit.model.base import Model
+from toolkit.model.job import Job, Project
+from toolkit.model.recipe import Recipe
+from toolkit.model.site import Site
+from toolkit.preflight.judge import REGISTRY as PREFLIGHT
+from toolkit.resources import shipped
+from toolkit.sites import load, names
+from toolkit.sites.schema import described
+
+_FILES: Mapping[str, tuple[type[Model], str]] = {
+    "job.toml": (
+        Job,
+        "`jobs/NAME/job.toml` has the options of a job; `toolkit run jobs/NAME` runs it.",
+    ),
+    "toolkit.toml": (
+        Project,
+        "`toolkit.toml` has options of `toolkit run` for a project, a user "
+        "(`~/.config/toolkit`) or a machine (`/etc/toolkit`).",
+    ),
+    "A site's file": (
+        Site,
+        "`~/.config/toolkit/sites/NAME.toml` describes a cluster; `toolkit site init NAME` "
+        "drafts it.",
+    ),
+    "A recipe": (Recipe, "`recipes/NAME.toml`, or any path, lists the contents of an image."),
+}
+# The first paragraph of each page.
+_ABOUT: Mapping[str, str] = {
+    "files": "Keys, types and defaults are those of the JSON schemas that the files are checked "
+    "by. `toolkit site schema` prints the schema of a site's file for editors.",
+    "explain": "`toolkit explain` compares a failed run's logs, or a pasted log, with these "
+    "rules. Text in braces is taken from the log. Each rule has logs that it must recognize; "
+    "the first is shown.",
+    "lint": "`toolkit lint` examines sbatch scripts with these rules. Each example is a script "
+    "with the fault, and the nearest one without it.",
+    "sites": "The site files that are shipped. `toolkit site show NAME` prints one with its rules.",
+    "recipes": "The images that the toolkit can build: `toolkit image build NAME`.",
+    "exercises": "`toolkit run jobs/NAME` runs an exercise; `toolkit jobs copy NAME` copies it "
+    "to work on.",
+    "preflight": "`toolkit run` refuses a job that breaks one of these rules "
+    "(`toolkit site rules`).",
+    "doctor": "`toolkit doctor` checks this machine and the cluster.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each generated page, by its path below docs/."""
+    return {
+        **_commands(),
+        "reference/files.md": _files(),
+        "reference/exit-codes.md": f"# Exit codes\n\n| Exit code | Means |\n|---|---|\n{codes()}",
+        "reference/rules-of-explain.md": _failures(),
+        "reference/rules-of-lint.md": _lint(),
+        "reference/checks.md": _checks(),
+        "reference/sites.md": _sites(),
+        "reference/recipes.md": _recipes(),
+        "reference/exercises.md": _exercises(),
+        "reference/python.md": _PYTHON,
+    }
+
+
+def codes() -> str:
+    """Return the rows of the table of exit codes."""
+    classes = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.ToolkitError)
+    ]
+    rows = [
+        (error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
+        for error in classes
+        if error is not errors.ToolkitError
+    ]
+    return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
+
+
+def _commands() -> dict[str, str]:
+    """Return a page for each command: sphinx-click asks click itself for the options."""
+    index = ["# Commands"]
+    result: dict[str, str] = {}
+    for name, entry in cli.cli.entries.items():
+        result[f"reference/commands/{name}.md"] = (
+            f"```{{eval-rst}}\n.. click:: {entry.module}:{entry.function}\n"
+            f"   :prog: toolkit {name}\n   :nested: full\n```\n"
+        )
+    for section, rows in groupby(cli.cli.summaries(), key=itemgetter(0)):
+        table = [f"| [`toolkit {name}`](commands/{name}.md) | {text} |" for _, name, text in rows]
+        index += [f"## {section}", _table("Verb", "Does", table)]
+    contents = "\n".join(f"commands/{name}" for name in cli.cli.entries)
+    index.append(f"```{{toctree}}\n:hidden:\n\n{contents}\n```")
+    return {**result, "reference/commands.md": _page(index)}
+
+
+def _table(left: str, right: str, rows: Iterable[str]) -> str:
+    """Return a table of two columns."""
+    return "\n".join((f"| {left} | {right} |", "|---|---|", *rows))
+
+
+def _page(parts: Iterable[str]) -> str:
+    """Return the text of a page from its paragraphs."""
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _files() -> str:
+    parts = ["# Files in TOML", _ABOUT["files"]]
+    for title, (model, text) in _FILES.items():
+        schema = described(model)
+        definitions = schema["$defs"]
+        own = schema["$ref"].rpartition("/")[2]
+        parts += [f"## {title}", text, _keys(definitions[own])]
+        for name, definition in definitions.items():
+            if name != own and definition.get("properties"):
+                parts += [f"### {name}", definition.get("description", ""), _keys(definition)]
+    return _page(parts)
+
+
+def _keys(definition: Mapping[str, Any]) -> str:
+    rows = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    needed = definition.get("required", ())
+    for key, rule in definition["properties"].items():
+        default = "required" if key in needed else _value(rule.get("default"))
+        about = _cell(rule.get("description", ""))
+        rows.append(f"| `{key}` | {_type(rule)} | {default} | {about} |")
+    return "\n".join(rows)
+
+
+def _type(rule: Mapping[str, Any]) -> str:
+    """Return the type that a schema's rule asks for, in a few words."""
+    if "anyOf" in rule:
+        kinds = [_type(choice) for choice in rule["anyOf"] if choice.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in rule:
+        return ", ".join(f"`{choice}`" for choice in rule["enum"] if choice is not None)
+    if "$ref" in rule:
+        return str(rule["$ref"].rpartition("/")[2])
+    if rule.get("type") == "array":
+        return f"list of {_type(rule.get('items') or {})}" if rule.get("items") else "list"
+    if rule.get("type") == "object":
+        values = rule.get("additionalProperties")
+        return f"table of {_type(values)}" if isinstance(values, dict) and values else "table"
+    return str(rule.get("type", "any value"))
+
+
+def _value(value: object) -> str:
+    return "" if value in (None, "", [], {}) else f"`{msgspec.json.encode(value).decode()}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+def _fence(text: str, language: str = "text") -> str:
+    """Return a block whose fence is longer than any in the text."""
+    ticks = "`" * 4
+    return f"{ticks}{language}\n{text.strip(chr(10))}\n{ticks}"
+
+
+def _failures() -> str:
+    parts = ["# Rules of explain", _ABOUT["explain"]]
+    for name, rule in sorted(rules().items()):
+        source = f"({rule.sure}; source: {_plain(rule.source)})"
+        steps = (f"{number}. {_plain(fix)}" for number, fix in enumerate(rule.fix, 1))
+        parts += [
+            f"## {name}",
+            f"{_plain(rule.summary)}: {_plain(rule.cause)} {source}.",
+            "\n".join(steps),
+            *(_example(example) for example in rule.examples[:1]),
+        ]
+    return _page(parts)
+
+
+def _example(example: Example) -> str:
+    if example.log.strip():
+        return _fence(example.log)
+    return f"Example: Slurm reports `{example.state}`, exit code {example.exit_code}."
+
+
+def _plain(text: str) -> str:
+    """Return text of the code as Markdown that shows it unchanged."""
+    for mark in "\\`*_[]<>{}$|":
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def _lint() -> str:
+    first: dict[str, Case] = {}
+    for case in CASES:
+        first.setdefault(case.rule, case)
+    parts = ["# Rules of lint", _ABOUT["lint"]]
+    for check in LINT.checks.values():
+        about = f"{_plain(check.about)}. {_plain(check.traits.cause)}"
+        parts += [f"## {check.name}", about.strip()]
+        if check.traits.fix:
+            parts.append(f"Next step: {_plain(check.traits.fix)}.")
+        if check.name in first:
+            bad, good = (_fence(_visible(text)) for text in first[check.name][1:3])
+            parts += ["Fault:", bad, "Without it:", good]
+    return _page(parts)
+
+
+def _visible(script: str) -> str:
+    """Return a script with its invisible characters as escapes."""
+    return "".join(
+        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1]
+        for letter in script
+    )
+
+
+def _checks() -> str:
+    parts = ["# Checks"]
+    for title, text, registry in (
+        ("Before a job queues", _ABOUT["preflight"], PREFLIGHT.checks),
+        ("toolkit doctor", _ABOUT["doctor"], DOCTOR.checks),
+    ):
+        rows = (f"| `{name}` | {_plain(check.about)} |" for name, check in registry.items())
+        parts += [f"## {title}", text, _table("Check", "What must hold", rows)]
+    return _page(parts)
+
+
+def _sites() -> str:
+    parts = ["# Sites", _ABOUT["sites"]]
+    for name in names():
+        site = load(name)
+        date = f" (as of {site.date})" if site.date else ""
+        parts += [f"## {name}", f"{_plain(site.summary)}{date}."]
+        rows = [
+            f"| `{partition}` | {rule.nodes or ''} | {rule.cpus or ''} | {rule.gpus or ''} "
+            f"| {rule.gpu or ''} |"
+            for partition, rule in site.partitions.items()
+        ]
+        header = ("| Partition | Nodes | CPUs | GPUs | GPU |", "|---|---|---|---|---|")
+        parts.append("\n".join((*header, *rows)) if rows else "")
+    return _page(parts)
+
+
+def _recipes() -> str:
+    parts = ["# Recipes", _ABOUT["recipes"]]
+    for name in recipe_names():
+        text = library.recipe_path(name).read_text(encoding="utf-8")
+        parts += [f"## {name}", f"{_plain(library.load(name).summary)}.", _fence(text, "toml")]
+    return _page(parts)
+
+
+def _exercises() -> str:
+    """Return a page with each exercise and its options."""
+    parts = ["# Exercises", _ABOUT["exercises"]]
+    for exercise in exercises():
+        job = read_toml(shipped("jobs") / exercise.name / "job.toml", Job)
+        launcher = job.launcher or "chosen by the script's imports"
+        parts += [
+            f"## {exercise.name}",
+            f"{_plain(job.summary or '')}.",
+            f"Image: `{exercise.image or 'none'}`. Launcher: {launcher}.",
+            _fence(f"$ toolkit run jobs/{exercise.name}", "console"),
+        ]
+    rows = (f"| `{name}` | {_plain(entry.summary)} |" for name, entry in LAUNCHERS.items())
+    return _page([*parts, "## Launchers", _table("Launcher", "Starts", rows)])
+
+
+_PYTHON = """# Python API
+
+`toolkit.submit` calls a function on the nodes of a cluster and returns its result.
+
+```{eval-rst}
+.. autofunction:: toolkit.submit
+
+.. automodule:: toolkit.errors
+   :members:
+   :show-inheritance:
+```
+"""

@@ -1,0 +1,69 @@
+"""Draw a command and its real output as an SVG of a terminal: `python -m tools.docs picture`."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+
+from rich.console import Console
+from rich.text import Text
+
+from tools.docs.site import DOCS, ROOT
+
+_COLUMNS = 96
+_ROWS = 26
+# rich's own format takes its font from another host; this one is the reader's.
+_FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, Menlo, Consolas, monospace;
+  font-size: {char_height}px; line-height: {line_height}px;
+}}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def picture(command: str, output: str, title: str) -> str:
+    """Return the picture of a terminal with a command and its output."""
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text(f"$ {command}", style="bold"))
+    for line in _shortened(output.rstrip("\n").split("\n")):
+        console.print(Text(line), overflow="crop", no_wrap=True)
+    return console.export_svg(title=title, code_format=_FORMAT, unique_id="terminal")
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """Return the lines with an ellipsis in the middle if there are more than fit."""
+    half = _ROWS // 2
+    return lines if len(lines) <= _ROWS else [*lines[:half], "...", *lines[-half:]]
+
+
+def draw() -> None:
+    """Run the training of the first tutorial on the local cluster, and draw what it prints."""
+    command = "toolkit run jobs/digits-ddp"
+    done = subprocess.run(
+        command.split(),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+    )
+    path = DOCS / "images" / "first-run.svg"
+    path.write_text(picture(command, done.stdout, "toolkit run"), encoding="utf-8")
+    print(path)
