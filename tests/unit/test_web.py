@@ -159,7 +159,7 @@ def test_a_registry_elsewhere_cannot_send_a_login_to_this_machine(
 ) -> None:
     """Whoever listens on a loopback port here would get it."""
     one, _ = servers
-    session = registry._Session(
+    session = registry.Session(
         Reference(registry="registry.example.org", path="a/b", tag="1"), LOGIN
     )
     assert session._authorize(f'Bearer realm="http://{one.name}/token"') == ""
@@ -192,7 +192,7 @@ def test_tags_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body
     with pytest.raises(
         MalformedInputError, match="does not follow the registry protocol"
     ) as raised:
-        registry.tags(parse(f"{one.name}/a/b:1"), None)
+        registry.Session(parse(f"{one.name}/a/b:1"), None).tags()
     assert raised.value.place == f"http://{one.name}/v2/a/b/tags/list"
 
 
@@ -287,7 +287,7 @@ def test_servers_without_an_end_are_left(
         lambda: index(one).files("b"),
         lambda: Index({}).fetch(file, tmp_path / "x"),
         lambda: Index({}).digest(file),
-        lambda: registry.tags(parse(f"{one.name}/a/b:1"), None),
+        lambda: registry.Session(parse(f"{one.name}/a/b:1"), None).tags(),
     ):
         with pytest.raises(MalformedInputError, match="has more than"):
             ask()

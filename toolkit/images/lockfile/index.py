@@ -10,12 +10,11 @@ import base64
 import hashlib
 import os
 import re
-import shutil
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request
@@ -77,41 +76,29 @@ class Index:
 
     def _page(self, place: str) -> tuple[File, ...]:
         path = _local(place)
-        if (
-            path is not None
-            and not (path / "index.html").is_file()
-            and path.suffix not in (".html", ".htm")
-        ):
-            entries = sorted(path.iterdir()) if path.is_dir() else ()
-            return tuple(
-                File(name=entry.name, url=entry.as_uri()) for entry in entries if entry.is_file()
-            )
         if path is not None:
+            # As by HTTP, links of a page are relative to the directory.
             page = path / "index.html" if path.is_dir() else path
-            # As by HTTP, links are relative to the directory.
-            return (
-                offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
-                if page.is_file()
-                else ()
-            )
+            if page.is_file() and page.suffix in (".html", ".htm"):
+                return offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
+            entries = sorted(path.iterdir()) if path.is_dir() else ()
+            return tuple(File(name=e.name, url=e.as_uri()) for e in entries if e.is_file())
         try:
-            with self._open(place) as (stream, kind):
-                return offered(
-                    web.body(stream, _MOST_PAGE).decode("utf-8"), place, is_json="json" in kind
-                )
+            with self._open(place) as answer:
+                data, kind = web.body(answer, _MOST_PAGE), answer.headers.get("Content-Type", "")
+            return offered(data.decode("utf-8"), place, is_json="json" in kind)
         except _MissingError:
             return ()
         except ValueError as error:  # MalformedInputError among them
             reason = f"the package index answers what no index does: {error}"
             raise MalformedInputError(reason, place=_shown(place)) from None
         except web.FAILURES as error:
-            raise CommandFailedError(
-                f"the package index broke off: {error}", place=_shown(place)
-            ) from None
+            reason = f"the package index broke off: {error}"
+            raise CommandFailedError(reason, place=_shown(place)) from None
 
-    def _open(self, place: str) -> _Opened:
+    def _open(self, place: str) -> Any:
         try:
-            answer = self._opener.open(_request(place), timeout=_TIMEOUT)
+            return self._opener.open(_request(place), timeout=_TIMEOUT)
         except HTTPError as error:
             if error.code == 404:
                 raise _MissingError from None
@@ -122,23 +109,25 @@ class Index:
         except web.FAILURES as error:
             reason = f"the package index does not answer: {error}"
             raise CommandFailedError(reason, place=_shown(place)) from None
-        return _Opened(answer, answer.headers.get("Content-Type", ""))
+
+    def _read(self, file: File, write: Callable[[bytes], object]) -> None:
+        """Read a file in chunks; errors as of ``fetch``."""
+        path = _local(file.url)
+        try:
+            with self._open(file.url) if path is None else path.open("rb") as stream:
+                web.copied(stream, write, _MOST_FILE)
+        except MalformedInputError:
+            raise
+        except (*web.FAILURES, _MissingError) as error:
+            reason = f"{file.name} cannot be fetched: {error or 'it is gone'}"
+            raise CommandFailedError(reason, place=_shown(file.url)) from None
 
     def digest(self, file: File) -> str:
         """Return the SHA-256 of a file; read the file if the index does not give it."""
         if _SHA256.match(file.sha256):
             return file.sha256
-        path = _local(file.url)
-        if path is not None:
-            return hash_file(path)
         digest = hashlib.sha256()
-        try:
-            with self._open(file.url) as (stream, _):
-                web.copied(stream, digest.update, _MOST_FILE)
-        except MalformedInputError:
-            raise
-        except (*web.FAILURES, _MissingError) as error:
-            raise _not_fetched(file, error) from None
+        self._read(file, digest.update)
         return digest.hexdigest()
 
     def fetch(self, file: File, target: Path) -> str:
@@ -149,19 +138,14 @@ class Index:
             MalformedInputError: it has no end, or its name is not a file name.
         """
         file_name(file.name, _shown(file.url))
-        path = _local(file.url)
         part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            if path is not None:
-                shutil.copyfile(path, part)
-            else:
-                with self._open(file.url) as (stream, _), part.open("wb") as writing:
-                    web.copied(stream, writing.write, _MOST_FILE)
+            with part.open("wb") as writing:
+                self._read(file, writing.write)
             part.replace(target)
-        except MalformedInputError:
-            raise
-        except (*web.FAILURES, _MissingError) as error:
-            raise _not_fetched(file, error) from None
+        except OSError as error:
+            reason = f"{file.name} cannot be stored: {error}"
+            raise CommandFailedError(reason, place=str(target)) from None
         finally:
             part.unlink(missing_ok=True)
         return hash_file(target)
@@ -180,26 +164,8 @@ def _request(place: str) -> Request:
     return request
 
 
-def _not_fetched(file: File, error: Exception) -> CommandFailedError:
-    reason = f"{file.name} cannot be fetched: {error or 'it is gone'}"
-    return CommandFailedError(reason, place=_shown(file.url))
-
-
 class _MissingError(Exception):
     """Raised if an index does not have a package."""
-
-
-class _Opened:
-    """An answer and its content type."""
-
-    def __init__(self, stream: IO[bytes], kind: str) -> None:
-        self._stream, self._kind = stream, kind
-
-    def __enter__(self) -> tuple[IO[bytes], str]:
-        return self._stream, self._kind
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
 
 
 def _local(place: str) -> Path | None:

@@ -8,7 +8,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
@@ -65,7 +65,7 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
         CommandFailedError: the registry does not answer, or answers with something else.
         MalformedInputError: the answer does not follow the protocol.
     """
-    session = _Session(reference, credentials)
+    session = Session(reference, credentials)
     answer = session.request(
         "HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS)
     )
@@ -82,13 +82,8 @@ def digest_of(reference: Reference, credentials: Credentials | None) -> str:
     )
 
 
-def tags(reference: Reference, credentials: Credentials | None) -> tuple[str, ...]:
-    """Return every tag of a repository. Return none if the registry does not list them."""
-    return _tags(_Session(reference, credentials))
-
-
-def _unknown(reference: Reference, session: _Session) -> NoReturn:
-    known = _tags(session)
+def _unknown(reference: Reference, session: Session) -> NoReturn:
+    known = session.tags()
     wanted = reference.digest or reference.tag
     if not known:
         raise UnknownImageError(
@@ -109,21 +104,6 @@ def _unknown(reference: Reference, session: _Session) -> NoReturn:
     )
 
 
-def _tags(session: _Session) -> tuple[str, ...]:
-    names: list[str] = []
-    query = f"tags/list?n={_PAGE}"
-    for _ in range(_PAGES):
-        answer = session.request("GET", query)
-        if answer.status != 200:
-            break
-        names += session.decoded(answer, _Tags).tags or ()
-        following = re.search(r"[?&](last=[^&>]+)", answer.headers.get("link", ""))
-        if not following:
-            break
-        query = f"tags/list?n={_PAGE}&{following[1]}"
-    return tuple(sorted(names))
-
-
 def _login_needed(reference: Reference, credentials: Credentials | None) -> ForbiddenError:
     registry = reference.registry
     steps = (
@@ -134,15 +114,13 @@ def _login_needed(reference: Reference, credentials: Credentials | None) -> Forb
             f"export {NGC_KEY}=<your key> (from ngc.nvidia.com, Setup), or: "
             "docker login nvcr.io --username '$oauthtoken'"
         )
-    if credentials is None:
-        return ForbiddenError(
-            f"the registry {registry} requires a login for {reference.path}, or does not have it",
-            place=str(reference),
-            next_step=steps,
-        )
+    wants = (
+        f"does not accept the login from {credentials.origin}"
+        if credentials
+        else "requires a login"
+    )
     return ForbiddenError(
-        f"the registry {registry} does not accept the login from {credentials.origin} for "
-        f"{reference.path}, or does not have it",
+        f"the registry {registry} {wants} for {reference.path}, or does not have it",
         place=str(reference),
         next_step=steps,
     )
@@ -162,7 +140,7 @@ def _strange(reference: Reference, reason: str) -> CommandFailedError:
 _AnyAnswer = TypeVar("_AnyAnswer", bound=msgspec.Struct)
 
 
-class _Session:
+class Session:
     """Requests to one repository. A token is requested once, when the registry asks for it."""
 
     def __init__(self, reference: Reference, credentials: Credentials | None) -> None:
@@ -182,6 +160,21 @@ class _Session:
             if self._authorization:
                 answer = self._send(method, self._root + path, accept)
         return answer
+
+    def tags(self) -> tuple[str, ...]:
+        """Return every tag of the repository. Return none if the registry does not list them."""
+        names: list[str] = []
+        query = f"tags/list?n={_PAGE}"
+        for _ in range(_PAGES):
+            answer = self.request("GET", query)
+            if answer.status != 200:
+                break
+            names += self.decoded(answer, _Tags).tags or ()
+            following = re.search(r"[?&](last=[^&>]+)", answer.headers.get("link", ""))
+            if not following:
+                break
+            query = f"tags/list?n={_PAGE}&{following[1]}"
+        return tuple(sorted(names))
 
     def _authorize(self, challenge: str) -> str:
         kind, _, rest = challenge.partition(" ")
@@ -281,8 +274,4 @@ class _Session:
             response = error
         with response:
             data = web.body(response, _MOST)
-            return _Answer(response.status, _lowered(response.headers), data, response.geturl())
-
-
-def _lowered(headers: Any) -> dict[str, str]:
-    return {str(name).lower(): str(value) for name, value in headers.items()}
+            return _Answer(response.status, response.headers, data, response.geturl())

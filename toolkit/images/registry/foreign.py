@@ -43,7 +43,7 @@ def name_of(image: str) -> str:
     Raises:
         UsageError: it is not a reference.
     """
-    place = _reference(image)
+    place = parse_image(image)
     path = (
         place.path.removeprefix("library/")
         if place.registry == DEFAULT_REGISTRY
@@ -55,13 +55,22 @@ def name_of(image: str) -> str:
     return image_name(name, "--image", error=UsageError)
 
 
-def _reference(image: str) -> Reference:
+def parse_image(image: str, place: str = "--image") -> Reference:
+    """Parse a reference with its scheme: ``docker://python:3.11``.
+
+    Args:
+        image: the reference.
+        place: where the user wrote it, for the message.
+
+    Raises:
+        UsageError: it is not a reference.
+    """
     scheme, _, rest = image.partition("://")
     try:
         return parse(rest)
     except ValueError as error:
         raise UsageError(
-            str(error), place="--image", next_step=f"{scheme}://REGISTRY/NAME:TAG"
+            str(error), place=place, next_step=f"{scheme}://REGISTRY/NAME:TAG"
         ) from None
 
 
@@ -71,7 +80,7 @@ def origin_of(image: str) -> str:
     Raises:
         UsageError: it is not a reference.
     """
-    return f"{image.partition('://')[0]}://{_reference(image)}"
+    return f"{image.partition('://')[0]}://{parse_image(image)}"
 
 
 def path_of(image: str) -> Path:
@@ -125,6 +134,7 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
         for package in image_contents.pip
         if package.name.lower() in _FRAMEWORKS
     }
+    exact = origin if "@" in origin or not digest else f"{origin}@{digest}"
     return Manifest(
         name=sif.stem,
         sif_id=store.whole_header(sif).sif_id,
@@ -139,14 +149,9 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
         system=image_contents.system,
         horovod=image_contents.horovod,
         tools={"toolkit": __version__},
-        command=shell_words(["toolkit", "image", "pull", _pinned(origin, digest)]),
+        command=shell_words(["toolkit", "image", "pull", exact]),
         origin=origin,
     )
-
-
-def _pinned(origin: str, digest: str) -> str:
-    """Return the reference that names exactly this image."""
-    return origin if "@" in origin or not digest else f"{origin}@{digest}"
 
 
 def _mpi(sif: Path) -> tuple[str, ...]:

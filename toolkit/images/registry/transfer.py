@@ -28,7 +28,7 @@ from toolkit.files import write_atomically
 from toolkit.images.recipe.names import image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import credentials
-from toolkit.images.registry.references import Reference, is_loopback, parse
+from toolkit.images.registry.references import Reference, is_loopback
 from toolkit.images.registry.source import Source, source
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
@@ -67,7 +67,7 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
         raise UsageError(
             f"{target!r} cannot be pushed to", place="TO", next_step="oras://registry/path:tag"
         )
-    place = _reference(target.removeprefix("oras://"))
+    place = foreign.parse_image(target, "TO")
     with _private() as directory:
         environment = _environment(place, directory)
         progress.begin("push", f"{image.name}, {human_size(Path(image.path).stat().st_size)}")
@@ -107,14 +107,14 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
     """
     if name is not None:
         image_name(name, "--name", error=UsageError)
-    scheme, separator, reference = origin.partition("://")
-    if not separator or scheme not in ("oras", "docker"):
+    scheme = origin.partition("://")[0]
+    if not foreign.is_reference(origin):
         raise UsageError(
             f"{origin!r} is not the address of an image in a registry",
             place="FROM",
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
-    wanted = _reference(reference)
+    wanted = foreign.parse_image(origin, "FROM")
     # A tag may move on, so that a foreign image is fetched by the digest that its tag has now.
     place = source(str(wanted), written="FROM").place if scheme == "docker" else wanted
     directory = store.images_directory()
@@ -171,13 +171,6 @@ def _appear(
     else:
         bill.unlink(missing_ok=True)
     return target
-
-
-def _reference(text: str) -> Reference:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(str(error), place="reference", next_step="registry/path:tag") from None
 
 
 def _plain(place: Reference) -> list[str]:
