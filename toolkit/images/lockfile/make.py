@@ -87,18 +87,14 @@ def make(recipe: str, epoch: int) -> Lock:
 
 
 def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
-    if image.manifest is None or parts_changed(image.manifest, resolved):
+    hashes = (library.recipe_hash(resolved), expected_hash(resolved))
+    if image.manifest is None or image.manifest.recipe_hash not in hashes:
         raise ImageMissingError(
             f"the image {resolved.name} is of another recipe than there is now",
             place=image.path,
             next_step=f"toolkit image build {resolved.name}",
         )
     return image.manifest
-
-
-def parts_changed(manifest: Manifest, resolved: Resolved) -> bool:
-    """Return whether an image is of another recipe than this."""
-    return manifest.recipe_hash not in (library.recipe_hash(resolved), expected_hash(resolved))
 
 
 def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
@@ -126,16 +122,17 @@ def _pinned(contents: Contents, index: Index, of_base: Mapping[str, str]) -> tup
     for package in contents.pip:
         brought = of_base.get(normal(package.name)) == package.version
         file = None if brought else _origin(package, index)
-        bare = Pinned(name=package.name, version=package.version)
-        known = (
-            msgspec.structs.replace(
-                bare, file=file.name, sha256=index.digest(file), source=is_source(file.name)
-            )
-            if file
-            else bare
-        )
-        pinned.setdefault(package.name, known)
+        pinned.setdefault(package.name, _pin(package.name, package.version, file, index))
     return tuple(pinned.values())
+
+
+def _pin(name: str, version: str, file: File | None, index: Index) -> Pinned:
+    """Pin a package to its file, if it has one."""
+    bare = Pinned(name=name, version=version)
+    if file is None:
+        return bare
+    sha256, source = index.digest(file), is_source(file.name)
+    return msgspec.structs.replace(bare, file=file.name, sha256=sha256, source=source)
 
 
 def _origin(package: PythonPackage, index: Index) -> File | None:
@@ -160,21 +157,12 @@ def _build_files(contents: Contents, wanted: Mapping[str, str], index: Index) ->
     """Return the files that only the build stage installs, not those of the image."""
     has = {normal(package.name): package.version for package in contents.pip}
     python, glibc = contents.python, _glibc(contents)
-    pinned: list[Pinned] = []
-    for name, version in sorted(wanted.items()):
-        offered = index.files(name) if has.get(normal(name)) != version else []
-        file = for_python(name, version, python, platform.machine(), offered, glibc)
-        if file:
-            pinned.append(
-                Pinned(
-                    name=name,
-                    version=version,
-                    file=file.name,
-                    sha256=index.digest(file),
-                    source=is_source(file.name),
-                )
-            )
-    return tuple(pinned)
+    files = {
+        name: for_python(name, version, python, platform.machine(), index.files(name), glibc)
+        for name, version in sorted(wanted.items())
+        if has.get(normal(name)) != version
+    }
+    return tuple(_pin(name, wanted[name], file, index) for name, file in files.items() if file)
 
 
 def _glibc(contents: Contents) -> tuple[int, int] | None:
