@@ -538,7 +538,7 @@ def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
     said_by_image = inspect(str(pytorch_image))["labels"]
     assert said_by_image["toolkit.recipe"] == "pytorch_cpu"
     assert said_by_image["toolkit.version"] == __version__
-    assert said_by_image["toolkit.recipe-hash"] == library.recipe_hash(library.load("pytorch_cpu"))
+    assert said_by_image["toolkit.recipe-hash"] == library.hash_recipe(library.load("pytorch_cpu"))
     said = subprocess.run(
         ["apptainer", "inspect", "--deffile", str(pytorch_image)],
         capture_output=True,

@@ -16,10 +16,10 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Ngc
-from toolkit.images.recipe.names import recipe_names
+from toolkit.images.recipe.names import list_recipes
 from toolkit.images.store.settings import inspect
 
-RECIPES = [name for name in recipe_names() if isinstance(library.load(name).base, Ngc)]
+RECIPES = [name for name in list_recipes() if isinstance(library.load(name).base, Ngc)]
 _CHECKS = {
     "nccl-tests": ["nccl-tests"],
     "pytorch_22.03": ["imports", "horovod-build", "ranks-mpi", "ranks-gloo"],
@@ -81,7 +81,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
         assert said["org.opencontainers.image.description"].startswith(
             "stand-in for an image of NVIDIA"
         )
-        assert said["toolkit.recipe-hash"] == library.recipe_hash(library.load(str(path)))
+        assert said["toolkit.recipe-hash"] == library.hash_recipe(library.load(str(path)))
         assert inside(image, "cat", "/STAND-IN").startswith("This image is a stand-in")
         assert "entrypoint" not in inside(image, "python3", "-c", "print('quiet')")
     assert packages["docker"] == packages["apptainer"]

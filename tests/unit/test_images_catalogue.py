@@ -44,25 +44,25 @@ def test_unknown_is_not_none() -> None:
 
 
 def test_every_fact_has_a_source_and_a_name() -> None:
-    assert len(catalogue.releases()) > 25
-    for release in catalogue.releases():
+    assert len(catalogue.list_releases()) > 25
+    for release in catalogue.list_releases():
         assert set(release.facts) <= set(FACTS)
         assert all(fact.source and fact.value for fact in release.facts.values())
         assert release.month > (19, 10)
 
 
 def test_constraints_come_with_25_03() -> None:
-    with_them = {one.name for one in catalogue.releases() if one.constraints}
+    with_them = {one.name for one in catalogue.list_releases() if one.constraints}
     assert with_them == {
         one.name
-        for one in catalogue.releases()
+        for one in catalogue.list_releases()
         if one.framework == "pytorch" and one.month >= (25, 3)
     }
 
 
 def test_releases_are_listed_the_newest_first() -> None:
-    names = [one.release for one in catalogue.releases() if one.framework == "pytorch"]
-    assert names[0] == catalogue.newest("pytorch").release == "25.12"
+    names = [one.release for one in catalogue.list_releases() if one.framework == "pytorch"]
+    assert names[0] == catalogue.find_newest("pytorch").release == "25.12"
     assert names == sorted(names, reverse=True)
 
 
@@ -98,7 +98,7 @@ def test_a_release_is_known_by_its_references(text: str, name: str | None) -> No
     [("10.2.89", "440.33"), ("11.6.1", "450"), ("12.8.0", "525"), ("13.1", "580"), ("9.0", None)],
 )
 def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> None:
-    found = catalogue.oldest_driver(cuda)
+    found = catalogue.find_oldest_driver(cuda)
     assert (found[0] if found else None) == driver
 
 

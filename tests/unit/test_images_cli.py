@@ -98,7 +98,7 @@ def test_the_list_tells_states_apart(images: Path) -> None:
     known = images / "pytorch_cpu.json"
     known.write_text(to_json(manifest("pytorch_cpu")))
     assert listed()["pytorch_cpu"]["state"] == "recipe changed"
-    wanted = library.recipe_hash(library.load("pytorch_cpu"))
+    wanted = library.hash_recipe(library.load("pytorch_cpu"))
     known.write_text(
         to_json(manifest("pytorch_cpu")).replace('"recipe_hash": "r"', f'"recipe_hash": "{wanted}"')
     )

@@ -13,8 +13,8 @@ from tests.hostile import HOSTILE
 from toolkit import __version__
 from toolkit.images.recipe import definitions, library
 from toolkit.images.recipe.blocks.pip import Pip
-from toolkit.images.recipe.names import recipe_names
-from toolkit.images.recipe.quoting import plain, word
+from toolkit.images.recipe.names import list_recipes
+from toolkit.images.recipe.quoting import quote_word, to_plain_text
 from toolkit.images.recipe.resolve import Resolved, resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.recipe import Recipe
@@ -35,7 +35,7 @@ def test_a_definition_is_the_golden_file(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", definitions.FORMATS)
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", list_recipes())
 def test_the_committed_definitions_are_what_their_recipes_render_to(name: str, form: str) -> None:
     assert library.definition_path(name, form).read_text() == library.render(
         library.load(name), form
@@ -65,10 +65,10 @@ def recipe(*packages: str, summary: str = "x") -> Resolved:
 def test_the_hash_follows_the_contents_and_not_the_version() -> None:
     scripts = library.read_check_scripts()
     one, other = recipe("a"), recipe("b")
-    assert definitions.recipe_hash(one, scripts) == definitions.recipe_hash(one, scripts)
-    assert definitions.recipe_hash(one, scripts) != definitions.recipe_hash(other, scripts)
+    assert definitions.hash_recipe(one, scripts) == definitions.hash_recipe(one, scripts)
+    assert definitions.hash_recipe(one, scripts) != definitions.hash_recipe(other, scripts)
     changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
-    assert definitions.recipe_hash(one, scripts) != definitions.recipe_hash(one, changed)
+    assert definitions.hash_recipe(one, scripts) != definitions.hash_recipe(one, changed)
     old, new = definitions.render(one, scripts, "1.0"), definitions.render(one, scripts, "2.0")
     assert old.replace("toolkit.version 1.0", "toolkit.version 2.0") == new
 
@@ -117,7 +117,7 @@ def test_a_summary_stays_a_comment(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*HOSTILE, *BRACES])
 def test_words_have_no_braces_in_a_row(text: str) -> None:
-    for written in (word(text), plain(text)):
+    for written in (quote_word(text), to_plain_text(text)):
         assert "{{" not in written
         assert "}}" not in written
 

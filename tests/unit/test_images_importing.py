@@ -17,10 +17,15 @@ from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import installs
-from toolkit.images.recipe.importers.dockerfile_reader import instructions
+from toolkit.images.recipe.importers.dockerfile_reader import read_instructions
 from toolkit.images.recipe.importers.shell_words import UnknownValueError, expand_word
-from toolkit.images.recipe.importers.steps import command_of
-from toolkit.images.recipe.quoting import for_docker, for_shell, ordered, references
+from toolkit.images.recipe.importers.steps import encode_command
+from toolkit.images.recipe.quoting import (
+    list_references,
+    order_variables,
+    quote_for_docker,
+    quote_for_shell,
+)
 
 DOCKERFILE = """\
 # a comment
@@ -282,7 +287,7 @@ def test_a_choice_that_the_base_decides_is_not_guessed() -> None:
 def test_instructions_are_read_as_buildkit_reads_them() -> None:
     copy = "COPY <<ONE <<-'TWO' /d/\none $A\nONE\n\ttwo\n\tTWO\n"
     text = f'# escape=`\r\nFROM a\r\nrun x `  \r\n  # comment\r\n\r\n  y\r\n{copy}RUN ["a", "b"]\n'
-    found = instructions(text, "Dockerfile")
+    found = read_instructions(text, "Dockerfile")
     assert [(one.line, one.name) for one in found] == [
         (2, "FROM"),
         (3, "RUN"),
@@ -299,7 +304,7 @@ def test_instructions_are_read_as_buildkit_reads_them() -> None:
 
 @pytest.mark.parametrize("text", ["a\tb", "a\\b\n", "'{{ x }}'\n\x01", "é\u202e%s\\n", "\\0101"])
 def test_any_command_reaches_the_shell_byte_for_byte(text: str) -> None:
-    step = command_of(text)
+    step = encode_command(text)
     printed = subprocess.run(
         ["sh", "-c", 'printf %b "$1"', "sh", step["command"]], capture_output=True, check=True
     ).stdout
@@ -312,20 +317,23 @@ def test_any_command_reaches_the_shell_byte_for_byte(text: str) -> None:
 )
 def test_values_of_the_base_are_completed_by_the_shell(value: str) -> None:
     expected = value.replace("${A}", "of a").replace("${B}", "of b").replace("$$", "$")
-    script = f"A='of a' B='of b'; printf %s {for_shell(value)}"
+    script = f"A='of a' B='of b'; printf %s {quote_for_shell(value)}"
     assert (
         subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
         == expected
     )
-    assert "{{" not in for_shell(value)
-    assert expand_word(for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$") == expected
+    assert "{{" not in quote_for_shell(value)
+    assert (
+        expand_word(quote_for_docker(value), {"A": "of a", "B": "of b"}).replace("$$", "$")
+        == expected
+    )
 
 
 def test_variables_are_set_after_those_that_need_their_old_value() -> None:
-    assert list(ordered({"PATH": "/x:${PATH}", "OLD": "${PATH}"})) == ["OLD", "PATH"]
-    assert references("${A}$$ ${B}") == ("A", "B")
+    assert list(order_variables({"PATH": "/x:${PATH}", "OLD": "${PATH}"})) == ["OLD", "PATH"]
+    assert list_references("${A}$$ ${B}") == ("A", "B")
     with pytest.raises(ValueError, match="each other"):
-        ordered({"A": "${B}", "B": "${A}"})
+        order_variables({"A": "${B}", "B": "${A}"})
 
 
 def test_what_a_file_sets_is_used_by_what_follows_it_only(tmp_path: Path) -> None:
@@ -396,7 +404,7 @@ def test_files_that_are_too_large_are_refused_with_what_to_do(tmp_path: Path) ->
     ],
 )
 def test_checks_follow_from_what_is_installed(line: str, words: list[str]) -> None:
-    found = " ".join(installs.checks(line).values())
+    found = " ".join(installs.derive_checks(line).values())
     assert bool(found) == bool(words)
     assert all(word in found for word in words)
     for never in ("vim", "local", "git", "req", "stable", "$PACKAGES"):

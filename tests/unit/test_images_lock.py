@@ -232,7 +232,7 @@ def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: P
     with pytest.raises(ConfigError, match="not the one that was locked") as caught:
         locking.read(path, known)
     assert "pip is gone" in caught.value.details
-    path.write_text(to_toml(msgspec.structs.replace(LOCK, recipe_hash=library.recipe_hash(known))))
+    path.write_text(to_toml(msgspec.structs.replace(LOCK, recipe_hash=library.hash_recipe(known))))
     assert locking.read(path, known).name == "small"
     path.write_text(to_toml(msgspec.structs.replace(LOCK, format=99)))
     with pytest.raises(ConfigError, match="format 99"):

@@ -16,7 +16,7 @@ from toolkit.images.build.follow import Follower, advise_on_checks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain
-from toolkit.images.recipe.protection import name_of, names_of, protect, with_replacements
+from toolkit.images.recipe.protection import apply_replacements, parse_name, parse_names, protect
 from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.image import Check
@@ -60,7 +60,7 @@ def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[
     ],
 )
 def test_the_name_of_a_requirement_is_read(requirement: str, name: str) -> None:
-    assert name_of(requirement) == name
+    assert parse_name(requirement) == name
 
 
 def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() -> None:
@@ -264,7 +264,7 @@ def test_a_step_replaces_only_what_it_brings(names: list[str]) -> None:
 
 def test_recipes_that_replace_nothing_are_as_they_were() -> None:
     steps = ({"block": "python"}, TORCH, pip("einops"))
-    assert with_replacements(steps) == steps
+    assert apply_replacements(steps) == steps
 
 
 def test_a_second_step_that_replaces_the_same_wins() -> None:
@@ -280,7 +280,7 @@ def test_a_second_step_that_replaces_the_same_wins() -> None:
 def test_the_recipe_itself_is_not_changed() -> None:
     steps = ({"block": "python"}, dict(TORCH), pip("torch==2.14", replaces=["torch"]))
     before = json.dumps(steps)
-    with_replacements(steps)
+    apply_replacements(steps)
     assert json.dumps(steps) == before
 
 
@@ -372,6 +372,6 @@ def test_horovod_of_another_framework_does_not_pass(
 
 
 def test_names_of_requirements_are_listed_once() -> None:
-    assert names_of(("a==1", "A", "./x", "b")) == ("a", "b")
+    assert parse_names(("a==1", "A", "./x", "b")) == ("a", "b")
     assert protect((), has_python=True) == ()
     assert shutil.which("sh")

@@ -10,7 +10,7 @@ from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import BASES
 from toolkit.images.recipe.blocks import BLOCKS
-from toolkit.images.store.store import recipe_names
+from toolkit.images.store.store import list_recipes
 
 HEAD = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 
@@ -186,8 +186,8 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 
 def test_every_shipped_recipe_is_whole() -> None:
-    assert "pytorch_cpu" in recipe_names()
-    for name in recipe_names():
+    assert "pytorch_cpu" in list_recipes()
+    for name in list_recipes():
         assert library.load(name).name == name
 
 

@@ -12,7 +12,7 @@ from tests.hostile import HOSTILE
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.recipe import library
-from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.stages import Stages
 
 
@@ -74,7 +74,7 @@ def test_what_extends_comes_after(tmp_path: Path) -> None:
     assert names(stages)[0] == ["apt", "python", "pip", "submitit"]
 
 
-@pytest.mark.parametrize("feature", feature_names())
+@pytest.mark.parametrize("feature", list_features())
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
 def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
     plain, more = library.load(recipe), library.load(recipe, [feature])
@@ -86,7 +86,7 @@ def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
         "what is there already is not built again"
     )
     assert more.space.image > plain.space.image
-    assert library.recipe_hash(more) != library.recipe_hash(plain)
+    assert library.hash_recipe(more) != library.hash_recipe(plain)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_the_recipes_that_guides_need_are_there() -> None:
         "tensorflow_cpu",
         "ray_cpu",
     }
-    assert wanted <= set(recipe_names())
+    assert wanted <= set(list_recipes())

@@ -22,7 +22,13 @@ from toolkit.images.lockfile.apply import preferences
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, offered
 from toolkit.images.recipe import library
-from toolkit.images.recipe.names import LONGEST, file_name, image_name, is_image_name, sha256
+from toolkit.images.recipe.names import (
+    LONGEST,
+    is_image_name,
+    require_file_name,
+    require_image_name,
+    require_sha256,
+)
 from toolkit.images.recipe.resolve import resolve
 from toolkit.images.registry import copies
 from toolkit.images.store import store
@@ -63,19 +69,19 @@ DIGEST = hashlib.sha256(b"wheel").hexdigest()
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_names_are_refused(name: str) -> None:
     with pytest.raises(MalformedInputError, match="cannot be the name of an image") as raised:
-        image_name(name, "registry.site/x:1")
+        require_image_name(name, "registry.site/x:1")
     assert raised.value.place == "registry.site/x:1"
     with pytest.raises(UsageError):
-        image_name(name, "--name", error=UsageError)
+        require_image_name(name, "--name", error=UsageError)
     with pytest.raises(MalformedInputError):
-        file_name(name, "index.site")
+        require_file_name(name, "index.site")
     with pytest.raises(MalformedInputError):
-        sha256(name, "a lock")
+        require_sha256(name, "a lock")
 
 
 @pytest.mark.parametrize("name", ["pytorch_22.03", "a", "A-b+c.d", "x" * LONGEST, "a..b", "0"])
 def test_plain_names_are_taken(name: str) -> None:
-    assert image_name(name, "") == name
+    assert require_image_name(name, "") == name
 
 
 @given(st.text(max_size=200))

@@ -17,7 +17,7 @@ from benchmarks.coverage import read, table
 from toolkit.cli import main as cli
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
-from toolkit.images.recipe.names import recipe_names
+from toolkit.images.recipe.names import list_recipes
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OPTIONS
@@ -66,7 +66,7 @@ def refused_options() -> str:
 
 
 def recipes() -> str:
-    return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in recipe_names())
+    return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in list_recipes())
 
 
 def guides() -> str:

@@ -17,7 +17,7 @@ def complete_images(ctx: click.Context, param: click.Parameter, incomplete: str)
     del ctx, param
     from toolkit.images.store import store
 
-    names = {*store.recipe_names(), *store.image_names(store.images_directory())}
+    names = {*store.list_recipes(), *store.image_names(store.images_directory())}
     return sorted(name for name in names if name.startswith(incomplete))
 
 

@@ -60,7 +60,7 @@ def find_image(name: str) -> StoredImage:
 
 def is_recipe(job: Job) -> bool:
     """Return whether a job's image is built from one of our recipes, whose runscript is ours."""
-    return job.image in store.recipe_names()
+    return job.image in store.list_recipes()
 
 
 def host_facts(script: Path | None) -> HostFacts:

@@ -107,11 +107,11 @@ def _show_release(release: Release) -> None:
 def _known(name: str) -> dict[str, Any]:
     """Return the recipe's contents and the facts of its image."""
     from toolkit.images.recipe import library
-    from toolkit.images.recipe.names import recipe_names
+    from toolkit.images.recipe.names import list_recipes
     from toolkit.images.store import store
 
     known: dict[str, Any] = {}
-    if name in recipe_names() or name.endswith(".toml"):
+    if name in list_recipes() or name.endswith(".toml"):
         resolved = library.load(name)
         stages = library.build_stages(resolved)
         known |= {

@@ -115,9 +115,9 @@ def _new_file(directory: Path, name: str, *, place: str) -> Path:
     Raises:
         UsageError: the name is not allowed, or there is such a file already.
     """
-    from toolkit.images.recipe.names import image_name
+    from toolkit.images.recipe.names import require_image_name
 
-    path = directory / f"{image_name(name, place, error=UsageError)}.toml"
+    path = directory / f"{require_image_name(name, place, error=UsageError)}.toml"
     if path.exists():
         raise UsageError(
             f"{path} exists already, and is not overwritten",
@@ -184,13 +184,13 @@ def render(
       toolkit image render --all --check
     """
     from toolkit.images.recipe import library
-    from toolkit.images.recipe.names import recipe_names
+    from toolkit.images.recipe.names import list_recipes
 
     if every == (name is not None):
         raise UsageError(
             "name one recipe, or use --all",
             place="NAME",
-            choices=recipe_names(),
+            choices=list_recipes(),
             next_step="toolkit image render --help",
         )
     if check and write:
@@ -203,7 +203,7 @@ def render(
         raise UsageError(
             "--with shows a definition; it does not go with --check, --write, --all", place="--with"
         )
-    named: Sequence[str] = recipe_names() if name is None else (name,)
+    named: Sequence[str] = list_recipes() if name is None else (name,)
     if check:
         _check_rendered(named, (form,) if form else FORMS)
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.protection import CONFLICT, FITS, names_of, normal
+from toolkit.images.recipe.protection import CONFLICT, FITS, normalize_name, parse_names
 from toolkit.model.image import Check
 
 TAIL = 15  # lines of the log that a failure shows
@@ -68,8 +68,8 @@ def pin_fitting(requirements: str, fits: tuple[str, ...]) -> tuple[str, ...]:
         fits: Names and versions as pip writes them: ``torchvision-0.28.0``.
     """
     pairs = (package.rpartition("-") for package in fits)
-    versions = {normal(name): version for name, _, version in pairs}
-    names = names_of(requirements.split(", "))
+    versions = {normalize_name(name): version for name, _, version in pairs}
+    names = parse_names(requirements.split(", "))
     return tuple(f"{name}=={versions[name]}" for name in names if name in versions)
 
 

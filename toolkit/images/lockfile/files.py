@@ -16,7 +16,7 @@ from toolkit.images.lockfile.apply import changes, locked_host_config, missing
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File
 from toolkit.images.recipe import library
-from toolkit.images.recipe.names import file_name, sha256
+from toolkit.images.recipe.names import require_file_name, require_sha256
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.model.lock import FORMAT, Lock, Pinned
 
@@ -49,7 +49,7 @@ def read(path: Path, resolved: Resolved) -> Lock:
             place=str(path),
             next_step=f"toolkit image lock {resolved.name}",
         )
-    changed = changes(lock, resolved, library.recipe_hash(resolved))
+    changed = changes(lock, resolved, library.hash_recipe(resolved))
     if changed:
         raise ConfigError(
             f"the recipe of {resolved.name} is not the one that was locked",
@@ -88,7 +88,10 @@ def fetch_files(lock: Lock, resolved: Resolved, images: Path, target: Path) -> H
     index = open_index(resolved)
     place = f"the lock of {lock.name}"
     paths = {
-        pinned: images / _FILES / sha256(pinned.sha256, place) / file_name(pinned.file, place)
+        pinned: images
+        / _FILES
+        / require_sha256(pinned.sha256, place)
+        / require_file_name(pinned.file, place)
         for pinned in lock.files
     }
     target.mkdir()

@@ -22,7 +22,7 @@ from urllib.request import Request
 from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.files import hash_file
 from toolkit.images.lockfile.packages import File, normal, offered
-from toolkit.images.recipe.names import file_name
+from toolkit.images.recipe.names import require_file_name
 from toolkit.images.registry import web
 from toolkit.redaction import redacted
 
@@ -137,7 +137,7 @@ class Index:
             CommandFailedError: it cannot be fetched.
             MalformedInputError: it has no end, or its name is not a file name.
         """
-        file_name(file.name, _shown(file.url))
+        require_file_name(file.name, _shown(file.url))
         part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             with part.open("wb") as writing:

@@ -66,7 +66,7 @@ def make(recipe: str, epoch: int) -> Lock:
     contents, index = read_contents(image.path), open_index(resolved)
     lock = Lock(
         name=resolved.name,
-        recipe_hash=library.recipe_hash(resolved),
+        recipe_hash=library.hash_recipe(resolved),
         epoch=epoch,
         base=manifest.base
         if manifest.base and manifest.base.digest
@@ -87,7 +87,7 @@ def make(recipe: str, epoch: int) -> Lock:
 
 
 def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
-    hashes = (library.recipe_hash(resolved), expected_hash(resolved))
+    hashes = (library.hash_recipe(resolved), expected_hash(resolved))
     if image.manifest is None or image.manifest.recipe_hash not in hashes:
         raise ImageMissingError(
             f"the image {resolved.name} is of another recipe than there is now",

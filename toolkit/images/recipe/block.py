@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from toolkit.images.recipe.quoting import word
+from toolkit.images.recipe.quoting import quote_word
 from toolkit.model.base import Model
 
 CHECKS = "/opt/toolkit/checks"  # where an image keeps its own checks
@@ -122,7 +122,7 @@ _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 def shell_checks(commands: Mapping[str, str]) -> tuple[CheckCall, ...]:
     """Return the checks of a recipe's own commands, which must exit with 0, by name."""
     return tuple(
-        CheckCall(name=name, command=f"sh -c {word(command)}")
+        CheckCall(name=name, command=f"sh -c {quote_word(command)}")
         for name, command in sorted(commands.items())
     )
 

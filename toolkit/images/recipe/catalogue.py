@@ -57,7 +57,7 @@ def _read_catalogue() -> CatalogueFile:
 
 
 @lru_cache(maxsize=1)
-def releases() -> tuple[Release, ...]:
+def list_releases() -> tuple[Release, ...]:
     """Return every release in the catalogue by framework, the newest first."""
     written = _read_catalogue()
     return tuple(
@@ -83,7 +83,7 @@ def _release(entry: ReleaseEntry, written: CatalogueFile) -> Release:
     return Release(framework=entry.framework, release=entry.release, facts=facts)
 
 
-def frameworks() -> tuple[str, ...]:
+def list_frameworks() -> tuple[str, ...]:
     """Return the frameworks that there are NGC images of."""
     return tuple(sorted(_read_catalogue().references))
 
@@ -94,16 +94,16 @@ def find(framework: str, release: str) -> Release:
     Raises:
         UnknownImageError: It is not in the catalogue; names the nearest that is.
     """
-    if framework not in frameworks():
+    if framework not in list_frameworks():
         raise UnknownImageError(
             f"the catalogue has no framework {framework!r}",
-            choices=frameworks(),
+            choices=list_frameworks(),
             value=framework,
             next_step="toolkit image list",
         )
     known = {
         known_release.release: known_release
-        for known_release in releases()
+        for known_release in list_releases()
         if known_release.framework == framework
     }
     if release not in known:
@@ -126,7 +126,7 @@ def find_by_name(text: str) -> Release | None:
     return next(
         (
             release
-            for release in releases()
+            for release in list_releases()
             if name == release.reference
             or text in (release.name, release.reference.rsplit("/", 1)[-1])
         ),
@@ -134,7 +134,7 @@ def find_by_name(text: str) -> Release | None:
     )
 
 
-def oldest_driver(cuda: str) -> tuple[str, str] | None:
+def find_oldest_driver(cuda: str) -> tuple[str, str] | None:
     """Return the oldest driver that runs programs of a CUDA version, and the source of that fact.
 
     None if the catalogue has no such fact. From CUDA 11 on there is one driver for each major
@@ -147,6 +147,6 @@ def oldest_driver(cuda: str) -> tuple[str, str] | None:
     return (driver, written.sources["cuda-guide"]) if driver else None
 
 
-def newest(framework: str) -> Release:
+def find_newest(framework: str) -> Release:
     """Return the newest release of a framework."""
-    return next(release for release in releases() if release.framework == framework)
+    return next(release for release in list_releases() if release.framework == framework)

@@ -57,7 +57,7 @@ class Chain(Model, frozen=True, kw_only=True):
         return (*self.common, *self.final)
 
 
-def base_key(base: Base, state: str = "") -> str:
+def hash_base(base: Base, state: str = "") -> str:
     """Return a key that changes when the base would.
 
     Args:
@@ -76,7 +76,7 @@ def build_chain(stages: Stages, state: str = "") -> Chain:
         stages: of the image.
         state: of the base, as for ``base_key``.
     """
-    first = base_key(stages.base, state)
+    first = hash_base(stages.base, state)
     common = _links(stages, stages.common, first)
     compiled_on = common[-1].key if common else first
     build = _links(stages, stages.build, compiled_on)

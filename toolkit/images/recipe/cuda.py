@@ -10,7 +10,7 @@ _TORCH = re.compile(r"\+cu(?P<major>\d{2})(?P<minor>\d)")
 _PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
 
 
-def version(manifest: Manifest) -> str:
+def find_version(manifest: Manifest) -> str:
     """Return CUDA's version, or an empty text if it is not known.
 
     It is that of the NGC release that the image is based on, that which torch was built for, or
@@ -26,7 +26,7 @@ def version(manifest: Manifest) -> str:
     return f"{match['major']}.{match['minor']}" if match else ""
 
 
-def for_cpus(manifest: Manifest) -> bool:
+def is_for_cpus(manifest: Manifest) -> bool:
     """Return whether the frameworks in the image are built for CPUs only.
 
     At least one has a version for CPUs, and none has one for CUDA.
@@ -35,11 +35,11 @@ def for_cpus(manifest: Manifest) -> bool:
     return (
         any(framework_version.endswith("+cpu") for framework_version in versions)
         and not any(_TORCH.search(framework_version) for framework_version in versions)
-        and not version(manifest)
+        and not find_version(manifest)
     )
 
 
-def compat(manifest: Manifest) -> bool:
+def has_compat(manifest: Manifest) -> bool:
     """Return whether the image has the package with which newer CUDA runs on older drivers.
 
     NGC's images all have it.
@@ -47,8 +47,8 @@ def compat(manifest: Manifest) -> bool:
     return any(name.startswith("cuda-compat-") for name in manifest.packages.apt)
 
 
-def oldest_driver(cuda: str) -> tuple[str, str] | None:
+def find_oldest_driver(cuda: str) -> tuple[str, str] | None:
     """Return the oldest driver that runs this CUDA and the source of that fact, or None."""
     from toolkit.images.recipe import catalogue
 
-    return catalogue.oldest_driver(cuda)
+    return catalogue.find_oldest_driver(cuda)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from toolkit.errors import UnknownImageError, UsageError
 from toolkit.images.recipe import catalogue
-from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.model.base import toml_value
 from toolkit.model.catalogue import Release
 
@@ -33,7 +33,7 @@ def draft(
         UnknownImageError: The base is unknown; names the nearest.
     """
     wanted = tuple(dict.fromkeys(wanted_features))
-    choices = ("horovod", *feature_names())
+    choices = ("horovod", *list_features())
     wrong = next((feature for feature in wanted if feature not in choices), None)
     if wrong is not None:
         raise UsageError(
@@ -49,7 +49,7 @@ def draft(
         f"# After a change: toolkit image build {name}.toml",
         f"summary = {toml_value(', '.join((origin, *wanted)))}",
     ]
-    is_recipe = origin in recipe_names()
+    is_recipe = origin in list_recipes()
     lines += [f"extends = {toml_value(origin)}"] if is_recipe else []
     lines += [f"features = {toml_value(features)}"] if features else []
     lines += [] if is_recipe else _base(origin, release, cwd)
@@ -104,7 +104,7 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
         raise UnknownImageError(
             f"no recipe or release is called {origin}",
             place="--from",
-            choices=(*recipe_names(), *(release.name for release in catalogue.releases())),
+            choices=(*list_recipes(), *(release.name for release in catalogue.list_releases())),
             value=origin,
             next_step="toolkit image search",
         )

@@ -12,9 +12,9 @@ from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_toml
 from toolkit.images.recipe import definitions
-from toolkit.images.recipe.names import feature_names, recipe_names
+from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe, resolve
-from toolkit.images.recipe.stages import Stages, stages
+from toolkit.images.recipe.stages import Stages, derive_stages
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.recipe import Feature, Recipe
 from toolkit.resources import package_directory, shipped
@@ -28,7 +28,7 @@ def recipe_path(recipe: str) -> Path:
     """
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser()
-    names = recipe_names()
+    names = list_recipes()
     if recipe not in names:
         raise UnknownImageError(
             f"no recipe is called {recipe}",
@@ -56,7 +56,7 @@ def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
     try:
         whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
         wanted = dict.fromkeys((*whole.features, *features))
-        return resolve(path.stem, add_features(whole, map(feature, wanted)))
+        return resolve(path.stem, add_features(whole, map(load_feature, wanted)))
     except BadDataError as error:
         raise config_error(path, text, error) from None
 
@@ -84,13 +84,13 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     return extend_recipe(base, recipe)
 
 
-def feature(name: str) -> Feature:
+def load_feature(name: str) -> Feature:
     """Return a shipped feature.
 
     Raises:
         UnknownImageError: There is no such feature; names the nearest.
     """
-    names = feature_names()
+    names = list_features()
     if name not in names:
         raise UnknownImageError(
             f"no feature is called {name}",
@@ -121,7 +121,7 @@ def read_check_scripts() -> dict[str, str]:
 
 def build_stages(resolved: Resolved) -> Stages:
     """Return the steps of a recipe."""
-    return stages(resolved, read_check_scripts())
+    return derive_stages(resolved, read_check_scripts())
 
 
 def render(resolved: Resolved, form: str = "apptainer") -> str:
@@ -134,9 +134,9 @@ def render(resolved: Resolved, form: str = "apptainer") -> str:
     return definitions.render(resolved, read_check_scripts(), __version__, form)
 
 
-def recipe_hash(resolved: Resolved) -> str:
+def hash_recipe(resolved: Resolved) -> str:
     """Return a hash that changes when the image would."""
-    return definitions.recipe_hash(resolved, read_check_scripts())
+    return definitions.hash_recipe(resolved, read_check_scripts())
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:

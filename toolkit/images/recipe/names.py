@@ -18,12 +18,12 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def recipe_names() -> tuple[str, ...]:
+def list_recipes() -> tuple[str, ...]:
     """Return the recipes that came with the tool, sorted."""
     return tuple(sorted(path.stem for path in shipped("recipes").glob("*.toml")))
 
 
-def feature_names() -> tuple[str, ...]:
+def list_features() -> tuple[str, ...]:
     """Return the features that came with the tool, sorted."""
     return tuple(sorted(path.stem for path in (shipped("recipes") / "features").glob("*.toml")))
 
@@ -38,7 +38,9 @@ def is_file_name(name: str) -> bool:
     return bool(_FILE.match(name))
 
 
-def image_name(name: str, place: str, *, error: type[ToolkitError] = MalformedInputError) -> str:
+def require_image_name(
+    name: str, place: str, *, error: type[ToolkitError] = MalformedInputError
+) -> str:
     """Return ``name`` if a path may be made of it.
 
     Args:
@@ -59,7 +61,7 @@ def image_name(name: str, place: str, *, error: type[ToolkitError] = MalformedIn
     )
 
 
-def file_name(name: str, place: str) -> str:
+def require_file_name(name: str, place: str) -> str:
     """Return the name of a package's file if a path may be made of it.
 
     Raises:
@@ -70,7 +72,7 @@ def file_name(name: str, place: str) -> str:
     raise MalformedInputError(f"{name[:LONGEST]!r} cannot be the name of a file", place=place)
 
 
-def sha256(digits: str, place: str) -> str:
+def require_sha256(digits: str, place: str) -> str:
     """Return the 64 digits of a SHA-256 if they are that.
 
     Raises:

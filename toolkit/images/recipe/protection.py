@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolkit.images.recipe.block import BlockOutput
-from toolkit.images.recipe.quoting import word, words
+from toolkit.images.recipe.quoting import quote_word, quote_words
 from toolkit.model.base import BadDataError
 
 CONSTRAINTS = "/opt/toolkit/constraints.txt"
@@ -72,25 +72,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".whl", ".zip", ".tar.gz")
 
 
-def normal(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a name of a distribution as the package index compares it."""
     return "-".join(filter(None, re.split(r"[-_.]", name.lower())))
 
 
-def name_of(requirement: str) -> str:
+def parse_name(requirement: str) -> str:
     """Return which distribution a requirement names; empty for an address or a file."""
     match = _NAME.match(requirement.strip())
     if match is None:
         return ""
     rest = requirement.strip()[match.end() :].lstrip()
     is_place = rest.startswith((":", "/", "+")) or match[0].endswith(_FILES)
-    return "" if is_place else normal(match[0])
+    return "" if is_place else normalize_name(match[0])
 
 
-def names_of(requirements: Iterable[str]) -> tuple[str, ...]:
+def parse_names(requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the distributions that requirements name."""
     return tuple(
-        dict.fromkeys(name for requirement in requirements if (name := name_of(requirement)))
+        dict.fromkeys(name for requirement in requirements if (name := parse_name(requirement)))
     )
 
 
@@ -118,14 +118,14 @@ def _guarded(output: BlockOutput, protected: Sequence[str], index: str) -> Block
         return output
     pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in protected)
     others = "" if output.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
-    is_companion = not set(names_of(output.requirements)).isdisjoint(COMPANIONS)
+    is_companion = not set(parse_names(output.requirements)).isdisjoint(COMPANIONS)
     asked = index if is_companion and not output.index else ""
     return replace(
         output,
         lines=(
             "# What the image is verified for stays as it is.",
             f"mkdir -p {CONSTRAINTS.rpartition('/')[0]}",
-            f"pip list --format=freeze | grep -iE {word(f'^({pattern})==')} "
+            f"pip list --format=freeze | grep -iE {quote_word(f'^({pattern})==')} "
             f"> {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
             *(("# From where torch is from: elsewhere are builds for another.",) if asked else ()),
@@ -136,20 +136,22 @@ def _guarded(output: BlockOutput, protected: Sequence[str], index: str) -> Block
 
 def _from(line: str, index: str) -> str:
     """Return a command of pip that asks a further index, if there is one, with few retries."""
-    options = f"--retries 2 --extra-index-url {word(index)} " if index else ""
+    options = f"--retries 2 --extra-index-url {quote_word(index)} " if index else ""
     return line.replace("pip install ", f"pip install {options}", 1)
 
 
 def _explained(output: BlockOutput) -> str:
     """Return what a step does when pip has failed: it prints which versions would fit."""
-    wanted = word(f"{CONFLICT}{', '.join(output.requirements)}")
-    free = words(name for requirement in output.requirements if (name := name_of(requirement)))
-    say = word(f"s/^Would install /{FITS}/p")
+    wanted = quote_word(f"{CONFLICT}{', '.join(output.requirements)}")
+    free = quote_words(
+        name for requirement in output.requirements if (name := parse_name(requirement))
+    )
+    say = quote_word(f"s/^Would install /{FITS}/p")
     fits = f"pip install --dry-run {free} | sed -n {say}; " if free else ""
     return f"{{ echo {wanted}; {fits}exit 1; }}"
 
 
-def with_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def apply_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return the steps of a recipe with replacements in the place of the packages they replace.
 
     Steps that build on such a package come later in the recipe, and so are built again.
@@ -164,7 +166,7 @@ def with_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
             done.append(step)
             continue
         _require_brought(step, number)
-        for name in map(normal, names):
+        for name in map(normalize_name, names):
             _replace(done, step, name)
         if step["packages"]:
             done.insert(_before_compiled(done), step) if step["replaces"] else done.append(step)
@@ -172,8 +174,10 @@ def with_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 
 def _require_brought(step: Mapping[str, Any], number: int) -> None:
-    brought = names_of(map(str, step.get("packages", ())))
-    wrong = next((name for name in step["replaces"] if normal(str(name)) not in brought), None)
+    brought = parse_names(map(str, step.get("packages", ())))
+    wrong = next(
+        (name for name in step["replaces"] if normalize_name(str(name)) not in brought), None
+    )
     if wrong is not None:
         text = f"{wrong!r} is replaced by nothing: packages must name it, with its new version"
         raise BadDataError(text, f"steps[{number}].replaces", brought, str(wrong))
@@ -186,21 +190,23 @@ def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> Non
             earlier
             for earlier in done
             if earlier.get("block") == "pip"
-            and name in names_of(map(str, earlier.get("packages", ())))
+            and name in parse_names(map(str, earlier.get("packages", ())))
         ),
         None,
     )
     if old is None:
         return
-    new = next(package for package in step["packages"] if name_of(str(package)) == name)
+    new = next(package for package in step["packages"] if parse_name(str(package)) == name)
     old["packages"] = [
-        new if name_of(str(package)) == name else package for package in old["packages"]
+        new if parse_name(str(package)) == name else package for package in old["packages"]
     ]
     old["replaces"] = [*old.get("replaces", ()), name]
     if "index" in step:
         old["index"] = step["index"]
     step["packages"] = [package for package in step["packages"] if package != new]
-    step["replaces"] = [package for package in step["replaces"] if normal(str(package)) != name]
+    step["replaces"] = [
+        package for package in step["replaces"] if normalize_name(str(package)) != name
+    ]
 
 
 def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
@@ -210,10 +216,10 @@ def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
     )
 
 
-def replaced(steps: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def list_replaced(steps: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the packages that steps replace, from whatever source these came."""
     return frozenset(
-        normal(str(name))
+        normalize_name(str(name))
         for step in steps
         if step.get("block") == "pip"
         for name in step.get("replaces", ())

@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def word(value: object) -> str:
+def quote_word(value: object) -> str:
     """Return ``value`` as one word for the shell of a definition, which gets it byte for byte."""
     quoted = shell(value)
     while "{{" in quoted or "}}" in quoted:  # again, for three braces in a row
@@ -31,12 +31,12 @@ def word(value: object) -> str:
     return quoted
 
 
-def words(values: Iterable[object]) -> str:
+def quote_words(values: Iterable[object]) -> str:
     """Return several values, each as a word."""
-    return " ".join(word(value) for value in values)
+    return " ".join(quote_word(value) for value in values)
 
 
-def plain(value: object) -> str:
+def to_plain_text(value: object) -> str:
     """Return ``value`` on one line, for a comment, a label or a message of a definition."""
     text = comment(value)
     while "{{" in text or "}}" in text:
@@ -50,7 +50,7 @@ class Reference(NamedTuple):
     name: str
 
 
-def parts(text: str) -> Iterator[str | Reference]:
+def parse_value(text: str) -> Iterator[str | Reference]:
     """Yield the literal text and the references of a value.
 
     Raises:
@@ -64,14 +64,14 @@ def parts(text: str) -> Iterator[str | Reference]:
         )
 
 
-def literal(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """Return plain text in the form of such a value."""
     return text.replace("$", "$$")
 
 
-def references(text: str) -> tuple[str, ...]:
+def list_references(text: str) -> tuple[str, ...]:
     """Return the names of the base's variables in a value."""
-    return tuple(part.name for part in parts(text) if isinstance(part, Reference))
+    return tuple(part.name for part in parse_value(text) if isinstance(part, Reference))
 
 
 def _quote(text: str, special: str) -> str:
@@ -80,12 +80,12 @@ def _quote(text: str, special: str) -> str:
         f"${{{part.name}}}"
         if isinstance(part, Reference)
         else "".join(f"\\{character}" if character in special else character for character in part)
-        for part in parts(text)
+        for part in parse_value(text)
     )
     return f'"{shown}"'
 
 
-def for_shell(text: str) -> str:
+def quote_for_shell(text: str) -> str:
     """Return the value as one word of a shell, in double quotes."""
     quoted = _quote(text, '\\"$`')
     while "{{" in quoted or "}}" in quoted:  # an argument of Apptainer's build
@@ -93,12 +93,12 @@ def for_shell(text: str) -> str:
     return quoted
 
 
-def for_docker(text: str) -> str:
+def quote_for_docker(text: str) -> str:
     """Return the value for ``ENV`` or ``LABEL`` of a Dockerfile, in double quotes."""
     return _quote(text, '\\"$')
 
 
-def ordered(values: Mapping[str, str]) -> dict[str, str]:
+def order_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Return variables in an order in which each is set after those whose values name it.
 
     So the base's value of a variable is there as long as it is needed.
@@ -108,7 +108,7 @@ def ordered(values: Mapping[str, str]) -> dict[str, str]:
     """
     left, result = dict(values), {}
     while left:
-        needed = {name for other in left for name in references(left[other]) if name != other}
+        needed = {name for other in left for name in list_references(left[other]) if name != other}
         name = next((variable for variable in left if variable not in needed), None)
         if name is None:
             raise ValueError(
@@ -118,16 +118,18 @@ def ordered(values: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
-def exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterator[str]:
+def format_exports(literals: Mapping[str, str], expanding: Mapping[str, str]) -> Iterator[str]:
     """Yield ``NAME=value`` for a shell, first those made of the base's values.
 
     The base's values are still there when these are set.
     """
-    yield from (f"{name}={for_shell(value)}" for name, value in ordered(expanding).items())
-    yield from (f"{name}={word(value)}" for name, value in literals.items())
+    yield from (
+        f"{name}={quote_for_shell(value)}" for name, value in order_variables(expanding).items()
+    )
+    yield from (f"{name}={quote_word(value)}" for name, value in literals.items())
 
 
-def separated(
+def separate_variables(
     variables: Mapping[str, str], expand: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables that are taken literally, and those that are made of the base's."""
@@ -148,5 +150,5 @@ def require_variables(variables: Mapping[str, str], expand: Collection[str]) -> 
     if unknown is not None:
         raise ValueError(f"{unknown!r} is to be expanded, and is not among the variables")
     for name in expand:
-        references(variables[name])
-    ordered({name: variables[name] for name in expand})
+        list_references(variables[name])
+    order_variables({name: variables[name] for name in expand})

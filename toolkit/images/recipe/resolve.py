@@ -11,7 +11,7 @@ from toolkit.images.recipe.bases import BASES, Base, LocalImage
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
-from toolkit.images.recipe.protection import protect, replaced, with_replacements
+from toolkit.images.recipe.protection import apply_replacements, list_replaced, protect
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 from toolkit.model.recipe import Feature, Recipe, Space
 
@@ -89,14 +89,14 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     base = _variant(recipe.base, "base", "kind", BASES)
     for number, step in enumerate(recipe.steps):
         _variant(step, f"steps[{number}]", "block", BLOCKS)
-    steps = with_replacements(recipe.steps)
+    steps = apply_replacements(recipe.steps)
     blocks = [
         _variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(steps)
     ]
     wanted = [(str(step["block"]), block) for step, block in zip(steps, blocks, strict=True)]
     # The base's own Horovod was built for the framework that is replaced.
     holds = base.output().holds - (
-        {"horovod"} if replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
+        {"horovod"} if list_replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
     needed = tuple(
         block.output_on(holds) for kind, block in wanted if not block.is_held(kind, holds)

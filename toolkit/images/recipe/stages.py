@@ -12,7 +12,7 @@ from itertools import chain, takewhile
 
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.block import CHECKS, WHEELS, BlockOutput, CheckCall
-from toolkit.images.recipe.quoting import plain, word
+from toolkit.images.recipe.quoting import quote_word, to_plain_text
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.model.base import Model
 
@@ -93,7 +93,7 @@ check() {{
 """
 
 
-def stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
+def derive_stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     """Return the steps of a recipe.
 
     Args:
@@ -184,7 +184,7 @@ def _apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
     if packages:
         yield Step(
             name="apt",
-            detail=plain(", ".join(packages)),
+            detail=to_plain_text(", ".join(packages)),
             lines=(
                 "# Nobody needs half an image after a power cut.",
                 f"if [ -d {directory} ]; then echo force-unsafe-io > {_DPKG}; fi",
@@ -221,7 +221,7 @@ def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]
         name = output.name if lines else f"{output.name}-more"
         yield Step(
             name=name,
-            detail=plain(output.detail or ", ".join(output.packages)),
+            detail=to_plain_text(output.detail or ", ".join(output.packages)),
             lines=(*before, *lines),
             products=bool(output.build_lines) and own_apt,
         )
@@ -232,7 +232,13 @@ def _build(outputs: Iterable[BlockOutput]) -> tuple[Step, ...]:
     known = tuple(outputs)
     packages = sorted({package for output in known for package in output.build_packages})
     apt = (
-        (Step(name="compilers", detail=plain(", ".join(packages)), lines=_apt_lines(packages)),)
+        (
+            Step(
+                name="compilers",
+                detail=to_plain_text(", ".join(packages)),
+                lines=_apt_lines(packages),
+            ),
+        )
         if packages
         else ()
     )
@@ -241,7 +247,7 @@ def _build(outputs: Iterable[BlockOutput]) -> tuple[Step, ...]:
         *(
             Step(
                 name=f"{output.name}-build",
-                detail=plain(output.detail),
+                detail=to_plain_text(output.detail),
                 lines=(f"mkdir -p {WHEELS}", *output.build_lines),
             )
             for output in known
@@ -270,7 +276,7 @@ def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
     arguments = (*modules, *(("--of", *packages) if packages else ()))
     imports = CheckCall(
         name="imports",
-        command=f"python3 imports.py {' '.join(map(word, arguments))}",
+        command=f"python3 imports.py {' '.join(map(quote_word, arguments))}",
         scripts=("imports.py",),
     )
     return (

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BuildError, ToolkitError, UsageError
-from toolkit.images.recipe.names import LONGEST, image_name
+from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
@@ -52,7 +52,7 @@ def name_of(image: str) -> str:
     name = f"{path}_{place.tag or place.digest}".replace("/", "_").replace(":", "_")
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    return image_name(name, "--image", error=UsageError)
+    return require_image_name(name, "--image", error=UsageError)
 
 
 def parse_image(image: str, place: str = "--image") -> Reference:

@@ -25,7 +25,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import write_atomically
-from toolkit.images.recipe.names import image_name
+from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import credentials
 from toolkit.images.registry.references import Reference, is_loopback
@@ -106,7 +106,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         MalformedInputError: what came is broken, or wants a name that is a path.
     """
     if name is not None:
-        image_name(name, "--name", error=UsageError)
+        require_image_name(name, "--name", error=UsageError)
     scheme = origin.partition("://")[0]
     if not foreign.is_reference(origin):
         raise UsageError(
@@ -138,7 +138,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
                 "or pull it by docker:// as a foreign image",
             )
         chosen = name or (manifest.name if manifest else wanted.path.rsplit("/", 1)[-1])
-        image_name(chosen, str(place))
+        require_image_name(chosen, str(place))
         if manifest is None:
             progress.begin("inspect", "contents of the image")
             manifest = foreign.describe(sif, origin, place.digest)

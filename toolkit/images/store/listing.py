@@ -45,7 +45,7 @@ class Listed(Model, frozen=True, kw_only=True):
 def listing() -> tuple[Listed, ...]:
     """Return the shipped recipes and the images of the store and of shared directories, by name."""
     own = store.images_directory()
-    recipes = store.recipe_names()
+    recipes = store.list_recipes()
     places = {
         name: place
         for place in (*reversed(store.shared_directories()), own)
@@ -78,7 +78,7 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     state = BUILT
     if manifest.origin and not manifest.recipe_hash:
         state = FOREIGN
-    elif resolved and library.recipe_hash(resolved) != manifest.recipe_hash:
+    elif resolved and library.hash_recipe(resolved) != manifest.recipe_hash:
         state = CHANGED
     checked = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
     passed = sum(verdict.outcome == "passed" for verdict in checked)

@@ -37,7 +37,7 @@ def expected_hash(resolved: Resolved) -> str:
 
 def hash_recipe(resolved: Resolved, state: str) -> str:
     """Return the recipe's hash, combined with the state of a base that is a local file."""
-    recipe_hash = library.recipe_hash(resolved)
+    recipe_hash = library.hash_recipe(resolved)
     return hashlib.sha256(f"{recipe_hash} {state}".encode()).hexdigest() if state else recipe_hash
 
 

@@ -86,7 +86,7 @@ def _fits(facts: Mapping[str, str], name: str, how: str, value: str) -> bool:
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """Return all entries: recipes and images first."""
-    return (*_own(), *(_of_release(release) for release in catalogue.releases()))
+    return (*_own(), *(_of_release(release) for release in catalogue.list_releases()))
 
 
 def _own() -> Iterator[CatalogueEntry]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
 from toolkit.files import open_regular, read_json, sync, write_atomically
-from toolkit.images.recipe.names import image_name
-from toolkit.images.recipe.names import recipe_names as recipe_names
+from toolkit.images.recipe.names import list_recipes as list_recipes
+from toolkit.images.recipe.names import require_image_name
 from toolkit.images.sif import header as sif
 from toolkit.images.store.sif_files import not_a_sif, sif_errors
 from toolkit.model.base import Model, to_json
@@ -90,7 +90,7 @@ def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
     path = _expanded(image)
     if _exists(path):
         return _open(path)
-    if image in recipe_names():
+    if image in list_recipes():
         raise ImageMissingError(
             f"the image {image} is not built yet", next_step=f"toolkit image build {image}"
         )
@@ -98,7 +98,7 @@ def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
     registry = f"; docker://{image} is fetched from a registry" if _is_reference(image) else ""
     raise UnknownImageError(
         f"no recipe, image or file is called {image}",
-        choices={*known, *recipe_names()},
+        choices={*known, *list_recipes()},
         value=image,
         next_step=f"toolkit image list{registry}",
     )
@@ -131,7 +131,7 @@ def _open(path: Path) -> StoredImage:
     if (
         manifest is None
         and path.absolute().parent == images_directory()
-        and (path.with_name(f"{name}.json").exists() or name in recipe_names())
+        and (path.with_name(f"{name}.json").exists() or name in list_recipes())
     ):
         raise ImageMissingError(
             f"the image {name} is not whole: its manifest does not belong to its file",
@@ -193,7 +193,7 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
 
     The SIF must be on the file system of ``directory``.
     """
-    target = directory / f"{image_name(name or manifest.name, str(built))}.sif"
+    target = directory / f"{require_image_name(name or manifest.name, str(built))}.sif"
     sync(built)
     announced = _announced_path(target, manifest.sif_id)
     write_atomically(announced, to_json(manifest))

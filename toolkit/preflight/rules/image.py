@@ -56,7 +56,7 @@ def check_driver(case: PreflightCase) -> list[Result]:
     """
     if case.manifest is None or not case.job.most_gpus:
         return []
-    if cuda.for_cpus(case.manifest):
+    if cuda.is_for_cpus(case.manifest):
         asked = f"GPUs were asked for ({case.job.most_gpus} per node)"
         cause = f"{asked}, and the frameworks of {case.manifest.name} are built for CPUs"
         return [
@@ -75,13 +75,13 @@ def check_driver(case: PreflightCase) -> list[Result]:
 
 def _version(case: PreflightCase) -> list[Result]:
     assert case.manifest is not None
-    version, has = cuda.version(case.manifest), case.site.driver
-    needed = cuda.oldest_driver(version) if version else None
+    version, has = cuda.find_version(case.manifest), case.site.driver
+    needed = cuda.find_oldest_driver(version) if version else None
     if not has or needed is None or compare(has, needed[0]) >= 0:
         return []
     cause = f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer"
     cause += f", the nodes have {has}"
-    if cuda.compat(case.manifest):
+    if cuda.has_compat(case.manifest):
         cause += "; it has the compat package, with which data-center GPUs run it"
     error = ShapeError(
         cause,
@@ -90,7 +90,7 @@ def _version(case: PreflightCase) -> list[Result]:
     )
     return [
         from_error(
-            error, f"{needed[1]}; driver: {case.source}", stops=not cuda.compat(case.manifest)
+            error, f"{needed[1]}; driver: {case.source}", stops=not cuda.has_compat(case.manifest)
         )
     ]
 

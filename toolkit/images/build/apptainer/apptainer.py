@@ -42,7 +42,7 @@ from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
-from toolkit.images.recipe.definitions.apptainer import steps
+from toolkit.images.recipe.definitions.apptainer import list_steps
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
@@ -105,7 +105,7 @@ def build(
     """
     command, place = build_command(), context.place
     config = host_config.collect_host_config()
-    names = dict(steps(library.build_stages(resolved)))
+    names = dict(list_steps(library.build_stages(resolved)))
     details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")

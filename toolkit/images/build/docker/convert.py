@@ -14,7 +14,7 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.library import build_stages
-from toolkit.images.recipe.quoting import exports
+from toolkit.images.recipe.quoting import format_exports
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.runtimes.discover.docker_engine import Engine
 
@@ -64,7 +64,7 @@ def definition(name: str, engine: str, environment: Mapping[str, str]) -> str:
     1.4 writes them as ``"${A:-"\$X"}"``, which its shell reads as a backslash and the value of X.
     """
     dollars = {variable: value for variable, value in environment.items() if "$" in value}
-    exported = "\n".join(f"    export {setting}" for setting in exports(dollars, {}))
+    exported = "\n".join(f"    export {setting}" for setting in format_exports(dollars, {}))
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().output().header)

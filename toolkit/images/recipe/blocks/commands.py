@@ -12,13 +12,13 @@ from toolkit.images.recipe.block import (
     shell_checks,
 )
 from toolkit.images.recipe.quoting import (
-    exports,
-    for_shell,
-    references,
+    format_exports,
+    list_references,
+    quote_for_shell,
+    quote_word,
+    quote_words,
     require_variables,
-    separated,
-    word,
-    words,
+    separate_variables,
 )
 
 
@@ -39,7 +39,7 @@ class Env(Block, frozen=True, kw_only=True):
 
     def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
-        literals, expanding = separated(self.variables, self.expand)
+        literals, expanding = separate_variables(self.variables, self.expand)
         return BlockOutput(
             name="env", detail=", ".join(self.variables), environment=literals, expanding=expanding
         )
@@ -124,7 +124,7 @@ class Shell(Block, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_step_names(self.name, *self.checks)
         require_variables(self.variables, self.expand)
-        references(self.directory)
+        list_references(self.directory)
         if not self.program:
             raise ValueError("a command needs a program that runs it")
 
@@ -145,18 +145,18 @@ class Shell(Block, frozen=True, kw_only=True):
         user, become = _become(self.user)
         yield from user
         yield DOCKER_VARIABLES
-        settings = " ".join(exports(*separated(self.variables, self.expand)))
+        settings = " ".join(format_exports(*separate_variables(self.variables, self.expand)))
         if settings:
             yield f"export {settings}"
-        yield f"cd {for_shell(self.directory)}"
+        yield f"cd {quote_for_shell(self.directory)}"
         argument = (
-            f' "$(printf %b {word(self.command)})"'
+            f' "$(printf %b {quote_word(self.command)})"'
             if self.encoded
-            else f" {word(self.command)}"
+            else f" {quote_word(self.command)}"
             if self.command
             else ""
         )
-        yield f"exec {become}{words(self.program)}{argument}"
+        yield f"exec {become}{quote_words(self.program)}{argument}"
 
 
 def _become(user: str) -> tuple[tuple[str, ...], str]:
@@ -164,9 +164,13 @@ def _become(user: str) -> tuple[tuple[str, ...], str]:
     name, _, group = user.partition(":")
     if not name or (name in ("root", "0") and not group):
         return (), ""
-    known = f"getent passwd {word(name)}"
+    known = f"getent passwd {quote_word(name)}"
     uid = name if name.isdecimal() else f"$({known} | cut -d: -f3)"
-    gid = f"$(getent group {word(group)} | cut -d: -f3)" if group else f"$({known} | cut -d: -f4)"
+    gid = (
+        f"$(getent group {quote_word(group)} | cut -d: -f3)"
+        if group
+        else f"$({known} | cut -d: -f4)"
+    )
     lines = (
         f"uid={uid}",
         f"gid={group if group.isdecimal() else gid}",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.images.recipe.block import Block, BlockOutput, require_directory, require_step_names
-from toolkit.images.recipe.quoting import for_shell, references, word, words
+from toolkit.images.recipe.quoting import list_references, quote_for_shell, quote_word, quote_words
 
 _MODE = re.compile(r"0?[0-7]{3}\Z")
 
@@ -38,14 +38,18 @@ class Copy(Block, frozen=True, kw_only=True):
         """Return what the definition gets from this step."""
         directory = self.path.rpartition("/")[0] or "/"
         write = (
-            f"printf '%s\\n' {' '.join(map(word, self.lines))} > {word(self.path)}"
+            f"printf '%s\\n' {' '.join(map(quote_word, self.lines))} > {quote_word(self.path)}"
             if self.lines
-            else f": > {word(self.path)}"
+            else f": > {quote_word(self.path)}"
         )
         return BlockOutput(
             name=self.name,
             detail=self.path,
-            lines=(f"mkdir -p {word(directory)}", write, f"chmod {self.mode} {word(self.path)}"),
+            lines=(
+                f"mkdir -p {quote_word(directory)}",
+                write,
+                f"chmod {self.mode} {quote_word(self.path)}",
+            ),
         )
 
 
@@ -78,7 +82,7 @@ class Unpack(Block, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_step_names(self.name)
-        references(self.path)
+        list_references(self.path)
         if not self.names or (self.file and len(self.names) != 1):
             raise ValueError("names must list the entries of the archive, one of them for a file")
         if any(not _BASE64.match(line) for line in self.data):
@@ -95,19 +99,19 @@ class Unpack(Block, frozen=True, kw_only=True):
 
     def _lines(self) -> Iterator[str]:
         yield "parts=$(mktemp -d /tmp/unpack.XXXXXX)"
-        yield f"printf '%s\\n' {words(self.data)} | base64 -d | tar -xzf - -C \"$parts\""
-        entries = " ".join(f"$parts/{word(name)}" for name in self.names)
+        yield f"printf '%s\\n' {quote_words(self.data)} | base64 -d | tar -xzf - -C \"$parts\""
+        entries = " ".join(f"$parts/{quote_word(name)}" for name in self.names)
         if self.owner:
-            yield f"chown -hR {word(self.owner)} {entries}"
+            yield f"chown -hR {quote_word(self.owner)} {entries}"
         if self.mode:
-            yield f"chmod -R {word(self.mode)} {entries}"
-        yield f"target={for_shell(self.path)}"
+            yield f"chmod -R {quote_word(self.mode)} {entries}"
+        yield f"target={quote_for_shell(self.path)}"
         if self.file:
-            yield f'if [ -d "$target" ]; then target="$target/"{word(self.names[0])}; fi'
+            yield f'if [ -d "$target" ]; then target="$target/"{quote_word(self.names[0])}; fi'
             yield 'mkdir -p "$(dirname "$target")"'
-            yield f'rm -f "$target"; mv "$parts/"{word(self.names[0])} "$target"'
+            yield f'rm -f "$target"; mv "$parts/"{quote_word(self.names[0])} "$target"'
         else:
             yield 'mkdir -p "$target"'
-            names = words(f"./{name}" for name in self.names)
+            names = quote_words(f"./{name}" for name in self.names)
             yield f'tar -C "$parts" -cf - {names} | tar -C "$target" -xpf -'
         yield 'rm -rf "$parts"'

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
-from toolkit.images.recipe.quoting import word, words
+from toolkit.images.recipe.quoting import quote_word, quote_words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet")
@@ -63,7 +63,7 @@ class Horovod(Block, frozen=True, kw_only=True):
     def output_on(self, holds: frozenset[str]) -> BlockOutput:
         """Return what the definition gets from this step on one base."""
         own = "python" in holds
-        needs = words(need.partition("==")[0] if own else need for need in _NEEDS)
+        needs = quote_words(need.partition("==")[0] if own else need for need in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
         imports = (
             "horovod",
@@ -90,20 +90,22 @@ class Horovod(Block, frozen=True, kw_only=True):
         )
 
     def _source(self, own: bool) -> tuple[str, ...]:
-        needs = words(need.partition("==")[0] if own else need for need in _BUILD_NEEDS)
+        needs = quote_words(need.partition("==")[0] if own else need for need in _BUILD_NEEDS)
         archive = f"horovod-{self.version}.tar.gz"
+        sha256 = self.sha256 or _SOURCES[self.version]
         return (
             f"mkdir -p {WHEELS} {_WORK}",
             "# What was compiled before against the same things need not be compiled again.",
-            f"cp {HOST_WHEELS}/horovod-{word(self.version)}-*.whl {WHEELS}/ 2>/dev/null || true",
+            f"cp {HOST_WHEELS}/horovod-{quote_word(self.version)}-*.whl {WHEELS}/ "
+            "2>/dev/null || true",
             f"pip install --no-compile {needs}",
             f"cd {_WORK}",
             # `pip download` alone would run setup.py, which fails without a compiler for every
             # framework.
             "pip download --no-deps --no-build-isolation --no-binary horovod "
-            + word(f"horovod=={self.version}"),
-            f"echo {word(f'{self.sha256 or _SOURCES[self.version]}  {archive}')} | sha256sum -c -",
-            f"tar -xzf {word(archive)} --strip-components=1",
+            + quote_word(f"horovod=={self.version}"),
+            f"echo {quote_word(f'{sha256}  {archive}')} | sha256sum -c -",
+            f"tar -xzf {quote_word(archive)} --strip-components=1",
             *self._patches(),
         )
 

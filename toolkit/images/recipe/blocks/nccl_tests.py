@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
-from toolkit.images.recipe.quoting import word
+from toolkit.images.recipe.quoting import quote_word
 
 _WORK = "/opt/nccl-tests-source"
 _PLACE = "/opt/nccl-tests"
@@ -41,7 +41,7 @@ class NcclTests(Block, frozen=True, kw_only=True):
     def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
         archive = f"nccl-tests-{self.version}.tar"
-        clone = f"git clone --depth 1 --branch {word(self.version)} {word(self.source)}"
+        clone = f"git clone --depth 1 --branch {quote_word(self.version)} {quote_word(self.source)}"
         checked = (
             (f'test "$(git -C {_WORK} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
         )
@@ -51,16 +51,16 @@ class NcclTests(Block, frozen=True, kw_only=True):
             build_packages=("git", "make"),
             build_lines=(
                 f"mkdir -p {WHEELS} {_PLACE}",
-                f"cp {HOST_WHEELS}/{word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_WORK}",
+                f"cp {HOST_WHEELS}/{quote_word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_WORK}",
                 f"if [ -d {_WORK} ]; then",
                 *(f"    {line}" for line in checked),
-                f'    make -C {_WORK} -j"$(nproc)" MPI=1 MPI_HOME={word(self.mpi_home)} '
+                f'    make -C {_WORK} -j"$(nproc)" MPI=1 MPI_HOME={quote_word(self.mpi_home)} '
                 "CUDA_HOME=/usr/local/cuda",
-                f"    tar -C {_WORK}/build -cf {WHEELS}/{word(archive)} .",
+                f"    tar -C {_WORK}/build -cf {WHEELS}/{quote_word(archive)} .",
                 f"    rm -r {_WORK}",
                 "fi",
             ),
-            lines=(f"mkdir -p {_PLACE}", f"tar -C {_PLACE} -xf {WHEELS}/{word(archive)}"),
+            lines=(f"mkdir -p {_PLACE}", f"tar -C {_PLACE} -xf {WHEELS}/{quote_word(archive)}"),
             path=(_PLACE,),
             # Without a GPU it cannot run; that it is there and finds its libraries can be seen
             # anywhere.

@@ -9,8 +9,8 @@ from toolkit.images.recipe.block import (
     require_requirements,
     require_step_names,
 )
-from toolkit.images.recipe.protection import names_of, normal
-from toolkit.images.recipe.quoting import word, words
+from toolkit.images.recipe.protection import normalize_name, parse_names
+from toolkit.images.recipe.quoting import quote_word, quote_words
 
 
 class Pip(Block, frozen=True, kw_only=True):
@@ -51,24 +51,24 @@ class Pip(Block, frozen=True, kw_only=True):
     def output(self) -> BlockOutput:
         """Return what the definition gets from this step."""
         options = "--no-compile --no-deps" if self.no_deps else "--no-compile"
-        install = f"pip install {options} {words(self.packages)}"
+        install = f"pip install {options} {quote_words(self.packages)}"
         if self.index is not None:
-            source = f"--extra-index-url {word(self.index)}"
-            install += f" || pip install {options} {source} {words(self.packages)}"
-        names = names_of(self.packages)
+            source = f"--extra-index-url {quote_word(self.index)}"
+            install += f" || pip install {options} {source} {quote_words(self.packages)}"
+        names = parse_names(self.packages)
         return BlockOutput(
             name=self.name,
             detail=", ".join(map(format_requirement, self.packages)),
             lines=(install,),
             imports=self.imports or (),
             # One with a condition may not be installed at all.
-            installed=names_of(
+            installed=parse_names(
                 requirement for requirement in self.packages if ";" not in requirement
             )
             if self.imports is None
             else (),
             brings=names,
             requirements=self.packages,
-            replaces=tuple(map(normal, self.replaces)),
+            replaces=tuple(map(normalize_name, self.replaces)),
             index=self.index or "",
         )

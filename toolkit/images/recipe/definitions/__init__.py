@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.recipe.stages import Stages, stages
+from toolkit.images.recipe.stages import Stages, derive_stages
 
 STEP = "==> "  # begins the line in which a step prints its name: "==> pip: torch 2.13.0+cpu"
 
@@ -49,10 +49,10 @@ def render(
         version: of the tool, for a label.
         form: one of ``FORMATS``.
     """
-    image_stages = stages(resolved, scripts)
+    image_stages = derive_stages(resolved, scripts)
     labels = {
         "toolkit.recipe": resolved.name,
-        "toolkit.recipe-hash": hash_of(image_stages),
+        "toolkit.recipe-hash": hash_stages(image_stages),
         "toolkit.version": version,
     }
     module: Any = import_module(FORMATS[form].module)
@@ -60,15 +60,15 @@ def render(
     return text
 
 
-def recipe_hash(resolved: Resolved, scripts: Mapping[str, str]) -> str:
+def hash_recipe(resolved: Resolved, scripts: Mapping[str, str]) -> str:
     """Return a hash that changes when the image would.
 
     It is that of all its steps and files, in whatever format they are written.
     """
-    return hash_of(stages(resolved, scripts))
+    return hash_stages(derive_stages(resolved, scripts))
 
 
-def hash_of(image_stages: Stages) -> str:
+def hash_stages(image_stages: Stages) -> str:
     """Return the hash of stages."""
     import msgspec
 

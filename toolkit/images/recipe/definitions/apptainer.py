@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.quoting import exports, plain, word
+from toolkit.images.recipe.quoting import format_exports, quote_word, to_plain_text
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
 
@@ -23,7 +23,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     if stages.build:
         sections += [
             *_head(stages, "build"),
-            "%post\n" + "\n".join(_post(stages, build_steps(stages))),
+            "%post\n" + "\n".join(_post(stages, list_build_steps(stages))),
         ]
     sections += [
         *_head(stages, "final" if stages.build else None),
@@ -37,7 +37,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     return "\n\n".join(sections) + "\n"
 
 
-def build_steps(stages: Stages) -> tuple[Step, ...]:
+def list_build_steps(stages: Stages) -> tuple[Step, ...]:
     """Return the steps of the build stage under names of their own."""
     from msgspec.structs import replace
 
@@ -48,12 +48,12 @@ def build_steps(stages: Stages) -> tuple[Step, ...]:
     )
 
 
-def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
+def list_steps(stages: Stages) -> tuple[tuple[str, str], ...]:
     """Return the name and detail of every step in the order in which Apptainer runs them.
 
     A build reports them as it goes.
     """
-    return tuple((step.name, step.detail) for step in (*build_steps(stages), *stages.steps))
+    return tuple((step.name, step.detail) for step in (*list_build_steps(stages), *stages.steps))
 
 
 def _head(stages: Stages, stage: str | None) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterator[str]:
         if isinstance(resolved.base, Debootstrap)
         else ""
     )
-    yield f"# {name}: {plain(resolved.summary)}"
+    yield f"# {name}: {to_plain_text(resolved.summary)}"
     yield "#"
     yield (
         f"# Written by toolkit from recipes/{name}.toml. Change that file, then: "
@@ -98,7 +98,7 @@ def _post(stages: Stages, post_steps: Iterable[Step]) -> Iterator[str]:
     yield from _indented(*stages.prelude)
     for step in post_steps:
         yield ""
-        yield from _indented(f"echo {word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
+        yield from _indented(f"echo {quote_word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
 
 
 def _leave(stages: Stages) -> Iterator[str]:
@@ -127,4 +127,6 @@ def _files(stages: Stages) -> Iterator[str]:
 def _environment(stages: Stages) -> Iterator[str]:
     if stages.path:
         yield f"export PATH={':'.join(stages.path)}:$PATH"
-    yield from (f"export {setting}" for setting in exports(stages.environment, stages.expanding))
+    yield from (
+        f"export {setting}" for setting in format_exports(stages.environment, stages.expanding)
+    )

@@ -13,7 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.quoting import for_docker, literal, ordered, plain, word
+from toolkit.images.recipe.quoting import (
+    escape_dollars,
+    order_variables,
+    quote_for_docker,
+    quote_word,
+    to_plain_text,
+)
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
 
@@ -39,7 +45,7 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
+def list_steps(stages: Stages) -> tuple[tuple[str, str], ...]:
     """Return the name and detail of every step."""
     return tuple(
         (step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final)
@@ -48,7 +54,7 @@ def steps(stages: Stages) -> tuple[tuple[str, str], ...]:
 
 def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
     name = resolved.name
-    yield f"# {name}: {plain(resolved.summary)}"
+    yield f"# {name}: {to_plain_text(resolved.summary)}"
     yield "#"
     yield (
         f"# Written by toolkit from recipes/{name}.toml. Change that file, then: "
@@ -65,7 +71,11 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
 def _runs(stages: Stages, run_steps: Iterable[Step]) -> Iterator[str]:
     for step in run_steps:
         yield ""
-        lines = (*stages.prelude, f"echo {word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
+        lines = (
+            *stages.prelude,
+            f"echo {quote_word(f'{STEP}{step.name}: {step.detail}')}",
+            *step.lines,
+        )
         takes = _TAKES if step.products and stages.build else ""
         yield from _run(lines, takes)
 
@@ -93,7 +103,7 @@ def _joinable(line: str) -> str:
 
     One with a comment at its end is put in quotes, since joined lines are one line for the shell.
     """
-    return line if _is_comment(line) or " #" not in line else f"eval {word(line)}"
+    return line if _is_comment(line) or " #" not in line else f"eval {quote_word(line)}"
 
 
 def _files(stages: Stages) -> Iterator[str]:
@@ -103,18 +113,18 @@ def _files(stages: Stages) -> Iterator[str]:
     paths = list(stages.files)
     for path, text in stages.files.items():
         yield f"    printf '%s\\n'{_NEXT}"
-        yield from (f"        {word(line)}{_NEXT}" for line in text.rstrip("\n").split("\n"))
+        yield from (f"        {quote_word(line)}{_NEXT}" for line in text.rstrip("\n").split("\n"))
         yield f"        > {path}" + (f";{_NEXT}" if path != paths[-1] else "")
 
 
 def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
     if stages.path:
         yield f'ENV PATH="{":".join(stages.path)}:$PATH"'
-    for name, value in ordered(stages.expanding).items():
-        yield f"ENV {name}={for_docker(value)}"
+    for name, value in order_variables(stages.expanding).items():
+        yield f"ENV {name}={quote_for_docker(value)}"
     for name, value in stages.environment.items():
-        yield f"ENV {name}={for_docker(literal(value))}"
+        yield f"ENV {name}={quote_for_docker(escape_dollars(value))}"
     for name, value in sorted(labels.items()):
-        yield f"LABEL {name}={for_docker(literal(value))}"
+        yield f"LABEL {name}={quote_for_docker(escape_dollars(value))}"
     yield "ENTRYPOINT []"
     yield 'CMD ["/bin/sh"]'

@@ -43,15 +43,15 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
     if "bootstrap" in first:
-        from toolkit.images.recipe.importers.definition import recipe_of
+        from toolkit.images.recipe.importers.definition import import_definition as read
     elif "from" in first:
-        from toolkit.images.recipe.importers.dockerfile import recipe_of
+        from toolkit.images.recipe.importers.dockerfile import import_dockerfile as read
     else:
         raise ConfigError(
             "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
             place=str(path),
         )
-    base, steps, unsupported = recipe_of(text, path)
+    base, steps, unsupported = read(text, path)
     return ImportedRecipe(
         recipe=_written(name, path, base, steps),
         unsupported=tuple(sorted(unsupported, key=lambda entry: entry.line)),

@@ -15,10 +15,10 @@ from toolkit.images.recipe.importers.context import pack
 from toolkit.images.recipe.importers.steps import (
     ALTERNATIVES,
     UnsupportedLine,
-    base_of,
-    command_of,
+    encode_command,
+    encode_variables,
+    make_base,
     refuse_stages,
-    variables_of,
 )
 
 _SECTION = re.compile(r"[ \t]{0,100}%(?P<name>[A-Za-z]{1,40})(?P<rest>(?:[ \t].*)?)\Z")
@@ -38,7 +38,7 @@ class Section(NamedTuple):
     lines: tuple[str, ...]
 
 
-def recipe_of(
+def import_definition(
     text: str, path: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
     """Return the base, the steps, and the lines that are not supported.
@@ -70,7 +70,7 @@ def recipe_of(
     variables, wrong = _environment(
         [section for section in sections if section.name == "environment"]
     )
-    steps += [{"block": "env", **variables_of(variables)}] if variables else []
+    steps += [{"block": "env", **encode_variables(variables)}] if variables else []
     return _base(head, path), steps, [*unsupported, *wrong]
 
 
@@ -128,7 +128,7 @@ def _base(head: dict[str, str], path: Path) -> dict[str, Any]:
         prefix = "/".join(
             part for part in (head.get("registry", ""), head.get("namespace", "")) if part
         )
-        return base_of(f"{prefix}/{source}" if prefix else source)
+        return make_base(f"{prefix}/{source}" if prefix else source)
     if kind == "localimage":
         return {"kind": "localimage", "path": str((path.parent / source).absolute())}
     if kind == "debootstrap":
@@ -158,7 +158,7 @@ def _post(section: Section) -> dict[str, Any]:
     checks = {
         f"{name}-{key}": check
         for line in commands or ()
-        for key, check in installs.checks(line).items()
+        for key, check in installs.derive_checks(line).items()
     }
     if commands is not None and program == ["/bin/sh"]:
         return {
@@ -169,7 +169,7 @@ def _post(section: Section) -> dict[str, Any]:
         }
     text = "\n".join(section.lines) + "\n"
     words = [*program, "-ex", "-c"] if program[0].endswith("sh") else [*program, "-c"]
-    return {"block": "shell", "name": name, **command_of(text), "program": words}
+    return {"block": "shell", "name": name, **encode_command(text), "program": words}
 
 
 def _simple(lines: tuple[str, ...]) -> list[str] | None:

@@ -11,17 +11,17 @@ from typing import Any
 from toolkit.errors import ConfigError
 from toolkit.images.recipe.importers import installs, shell_words
 from toolkit.images.recipe.importers.copies import copy_files
-from toolkit.images.recipe.importers.dockerfile_reader import Instruction, instructions
+from toolkit.images.recipe.importers.dockerfile_reader import Instruction, read_instructions
 from toolkit.images.recipe.importers.state import ImportState
 from toolkit.images.recipe.importers.steps import (
     ALTERNATIVES,
     UnsupportedLine,
-    base_of,
-    command_of,
+    encode_command,
+    encode_variables,
+    make_base,
     refuse_stages,
-    variables_of,
 )
-from toolkit.images.recipe.quoting import for_shell
+from toolkit.images.recipe.quoting import quote_for_shell
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 # Images that begin in / as root, by repository.
@@ -51,7 +51,7 @@ _PLAIN_BASES = (
 )
 
 
-def recipe_of(
+def import_dockerfile(
     text: str, path: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
     """Return the base, the steps, and the lines that are not supported.
@@ -60,7 +60,7 @@ def recipe_of(
         ConfigError: A step needs what no recipe carries.
         UsageError: The file has several stages.
     """
-    return _Import(path).run(instructions(text, path.name))
+    return _Import(path).run(read_instructions(text, path.name))
 
 
 class _Import(ImportState):
@@ -91,7 +91,7 @@ class _Import(ImportState):
         if not self.base:
             raise ConfigError("the file has no FROM", place=str(self.path))
         if self.environment:
-            self.steps.append({"block": "env", **variables_of(self.environment)})
+            self.steps.append({"block": "env", **encode_variables(self.environment)})
         if self._user_line is not None and self.user.partition(":")[0] not in ("", "root", "0"):
             self.report(
                 self._user_line,
@@ -116,7 +116,7 @@ class _Import(ImportState):
             )
         if "platform" in instruction.flags and self._machine() not in instruction.flags["platform"]:
             raise self.refuse(instruction, f"images are built for this machine, {self._machine()}")
-        self.base = base_of(reference)
+        self.base = make_base(reference)
         if self.base["kind"] == "ngc":
             self.directory, self.is_plain = "/workspace", True  # where NVIDIA's images begin
             return
@@ -174,9 +174,9 @@ class _Import(ImportState):
         self.directory = posixpath.normpath(posixpath.join(self.directory, target)).replace(
             "//", "/"
         )
-        made = f"mkdir -p {for_shell(self.directory)}"
+        made = f"mkdir -p {quote_for_shell(self.directory)}"
         self.steps.append(
-            {"block": "shell", "name": f"line-{instruction.line}", **command_of(made)}
+            {"block": "shell", "name": f"line-{instruction.line}", **encode_command(made)}
         )
         self.is_plain = True  # from here on the directory is the file's own
 
@@ -204,7 +204,7 @@ class _Import(ImportState):
                 **self._called(instruction),
                 **({"directory": self.directory} if self.directory != "/" else {}),
                 **({"user": self.user} if self.user else {}),
-                **variables_of({**self.arguments, **self.environment}),
+                **encode_variables({**self.arguments, **self.environment}),
             }
         )
 
@@ -233,14 +233,14 @@ class _Import(ImportState):
             text = text.replace("\t", " ")
         checks = {
             f"line-{instruction.line}-{name}": check
-            for name, check in installs.checks(text).items()
+            for name, check in installs.derive_checks(text).items()
         }
         if installs.is_removing(text):
             checks = {}
             for step in self.steps:
                 step.pop("checks", None)
         return {
-            **command_of(text),
+            **encode_command(text),
             **program,
             **({"checks": checks} if checks and not self.user else {}),
         }

@@ -56,7 +56,7 @@ class Instruction(NamedTuple):
         return f"{self.name} {self.text}"[:120]
 
 
-def instructions(text: str, place: str) -> tuple[Instruction, ...]:
+def read_instructions(text: str, place: str) -> tuple[Instruction, ...]:
     """Read a Dockerfile.
 
     Args:

@@ -56,7 +56,7 @@ _APT_VALUES = frozenset({"-o", "--option", "-t", "--target-release", "-c", "--co
 _ELSEWHERE = frozenset({"-t", "--target", "--prefix", "--root"})
 
 
-def checks(command: str) -> dict[str, str]:
+def derive_checks(command: str) -> dict[str, str]:
     """Return checks of the packages that a shell command installs, by name.
 
     Empty if it is not known.

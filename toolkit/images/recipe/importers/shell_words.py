@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping
 
-from toolkit.images.recipe.quoting import literal
+from toolkit.images.recipe.quoting import escape_dollars
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -84,11 +84,11 @@ class _Lexer:
                 end = self.text.find("'", self.at)
                 if end < 0:
                     raise ValueError("a single quote does not end")
-                result, self.at = result + literal(self.text[self.at : end]), end + 1
+                result, self.at = result + escape_dollars(self.text[self.at : end]), end + 1
             elif character == '"':
                 result += self._quoted()
             elif character == "\\":
-                result += literal(self._next())
+                result += escape_dollars(self._next())
             elif character == "$":
                 result += self._variable()
             else:
@@ -105,7 +105,7 @@ class _Lexer:
                 return result
             if character == "\\":
                 following = self._next()
-                result += literal(following if following in '"$\\' else f"\\{following}")
+                result += escape_dollars(following if following in '"$\\' else f"\\{following}")
             else:
                 result += self._variable() if character == "$" else character
         raise ValueError("a double quote does not end")

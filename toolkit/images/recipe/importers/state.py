@@ -10,7 +10,7 @@ from toolkit.images.recipe.importers import shell_words
 from toolkit.images.recipe.importers.context import Context
 from toolkit.images.recipe.importers.dockerfile_reader import Instruction
 from toolkit.images.recipe.importers.steps import UnsupportedLine
-from toolkit.images.recipe.quoting import references
+from toolkit.images.recipe.quoting import list_references
 
 # No base image sets these, so that a Dockerfile finds them empty.
 _UNSET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
@@ -76,10 +76,10 @@ class ImportState:
     def expand_plain(self, instruction: Instruction, word: str) -> str:
         """Return a word that depends on nothing in the base image."""
         text = self.expand(instruction, word)
-        if references(text):
+        if list_references(text):
             raise self.refuse(
                 instruction,
-                f"it depends on the base image's variable {references(text)[0]}",
+                f"it depends on the base image's variable {list_references(text)[0]}",
                 "write its value",
             )
         return text.replace("$$", "$")

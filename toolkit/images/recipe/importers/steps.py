@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.errors import UsageError
 from toolkit.images.recipe import catalogue
-from toolkit.images.recipe.quoting import references
+from toolkit.images.recipe.quoting import list_references
 from toolkit.model.base import Model
 
 # Sections of definitions and instructions of Dockerfiles that have no use in our images, and what
@@ -51,7 +51,7 @@ def refuse_stages(place: str) -> UsageError:
     )
 
 
-def base_of(reference: str) -> dict[str, Any]:
+def make_base(reference: str) -> dict[str, Any]:
     """Return the ``[base]`` for an image of a registry."""
     release = catalogue.find_by_name(reference)
     if release is not None:
@@ -60,9 +60,9 @@ def base_of(reference: str) -> dict[str, Any]:
     return {"kind": "docker", "image": image, **({"digest": digest} if digest else {})}
 
 
-def variables_of(values: Mapping[str, str]) -> dict[str, Any]:
+def encode_variables(values: Mapping[str, str]) -> dict[str, Any]:
     """Return ``variables`` and ``expand`` of a step, from values in the form of ``quoting``."""
-    expand = [name for name, value in values.items() if references(value)]
+    expand = [name for name, value in values.items() if list_references(value)]
     variables = {
         name: value if name in expand else value.replace("$$", "$")
         for name, value in values.items()
@@ -73,7 +73,7 @@ def variables_of(values: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def command_of(text: str) -> dict[str, Any]:
+def encode_command(text: str) -> dict[str, Any]:
     """Return ``command`` of a step, encoded where a recipe could not carry it as it is."""
     if text.isprintable():
         return {"command": text}

@@ -83,7 +83,7 @@ def judge_driver(
     """
     if not cuda:
         return passed("no CUDA is in it: it needs no driver")
-    known = catalogue.oldest_driver(cuda)
+    known = catalogue.find_oldest_driver(cuda)
     needed = known[0] if known else made_for
     if needed is None:
         return unchecked(f"the catalogue does not say which driver CUDA {cuda} needs")
