@@ -24,7 +24,7 @@ from toolkit.files import read_json, read_toml
 from toolkit.images.build.apptainer import compose, identity
 from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import offered
+from toolkit.images.lockfile.packages import parse_page
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.references import Reference
@@ -184,7 +184,7 @@ def _read_page(data: bytes, directory: Path) -> None:
     text = data.decode("utf-8", "replace")
     for is_json in (False, True):
         try:
-            offered(text, "https://index.example/simple/a/", is_json=is_json)
+            parse_page(text, "https://index.example/simple/a/", is_json=is_json)
         except ValueError:
             continue
 

@@ -85,16 +85,18 @@ def test_what_has_changed_of_a_recipe_is_named() -> None:
     pip = BlockOutput(name="pip", detail="numpy 2.4.6", lines=("pip install numpy==2.4.6",))
     apt = BlockOutput(name="apt", packages=("git",))
     was = resolved(apt, pip)
-    lock = msgspec.structs.replace(LOCK, parts=locks.parts(was))  # type: ignore[arg-type]
+    lock = msgspec.structs.replace(LOCK, parts=locks.hash_parts(was))  # type: ignore[arg-type]
     newer = msgspec.structs.replace(pip, detail="numpy 2.5.0", lines=("pip install numpy==2.5.0",))
-    assert locks.changes(lock, was, LOCK.recipe_hash) == ()  # type: ignore[arg-type]
-    assert locks.changes(lock, resolved(apt, newer), "other") == ("pip has changed: numpy 2.5.0",)  # type: ignore[arg-type]
+    assert locks.list_changes(lock, was, LOCK.recipe_hash) == ()  # type: ignore[arg-type]
+    changes = locks.list_changes(lock, resolved(apt, newer), "other")  # type: ignore[arg-type]
+    assert changes == ("pip has changed: numpy 2.5.0",)
     extra = BlockOutput(name="more", detail="1 command", lines=("true",))
-    changes = locks.changes(lock, resolved(pip, extra), "other")  # type: ignore[arg-type]
+    changes = locks.list_changes(lock, resolved(pip, extra), "other")  # type: ignore[arg-type]
     assert changes == ("more is new: 1 command", "apt is gone")
-    assert locks.changes(lock, was, "other") == ("checks, labels, or how definitions are written",)  # type: ignore[arg-type]
+    changes = locks.list_changes(lock, was, "other")  # type: ignore[arg-type]
+    assert changes == ("checks, labels, or how definitions are written",)
     said = msgspec.structs.replace(pip, detail="numpy, as it is called")
-    assert locks.parts(resolved(apt, said)) == lock.parts  # type: ignore[arg-type]
+    assert locks.hash_parts(resolved(apt, said)) == lock.parts  # type: ignore[arg-type]
 
 
 def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
@@ -145,7 +147,7 @@ def ask_mirror(tmp_path: Path, *, installed: str, offered: str) -> subprocess.Co
         (tmp_path / f"{name}.said").write_text(said)
         (tmp_path / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.said\n")
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "apt-preferences").write_text(locks.preferences(LOCK))
+    (tmp_path / "apt-preferences").write_text(locks.format_preferences(LOCK))
     script = locks.SCRIPT.replace("/mnt/apt-preferences", str(tmp_path / "apt-preferences"))
     path = f"{tmp_path}:/usr/bin:/bin"
     return subprocess.run(
@@ -166,7 +168,7 @@ def test_what_the_mirror_no_longer_has_is_named(tmp_path: Path) -> None:
     )
     done = ask_mirror(tmp_path, installed="other 1\n", offered=offered)
     assert done.returncode == 1
-    assert sorted(locks.missing(done.stdout)) == [
+    assert sorted(locks.parse_missing(done.stdout)) == [
         "libc6 2.36-9 (there is 2.36-10)",
         "python3-pip-whl 23.0.1+dfsg-1 (there is none)",
     ]
@@ -180,7 +182,7 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
         for name, version in {**LOCK.apt, "libc6": "2.36-10", "extra": "1"}.items()
     )
     found = Contents(debian=debian, pip=(PythonPackage(name="Horovod", version="0.28.1"),))
-    assert locks.differences(LOCK, found) == (
+    assert locks.list_differences(LOCK, found) == (
         "apt extra: locked not at all, built 1",
         "apt libc6: locked 2.36-9, built 2.36-10",
         "pip pip: locked 23.0.1, built not at all",

@@ -12,13 +12,13 @@ from toolkit.errors import CommandFailedError
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import (
     File,
-    for_python,
+    choose_file,
+    find_origin,
     matches,
-    normal,
-    offered,
-    origin,
-    tags,
+    parse_page,
+    parse_tags,
 )
+from toolkit.images.recipe.names import normalize_name
 
 PAGE = """<!DOCTYPE html><html><body>
 <a href="../../files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl#sha256=aa">numpy</a>
@@ -27,7 +27,7 @@ PAGE = """<!DOCTYPE html><html><body>
 
 
 def test_pages_are_read_as_pip_reads_them() -> None:
-    found = offered(PAGE, "https://index.example/simple/numpy/", is_json=False)
+    found = parse_page(PAGE, "https://index.example/simple/numpy/", is_json=False)
     assert (
         found[0].url
         == "https://index.example/files/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
@@ -38,7 +38,7 @@ def test_pages_are_read_as_pip_reads_them() -> None:
         name="horovod-0.28.1.tar.gz", url="https://index.example/simple/numpy/horovod-0.28.1.tar.gz"
     )
     page = '{"files": [{"filename": "a-1.tar.gz", "url": "../a-1.tar.gz", "hashes": {"sha256": "cc"}}, {"filename": "b", "url": "/b"}]}'
-    as_json = offered(page, "https://index.example/simple/a/", is_json=True)
+    as_json = parse_page(page, "https://index.example/simple/a/", is_json=True)
     assert as_json[0] == File(
         name="a-1.tar.gz", url="https://index.example/simple/a-1.tar.gz", sha256="cc"
     )
@@ -61,11 +61,11 @@ def test_a_file_is_of_a_package_and_a_version(file: str, name: str, version: str
     assert matches(file, name, version)
     assert not matches(file, name, version + "1")
     assert not matches(file, name + "x", version)
-    assert normal(name) == normal(name.upper())
+    assert normalize_name(name) == normalize_name(name.upper())
 
 
 def test_a_compressed_set_of_tags_is_all_of_them() -> None:
-    assert tags("six-1.17.0-py2.py3-none-any.whl") == {"py2-none-any", "py3-none-any"}
+    assert parse_tags("six-1.17.0-py2.py3-none-any.whl") == {"py2-none-any", "py3-none-any"}
 
 
 def files(*names: str) -> list[File]:
@@ -77,9 +77,9 @@ def test_an_installed_package_came_from_the_wheel_with_just_its_tags() -> None:
         *"n-1-cp311-cp311-linux_x86_64.whl n-1-cp312-cp312-linux_x86_64.whl".split(),
         *"n-1.tar.gz n-2-cp311-cp311-linux_x86_64.whl".split(),
     )
-    assert origin("n", "1", ["cp312-cp312-linux_x86_64"], there) == there[1]
-    assert origin("n", "1", ["cp39-cp39-linux_x86_64"], there) == there[2]  # compiled here
-    assert origin("n", "3", ["cp311-cp311-linux_x86_64"], there) is None
+    assert find_origin("n", "1", ["cp312-cp312-linux_x86_64"], there) == there[1]
+    assert find_origin("n", "1", ["cp39-cp39-linux_x86_64"], there) == there[2]  # compiled here
+    assert find_origin("n", "3", ["cp311-cp311-linux_x86_64"], there) is None
 
 
 def test_a_package_for_a_python_is_a_wheel_that_it_can_take() -> None:
@@ -88,12 +88,12 @@ def test_a_package_for_a_python_is_a_wheel_that_it_can_take() -> None:
         "n-1-cp311-cp311-manylinux_2_28_aarch64.whl",
         "n-1-cp311-cp311-manylinux_2_28_x86_64.whl",
     )
-    assert for_python("n", "1", "3.11.2", "x86_64", there) == there[2]
-    assert for_python("n", "1", "3.11.2", "aarch64", there) == there[1]
-    assert for_python("n", "1", "3.13.0", "x86_64", there) is None
+    assert choose_file("n", "1", "3.11.2", "x86_64", there) == there[2]
+    assert choose_file("n", "1", "3.11.2", "aarch64", there) == there[1]
+    assert choose_file("n", "1", "3.13.0", "x86_64", there) is None
     more = [*there, *files("n-1.tar.gz", "n-1-py3-none-any.whl")]
-    assert for_python("n", "1", "3.13.0", "x86_64", more[:-1]) == more[-2]
-    assert for_python("n", "1", "3.11.2", "x86_64", more) == more[-1]
+    assert choose_file("n", "1", "3.13.0", "x86_64", more[:-1]) == more[-2]
+    assert choose_file("n", "1", "3.11.2", "x86_64", more) == more[-1]
 
 
 def test_directories_and_indexes_on_disk_are_read_and_fetched_from(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_login_in_the_address_of_an_index_is_not_shown() -> None:
 )
 def test_a_wheel_that_pip_would_not_take_is_not_taken(tag: str) -> None:
     wheel, source = files(f"n-1-{tag}.whl", "n-1.tar.gz")
-    assert for_python("n", "1", "3.11.2", "x86_64", [wheel, source], (2, 36)) == source
-    assert for_python("n", "1", "3.11.2", "x86_64", [wheel], (2, 36)) is None
+    assert choose_file("n", "1", "3.11.2", "x86_64", [wheel, source], (2, 36)) == source
+    assert choose_file("n", "1", "3.11.2", "x86_64", [wheel], (2, 36)) is None
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_wheel_that_pip_would_not_take_is_not_taken(tag: str) -> None:
 )
 def test_a_wheel_that_pip_would_take_is_taken(tag: str) -> None:
     wheel, source = files(f"n-1-{tag}.whl", "n-1.tar.gz")
-    assert for_python("n", "1", "3.11.2", "x86_64", [source, wheel], (2, 36)) == wheel
+    assert choose_file("n", "1", "3.11.2", "x86_64", [source, wheel], (2, 36)) == wheel
 
 
 def test_the_best_of_several_wheels_is_taken() -> None:
@@ -193,14 +193,14 @@ def test_the_best_of_several_wheels_is_taken() -> None:
         "n-1-cp311-cp311-manylinux_2_28_x86_64.whl",
         "n-1-cp311-cp311-manylinux_2_17_x86_64.whl",
     )
-    assert for_python("n", "1", "3.11.2", "x86_64", [worse, good, best]) == best
-    assert for_python("n", "1", "3.11.2", "x86_64", [worse, good, best], (2, 17)) == good
+    assert choose_file("n", "1", "3.11.2", "x86_64", [worse, good, best]) == best
+    assert choose_file("n", "1", "3.11.2", "x86_64", [worse, good, best], (2, 17)) == good
 
 
 @pytest.mark.parametrize("python", ["", "three", "3", "9" * 5000, "-1.2"])
 def test_of_a_python_that_is_none_only_what_suits_every_one_is_taken(python: str) -> None:
     there = files("n-1-cp311-cp311-linux_x86_64.whl", "n-1.tar.gz")
-    assert for_python("n", "1", python, "x86_64", there) == there[1]
+    assert choose_file("n", "1", python, "x86_64", there) == there[1]
 
 
 def test_a_page_of_megabytes_is_read_in_no_time() -> None:
@@ -208,7 +208,7 @@ def test_a_page_of_megabytes_is_read_in_no_time() -> None:
     for unit in ("<a ", '<a href="', "<a href='x' ", "<!--", "<a\nhref=", "&#9", "<base "):
         assert (
             is_slow(
-                lambda page: offered(page, "https://index.example/simple/a/", is_json=False),
+                lambda page: parse_page(page, "https://index.example/simple/a/", is_json=False),
                 unit,
                 length=100_000,
             )

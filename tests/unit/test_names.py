@@ -18,9 +18,9 @@ from tests.unit.samples import MANIFEST
 from toolkit.cli import main as cli
 from toolkit.errors import MalformedInputError, UsageError
 from toolkit.images.lockfile import files as locking
-from toolkit.images.lockfile.apply import preferences
+from toolkit.images.lockfile.apply import format_preferences
 from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File, offered
+from toolkit.images.lockfile.packages import File, parse_page
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import (
     LONGEST,
@@ -274,7 +274,7 @@ def test_a_lock_cannot_add_lines_to_what_apt_reads(text: str) -> None:
         lock("a.whl", apt_build={text: "1"}),
     ):
         with pytest.raises(MalformedInputError):
-            preferences(wanted)
+            format_preferences(wanted)
 
 
 @pytest.mark.parametrize("name", [*HOSTILE.values(), "%2e%2e%2fx", "a%2f..%2fb"])
@@ -282,30 +282,30 @@ def test_an_index_cannot_choose_a_path(tmp_path: Path, name: str) -> None:
     page = json.dumps(
         {"files": [{"filename": name, "url": "x"}, {"filename": "a-1.tar.gz", "url": "x"}]}
     )
-    assert [one.name for one in offered(page, "https://index.site/a/", is_json=True)] in (
+    assert [one.name for one in parse_page(page, "https://index.site/a/", is_json=True)] in (
         ["a-1.tar.gz"],
         [name, "a-1.tar.gz"],
     )
     if "%" not in name:
-        assert len(offered(page, "https://index.site/a/", is_json=True)) == 1
+        assert len(parse_page(page, "https://index.site/a/", is_json=True)) == 1
         with pytest.raises(MalformedInputError):
             Index({}).fetch(File(name=name, url=(tmp_path / "x").as_uri()), tmp_path / "y")
     html = f'<a href="https://index.site/{name}">x</a>'
     assert all(
         is_image_name(one.name[:LONGEST])
-        for one in offered(html, "https://index.site/a/", is_json=False)
+        for one in parse_page(html, "https://index.site/a/", is_json=False)
     )
 
 
 def test_an_index_cannot_name_files_of_this_machine() -> None:
     page = json.dumps({"files": [{"filename": "a-1.tar.gz", "url": "file:///etc/shadow"}]})
-    assert offered(page, "https://index.site/a/", is_json=True) == ()
+    assert parse_page(page, "https://index.site/a/", is_json=True) == ()
     assert (
-        offered('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False)
+        parse_page('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False)
         == ()
     )
     assert (
-        offered(
+        parse_page(
             '<base href="file:///etc/"><a href="a-1.tar.gz">a</a>',
             "https://index.site/",
             is_json=False,
@@ -313,7 +313,7 @@ def test_an_index_cannot_name_files_of_this_machine() -> None:
         == ()
     )
     assert (
-        len(offered('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False))
+        len(parse_page('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False))
         == 1
     )
 

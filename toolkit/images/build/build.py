@@ -18,7 +18,7 @@ from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.sharing import require_writable
 from toolkit.images.host.workspace import Workspace, require_space, scratch_parent, sweep
 from toolkit.images.lockfile import files as lockfile
-from toolkit.images.lockfile.apply import differences
+from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import read_contents
@@ -156,7 +156,7 @@ def _finish(
     """Publish a built image with its manifest, verify it, and write its bill of materials."""
     name, lock = task.resolved.name, task.lock
     contents = outcome.contents or read_contents(str(place.sif))
-    if lock and (wrong := differences(lock, contents)):
+    if lock and (wrong := list_differences(lock, contents)):
         raise BuildError(
             f"the built image of {name} differs from the lock; it is not kept",
             details=wrong,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.images.recipe.definitions import STEP
-from toolkit.images.recipe.protection import CONFLICT, FITS, normalize_name, parse_names
+from toolkit.images.recipe.names import normalize_name
+from toolkit.images.recipe.protection import CONFLICT, FITS, parse_names
 from toolkit.model.image import Check
 
 TAIL = 15  # lines of the log that a failure shows

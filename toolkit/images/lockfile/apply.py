@@ -18,8 +18,8 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
-from toolkit.images.lockfile.packages import normal
 from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.contents import Contents
@@ -77,7 +77,7 @@ END {{
 """  # noqa: E501
 
 
-def parts(resolved: Resolved) -> dict[str, str]:
+def hash_parts(resolved: Resolved) -> dict[str, str]:
     """Return hashes of the parts of a recipe by name, to report which part has changed."""
     base = resolved.base.output()
     hashes = {"base": _hash((*base.header, *base.setup, *base.finish))}
@@ -108,11 +108,11 @@ def _hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]:
+def list_changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]:
     """Return messages about the parts of a recipe that have changed since it was locked."""
     if recipe_hash == lock.recipe_hash:
         return ()
-    now, details = parts(resolved), {output.name: output.detail for output in resolved.outputs}
+    now, details = hash_parts(resolved), {output.name: output.detail for output in resolved.outputs}
     added = (
         f"{name} is new: {details.get(name.rstrip('+'), '')}".rstrip(": ")
         for name in now
@@ -159,12 +159,12 @@ def locked_host_config(host_config: HostConfig, lock: Lock, files: str) -> HostC
     pip = f"[global]\nno-index = true\nfind-links = {ROOT}/{_FILES}\n"
     mounted = {**host_config.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
     if lock.apt or lock.apt_build:
-        mounted[PREFERENCES], mounted[QUESTION] = preferences(lock), SCRIPT
-        mounted["apt.conf"] = host_config.files.get("apt.conf", "") + settings()
+        mounted[PREFERENCES], mounted[QUESTION] = format_preferences(lock), SCRIPT
+        mounted["apt.conf"] = host_config.files.get("apt.conf", "") + format_settings()
     return HostConfig(files=mounted, binds=(*certificates, Bind(source=files, target=_FILES)))
 
 
-def preferences(lock: Lock) -> str:
+def format_preferences(lock: Lock) -> str:
     """Return apt's preferences: each package in the version of the lock, above all others.
 
     Raises:
@@ -182,7 +182,7 @@ def preferences(lock: Lock) -> str:
     )
 
 
-def settings() -> str:
+def format_settings() -> str:
     """Return apt's configuration of a locked build."""
     return (
         f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\n'
@@ -198,7 +198,7 @@ def with_build_packages(lock: Lock, packages: Mapping[str, str]) -> Lock:
     debian = {**packages, **lock.apt}
     pip = tuple(
         msgspec.structs.replace(pinned, file="", sha256="")
-        if re.split("[+-]", debian.get(f"python3-{normal(pinned.name)}-whl", ""))[0]
+        if re.split("[+-]", debian.get(f"python3-{normalize_name(pinned.name)}-whl", ""))[0]
         == pinned.version
         else pinned
         for pinned in lock.pip
@@ -206,18 +206,20 @@ def with_build_packages(lock: Lock, packages: Mapping[str, str]) -> Lock:
     return msgspec.structs.replace(lock, apt_build=dict(packages), pip=pip)
 
 
-def missing(log: str) -> tuple[str, ...]:
+def parse_missing(log: str) -> tuple[str, ...]:
     """Return the packages that a log names as missing: ``libc6 2.36-9 (there is 2.36-10)``."""
     return tuple(dict.fromkeys(line["what"].strip() for line in _OURS.finditer(log)))
 
 
-def differences(lock: Lock, contents: Contents) -> tuple[str, ...]:
+def list_differences(lock: Lock, contents: Contents) -> tuple[str, ...]:
     """Return messages about packages of an image that differ from its lock."""
     has = contents.packages
-    pip_wanted = {normal(pinned.name): pinned.version for pinned in lock.pip}
+    pip_wanted = {normalize_name(pinned.name): pinned.version for pinned in lock.pip}
     return (
         *_compared("apt", lock.apt, has.apt),
-        *_compared("pip", pip_wanted, {normal(name): version for name, version in has.pip.items()}),
+        *_compared(
+            "pip", pip_wanted, {normalize_name(name): version for name, version in has.pip.items()}
+        ),
     )
 
 

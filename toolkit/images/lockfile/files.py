@@ -12,7 +12,7 @@ from toolkit.errors import BuildError, CommandFailedError, ConfigError, ToolkitE
 from toolkit.files import hash_file, read_toml
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_mounts import HostConfig
-from toolkit.images.lockfile.apply import changes, locked_host_config, missing
+from toolkit.images.lockfile.apply import list_changes, locked_host_config, parse_missing
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File
 from toolkit.images.recipe import library
@@ -49,7 +49,7 @@ def read(path: Path, resolved: Resolved) -> Lock:
             place=str(path),
             next_step=f"toolkit image lock {resolved.name}",
         )
-    changed = changes(lock, resolved, library.hash_recipe(resolved))
+    changed = list_changes(lock, resolved, library.hash_recipe(resolved))
     if changed:
         raise ConfigError(
             f"the recipe of {resolved.name} is not the one that was locked",
@@ -138,7 +138,7 @@ def explain_failure(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
     It is that a mirror no longer has a package, if the log says so, else the error itself.
     """
     try:
-        gone = missing(log.read_text(encoding="utf-8", errors="replace"))
+        gone = parse_missing(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return error
     return missing_packages_error(lock.name, gone) if gone else error

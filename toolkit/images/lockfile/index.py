@@ -21,8 +21,8 @@ from urllib.request import Request
 
 from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.files import hash_file
-from toolkit.images.lockfile.packages import File, normal, offered
-from toolkit.images.recipe.names import require_file_name
+from toolkit.images.lockfile.packages import File, parse_page
+from toolkit.images.recipe.names import normalize_name, require_file_name
 from toolkit.images.registry import web
 from toolkit.redaction import redacted
 
@@ -63,7 +63,7 @@ class Index:
             return []
         linked = [file for place in self._links for file in self._cached(place)]
         return linked + [
-            file for index in self._own for file in self._cached(f"{index}/{normal(name)}/")
+            file for index in self._own for file in self._cached(f"{index}/{normalize_name(name)}/")
         ]
 
     def further(self, name: str) -> list[File]:
@@ -71,7 +71,9 @@ class Index:
         if not _NAME.match(name):
             return []
         return [
-            file for index in self._further for file in self._cached(f"{index}/{normal(name)}/")
+            file
+            for index in self._further
+            for file in self._cached(f"{index}/{normalize_name(name)}/")
         ]
 
     def _page(self, place: str) -> tuple[File, ...]:
@@ -80,13 +82,13 @@ class Index:
             # As by HTTP, links of a page are relative to the directory.
             page = path / "index.html" if path.is_dir() else path
             if page.is_file() and page.suffix in (".html", ".htm"):
-                return offered(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
+                return parse_page(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
             entries = sorted(path.iterdir()) if path.is_dir() else ()
             return tuple(File(name=e.name, url=e.as_uri()) for e in entries if e.is_file())
         try:
             with self._open(place) as answer:
                 data, kind = web.body(answer, _MOST_PAGE), answer.headers.get("Content-Type", "")
-            return offered(data.decode("utf-8"), place, is_json="json" in kind)
+            return parse_page(data.decode("utf-8"), place, is_json="json" in kind)
         except _MissingError:
             return ()
         except ValueError as error:  # MalformedInputError among them

@@ -21,17 +21,18 @@ from toolkit.images.host.host_mounts import ROOT, HostConfig, bind_option
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
+    hash_parts,
     locked_host_config,
-    missing,
-    parts,
+    parse_missing,
     with_build_packages,
 )
 from toolkit.images.lockfile.files import missing_packages_error, open_index
 from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File, for_python, is_source, normal, origin
+from toolkit.images.lockfile.packages import File, choose_file, find_origin, is_source
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.cache import BASES, Cache
@@ -71,7 +72,7 @@ def make(recipe: str, epoch: int) -> Lock:
         base=manifest.base
         if manifest.base and manifest.base.digest
         else describe_base(resolved.base, digest=True),
-        parts=parts(resolved),
+        parts=hash_parts(resolved),
         tools=manifest.tools,
         apt=contents.packages.apt,
         pip=_pinned(contents, index, _of_base(resolved, manifest)),
@@ -111,7 +112,10 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
         cached = Cache(store.images_directory()).find(BASES, key)
         path = cached.path if cached else ""
     return (
-        {normal(name): version for name, version in read_contents(path).packages.pip.items()}
+        {
+            normalize_name(name): version
+            for name, version in read_contents(path).packages.pip.items()
+        }
         if path
         else {}
     )
@@ -120,7 +124,7 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
 def _pinned(contents: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
     pinned: dict[str, Pinned] = {}
     for package in contents.pip:
-        brought = of_base.get(normal(package.name)) == package.version
+        brought = of_base.get(normalize_name(package.name)) == package.version
         file = None if brought else _origin(package, index)
         pinned.setdefault(package.name, _pin(package.name, package.version, file, index))
     return tuple(pinned.values())
@@ -142,11 +146,11 @@ def _origin(package: PythonPackage, index: Index) -> File | None:
     """
     name, version, tags = package.name, package.version, package.tags
     files = index.files(name)
-    file = origin(name, version, tags, files)
+    file = find_origin(name, version, tags, files)
     if file and not is_source(file.name):
         return file
     try:
-        return origin(name, version, tags, [*files, *index.further(name)])
+        return find_origin(name, version, tags, [*files, *index.further(name)])
     except CommandFailedError:
         if file:
             return file
@@ -155,12 +159,12 @@ def _origin(package: PythonPackage, index: Index) -> File | None:
 
 def _build_files(contents: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
     """Return the files that only the build stage installs, not those of the image."""
-    has = {normal(package.name): package.version for package in contents.pip}
+    has = {normalize_name(package.name): package.version for package in contents.pip}
     python, glibc = contents.python, _glibc(contents)
     files = {
-        name: for_python(name, version, python, platform.machine(), index.files(name), glibc)
+        name: choose_file(name, version, python, platform.machine(), index.files(name), glibc)
         for name, version in sorted(wanted.items())
-        if has.get(normal(name)) != version
+        if has.get(normalize_name(name)) != version
     }
     return tuple(_pin(name, wanted[name], file, index) for name, file in files.items() if file)
 
@@ -194,7 +198,7 @@ def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[s
         files.mkdir()
         host_config = locked_host_config(host.collect_host_config(), lock, str(files))
         answer = _run_script(image, _with_lists(host_config, resolved), place, script)
-    gone = missing(answer.stdout + answer.stderr)
+    gone = parse_missing(answer.stdout + answer.stderr)
     if gone:
         raise missing_packages_error(lock.name, gone)
     if not answer.ok:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
-from toolkit.images.recipe.names import is_file_name
+from toolkit.images.recipe.names import is_file_name, normalize_name
 from toolkit.model.base import Model
 
 _SOURCES = (".tar.gz", ".zip", ".tar.bz2")
@@ -21,11 +21,6 @@ class File(Model, frozen=True, kw_only=True):
     name: str
     url: str
     sha256: str = ""
-
-
-def normal(name: str) -> str:
-    """Return the normalized name of a package, by which indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_source(file: str) -> bool:
@@ -43,7 +38,7 @@ def matches(file: str, name: str, version: str) -> bool:
             file_name, file_version = parse_wheel_filename(file)[:2]
         else:  # packaging refuses .tar.bz2, which old releases on PyPI are
             file_name, file_version = parse_sdist_filename(re.sub(r"\.tar\.bz2\Z", ".zip", file))
-        return file_name == normal(name) and file_version == Version(version)
+        return file_name == normalize_name(name) and file_version == Version(version)
     except ValueError:  # a name or version from before PEP 440, as pytz 2004d; or no package at all
         return _matches_text(file, name, version)
 
@@ -61,19 +56,19 @@ def _matches_text(file: str, name: str, version: str) -> bool:
         file_name, file_version = parts[:2]
     else:
         file_name, _, file_version = stem.rpartition("-")
-    return normal(file_name) == normal(name) and normal(file_version.removeprefix("v")) == normal(
-        version.removeprefix("v")
-    )
+    return normalize_name(file_name) == normalize_name(name) and normalize_name(
+        file_version.removeprefix("v")
+    ) == normalize_name(version.removeprefix("v"))
 
 
-def tags(wheel: str) -> frozenset[str]:
+def parse_tags(wheel: str) -> frozenset[str]:
     """Return the tags that the name of a wheel stands for: ``py2.py3-none-any`` are two."""
     from packaging.tags import parse_tag
 
     return frozenset(map(str, parse_tag("-".join(wheel.removesuffix(".whl").split("-")[-3:]))))
 
 
-def origin(
+def find_origin(
     name: str, version: str, installed: Iterable[str], offered: Iterable[File]
 ) -> File | None:
     """Return the file that an installed package came from.
@@ -90,12 +85,17 @@ def origin(
     fitting = [file for file in offered if matches(file.name, name, version)]
     wanted = frozenset(map(str.lower, installed))
     wheel = next(
-        (file for file in fitting if file.name.endswith(".whl") and tags(file.name) == wanted), None
+        (
+            file
+            for file in fitting
+            if file.name.endswith(".whl") and parse_tags(file.name) == wanted
+        ),
+        None,
     )
     return wheel or next((file for file in fitting if is_source(file.name)), None)
 
 
-def for_python(
+def choose_file(
     name: str,
     version: str,
     python: str,
@@ -115,7 +115,7 @@ def for_python(
     fitting = [file for file in offered if matches(file.name, name, version)]
     wheels = [file for file in fitting if file.name.endswith(".whl")]
     ranks = _ranks(python, machine, glibc or _NEWEST_GLIBC)
-    pure = [file for file in wheels if _PURE in tags(file.name)]
+    pure = [file for file in wheels if _PURE in parse_tags(file.name)]
     native = sorted(
         (file for file in wheels if _rank(file, ranks) is not None),
         key=lambda file: _rank(file, ranks) or 0,
@@ -152,7 +152,7 @@ def _platforms(machine: str, glibc: tuple[int, int]) -> Iterator[str]:
 
 
 def _rank(file: File, ranks: dict[str, int]) -> int | None:
-    return min((ranks[tag] for tag in tags(file.name) if tag in ranks), default=None)
+    return min((ranks[tag] for tag in parse_tags(file.name) if tag in ranks), default=None)
 
 
 class _Entry(msgspec.Struct):
@@ -169,7 +169,7 @@ class _Page(msgspec.Struct):
     files: list[_Entry]
 
 
-def offered(page: str, url: str, *, is_json: bool) -> tuple[File, ...]:
+def parse_page(page: str, url: str, *, is_json: bool) -> tuple[File, ...]:
     """Return the files that a page of an index links to (PEP 503, or 691 where it is JSON).
 
     Links that are not the name of a package's file are left out, and so are files of this machine

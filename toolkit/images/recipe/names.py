@@ -38,6 +38,11 @@ def is_file_name(name: str) -> bool:
     return bool(_FILE.match(name))
 
 
+def normalize_name(name: str) -> str:
+    """Return the name of a Python package by which indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def require_image_name(
     name: str, place: str, *, error: type[ToolkitError] = MalformedInputError
 ) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.quoting import quote_word, quote_words
 from toolkit.model.base import BadDataError
 
@@ -70,11 +71,6 @@ COMPANIONS = (
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".whl", ".zip", ".tar.gz")
-
-
-def normalize_name(name: str) -> str:
-    """Return a name of a distribution as the package index compares it."""
-    return "-".join(filter(None, re.split(r"[-_.]", name.lower())))
 
 
 def parse_name(requirement: str) -> str:

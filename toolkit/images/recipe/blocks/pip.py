@@ -9,7 +9,8 @@ from toolkit.images.recipe.block import (
     require_requirements,
     require_step_names,
 )
-from toolkit.images.recipe.protection import normalize_name, parse_names
+from toolkit.images.recipe.names import normalize_name
+from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
 
