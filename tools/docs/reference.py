@@ -18,7 +18,7 @@ from toolkit.explain.gather import rules
 from toolkit.explain.model import Example
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
-from toolkit.images.recipe.names import recipe_names
+from toolkit.images.recipe.names import list_recipes
 from toolkit.launchers import LAUNCHERS
 from toolkit.lint.linter import REGISTRY as LINT
 from toolkit.model.base import Model
@@ -258,7 +258,7 @@ def _sites() -> str:
 
 def _recipes() -> str:
     parts = ["# Recipes", _ABOUT["recipes"]]
-    for name in recipe_names():
+    for name in list_recipes():
         text = library.recipe_path(name).read_text(encoding="utf-8")
         parts += [f"## {name}", f"{_plain(library.load(name).summary)}.", _fence(text, "toml")]
     return _page(parts)
