@@ -22,7 +22,7 @@ from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.submit import gather_run, submit, write
+from toolkit.runs.submit import fetch_image, gather_run, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
@@ -132,7 +132,8 @@ def command(
 
     gathered = patiently(gather, wait)
     if gathered.inputs.to_fetch and not dry_run:
-        fetch_image(gathered.inputs)
+        with console.Steps() as progress:
+            fetch_image(gathered.inputs, progress)
         gathered = patiently(gather, wait)
     if dry_run:
         _dry_run(gathered.inputs, explain=explain, as_json=as_json)
@@ -162,19 +163,6 @@ def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
         console.out_json({"run": paths.name, "job_id": job_id, "directory": str(paths.directory)})
     elif not console.on_terminal():
         console.document(paths.name)
-
-
-def fetch_image(inputs: Inputs) -> None:
-    """Fetch the image of a registry for a job that could run, as far as is known without the image.
-
-    Raises:
-        PlanError: the job could not run; nothing was fetched.
-    """
-    from toolkit.images.registry import transfer
-
-    plan(inputs)
-    with console.Steps() as progress:
-        transfer.fetch(inputs.to_fetch, progress)
 
 
 def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:

@@ -75,9 +75,10 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
         console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0
     if prepared.inputs.to_fetch:
-        from toolkit.cli.run import fetch_image
+        from toolkit.runs.submit import fetch_image
 
-        fetch_image(prepared.inputs)
+        with console.Steps() as progress:
+            fetch_image(prepared.inputs, progress)
         prepared = gather_run(program, layer, cwd)
     return run_interactively(prepared)
 

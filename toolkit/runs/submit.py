@@ -34,6 +34,7 @@ from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
+from toolkit.progress import Progress
 from toolkit.records import secrets, store
 from toolkit.redaction import shows
 from toolkit.resources import package_directory
@@ -123,6 +124,18 @@ def gather_run(target: str, flags: Layer, cwd: Path, *, dry_run: bool = False) -
     if not gathered.inputs.job.after:
         return gathered
     return gathered._replace(inputs=_with_dependencies(gathered.inputs))
+
+
+def fetch_image(inputs: Inputs, progress: Progress) -> None:
+    """Fetch the image of a registry for a job that could run, as far as is known without the image.
+
+    Raises:
+        PlanError: the job could not run; nothing was fetched.
+    """
+    from toolkit.images.registry import transfer
+
+    plan(inputs)
+    transfer.fetch(inputs.to_fetch, progress)
 
 
 def _with_dependencies(inputs: Inputs) -> Inputs:
