@@ -387,6 +387,14 @@ def test_a_dead_socket_is_replaced(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_in_place_of_the_socket_is_kept(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "door").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match="not a socket"), gate.listening(tmp_path / "door"):
+        pass
+    assert (tmp_path / "door").read_text(encoding="utf-8") == "mine"
+
+
 def test_the_directory_of_sockets_is_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

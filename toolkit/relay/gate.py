@@ -144,7 +144,19 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a socket that a killed process left."""
+    """Remove a socket that a killed process left.
+
+    Raises:
+        UsageError: the path is something else, which is not ours to remove.
+        BusyError: another process listens there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(
+                f"{path} exists, and is not a socket",
+                place="--socket",
+                next_step="--socket PATH, with a path that does not exist",
+            )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2)
         try:
