@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from toolkit import sites
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Partition, Site, Use
+from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
 from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, PreflightCase
 from toolkit.preflight.options import asked_minutes
@@ -31,6 +31,7 @@ RIGHT: dict[str, Any] = {
     "gpus": 4,
     "time": "2:00:00",
 }
+V100 = "gpu10"  # the first node of cas_v100_4
 # rule -> what breaks it, and what nearly does
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no comment": ({"comment": None}, {}),
@@ -53,6 +54,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"partition": "jupyter", "gpus": 0, "nodes": 1},
         {"gpus": 0, "nodes": 1},
     ),
+    "a node that is not there": ({"nodelist": "gpu99"}, {"nodelist": V100}),
+    "a node of another partition": (
+        {"nodelist": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
+        {"exclude": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
+    ),
+    "an excluded node that is not there": ({"exclude": "gpu99"}, {}),
+    "a feature that no node has": ({"constraint": "a100"}, {}),
 }
 CLUSTER = "rules"
 
@@ -64,6 +72,7 @@ class Place(NamedTuple):
     site: Site
     directory: Path
     partitions: tuple[Partition, ...]
+    nodes: dict[str, NodeFacts]
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +97,13 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
         f"--format={parse.SINFO_FORMAT}",
         env=env,
     )
+    nodes = toolkit(
+        *"cluster exec -- sinfo --all --noheader --Node".split(),
+        f"--format={parse.NODE_FORMAT}",
+        env=env,
+    )
     site = replace(sites.load("neuron"), name="like-neuron", submit_directory=str(directory))
-    yield Place(env, site, directory, parse.partitions(said.stdout))
+    yield Place(env, site, directory, parse.partitions(said.stdout), parse.nodes(nodes.stdout))
     done = toolkit("cluster", "down", env=env)
     assert done.returncode == 0, done.stderr
 
@@ -119,7 +133,7 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
     """What the rules say against a job, of that which stops it."""
     merged = Job(**{**RIGHT, **job})
     partition = next(one for one in place.partitions if one.name == merged.partition)
-    facts = Facts(partitions=place.partitions, mine=given.pop("mine", {}))
+    facts = Facts(partitions=place.partitions, nodes=place.nodes, mine=given.pop("mine", {}))
     case = PreflightCase(
         job=merged,
         site=place.site,

@@ -140,11 +140,10 @@ def allreduce(
             continue
         say = _show_buffer if show_buffers and not as_json else _say
         ran = jobs.run(_target(name), layer, cwd, say, adapt=allreduce.refusing(name))
-        shape, ranks = ran.plan.shape, ran.plan.nodes * ran.plan.ranks_per_node
         result = allreduce.measured(
             name,
-            shape,
-            ranks,
+            ran.plan.shape,
+            ran.plan.nodes * ran.plan.ranks_per_node,
             ran.outcome.results,
             [line.text for line in all_lines(ran.paths, ran.plan, ran.job_id)],
             ran.paths.name,
