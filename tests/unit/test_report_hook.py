@@ -27,7 +27,8 @@ class Ended:
     ) -> None:
         self.report = directory / "report"
         self.report.mkdir(exist_ok=True)
-        (self.report / HOOK.name).write_bytes(HOOK.read_bytes())
+        for path in HOOK.parent.glob("*.py"):
+            (self.report / path.name).write_bytes(path.read_bytes())
         script = directory / "train.py"
         script.write_text(textwrap.dedent(text))
         clean = {

@@ -147,11 +147,12 @@ def _with_dependencies(inputs: Inputs) -> Inputs:
 
 
 def _place_hook(directory: Path) -> None:
-    """Copy the module that records failures to where the processes of a run import it."""
-    source = package_directory("scripts") / "report" / "sitecustomize.py"
+    """Copy the modules that record failures to where the processes of a run import it."""
     target = store.Paths(directory).reports
     target.mkdir(mode=0o700)
-    (target / source.name).write_bytes(source.read_bytes())
+    for name in ("sitecustomize.py", "failure.py"):
+        source = package_directory("scripts") / "report" / name
+        (target / name).write_bytes(source.read_bytes())
 
 
 def repeatable(inputs: Inputs, decided: Plan) -> Job:
