@@ -98,7 +98,7 @@ def test_auto_recognizes_a_script_for_the_launcher_of_the_page(package: Path) ->
     assert done.returncode == 0, done.stderr
     assert "TOY_RANK=$SLURM_PROCID" in done.stdout
     done = planned(package, "import torch.distributed\n", *IMAGE, "--launcher", "toy")
-    assert "train.py uses torch.distributed, which toy says nothing to" in done.stderr
+    assert "train.py uses torch.distributed, which the launcher toy does not set up" in done.stderr
 
 
 def test_what_the_launcher_of_the_page_refuses_is_refused(package: Path) -> None:

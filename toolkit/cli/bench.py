@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from toolkit.bench.allreduce import BACKENDS
 from toolkit.cli import console
 from toolkit.cli.lazy import Group
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import json_option
+from toolkit.cli.shared import completion, json_option
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def allreduce(
                 )
             )
             continue
-        say = _show_buffer if show_buffers and not as_json else _say
+        say = _show_buffer if show_buffers and not as_json else console.say
         ran = jobs.run(_target(name), layer, cwd, say, adapt=allreduce.refusing(name))
         result = allreduce.measured(
             name,
@@ -149,8 +150,7 @@ def allreduce(
             ran.paths.name,
         )
         if result is None or (ran.outcome.kind != "ok" and not result.wrong):
-            _failed(ran)
-            return ran.outcome.exit_code or 1
+            return _failed(ran)
         done.append(result)
     if done:
         path = (
@@ -160,16 +160,12 @@ def allreduce(
     return 1 if any(result.wrong for result in done) else 0
 
 
-def _say(subject: str, text: str) -> None:
-    console.say(subject, text)
-
-
 def _show_buffer(subject: str, text: str) -> None:
     """Print a buffer as a result, and any other line as a note."""
     if text.startswith(("before ", "after ")):
         console.out(text)
     else:
-        _say(subject, text)
+        console.say(subject, text)
 
 
 def _target(backend: str) -> str:
@@ -181,11 +177,13 @@ def _target(backend: str) -> str:
     return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
 
 
-def _failed(ran: Any) -> None:
+def _failed(ran: Any) -> int:
+    """Print how a run failed, and return its exit code."""
     from toolkit.cli.follow import show_explanation, show_outcome
 
     show_outcome(ran.outcome, ran.paths)
     show_explanation(ran.paths)
+    return ran.outcome.exit_code or 1
 
 
 def _plotted(done: list[Measured], path: Path) -> Path:
@@ -230,14 +228,13 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
         console.say("plot", str(plot))
 
 
-def _jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Tab completion: the shipped jobs, and runs below runs/."""
-    del ctx, param
+@completion
+def _jobs() -> Iterable[str]:
+    """Return the shipped jobs, and runs below runs/."""
     from toolkit.resources import shipped
 
     names = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
-    names += [f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json")]
-    return sorted(name for name in names if name.startswith(incomplete))
+    return [*names, *(f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json"))]
 
 
 @command.command("compare")
@@ -279,7 +276,6 @@ def compare(
     """
     from toolkit.bench import compare
     from toolkit.bench.jobs import script_of
-    from toolkit.cli.follow import show_explanation, show_outcome
 
     layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
     if dry_run:
@@ -292,14 +288,9 @@ def compare(
             layer,
             rounds,
             Path.cwd(),
-            lambda subject, text: console.say(subject, text),
+            console.say,
         )
     except compare.FailedRunError as failed:
-        show_outcome(failed.ran.outcome, failed.ran.paths)
-        show_explanation(failed.ran.paths)
-        return failed.ran.outcome.exit_code or 1
-    if as_json:
-        console.out_json(rows)
-    else:
-        console.out(console.table(*compare.table(rows)))
+        return _failed(failed.ran)
+    console.result(rows, lambda: console.table(*compare.table(rows)), as_json=as_json)
     return 0

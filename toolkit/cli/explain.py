@@ -101,7 +101,7 @@ def _shows_wait(paths: Paths, as_json: bool) -> bool:
         )
     else:
         console.out("\n".join(console.subject(*line) for line in lines))
-        console.note(console.subject("docs", "toolkit docs run/pending"))
+        console.say("docs", "toolkit docs run/pending")
     return True
 
 

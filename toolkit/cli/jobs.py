@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import Group
-from toolkit.cli.shared import json_option
+from toolkit.cli.shared import completion, json_option
 
 SECTION = "Start and learn"
 
@@ -26,11 +27,11 @@ def command() -> None:
     """
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
+@completion
+def _exercises() -> Iterable[str]:
     from toolkit.exercises import exercises
 
-    return [exercise.name for exercise in exercises() if exercise.name.startswith(incomplete)]
+    return [exercise.name for exercise in exercises()]
 
 
 @command.command("list")
@@ -51,7 +52,7 @@ def listing(as_json: bool) -> None:
 
 
 @command.command("copy")
-@click.argument("name", shell_complete=_complete)
+@click.argument("name", shell_complete=_exercises)
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def copy(name: str, directory: Path | None) -> None:
     """Copy the exercise NAME to DIRECTORY (default: one of its name, here).

@@ -12,6 +12,7 @@ from toolkit.cli.shared import (
     AnyFunction,
     complete_images,
     complete_runs,
+    completion,
     site_option,
 )
 from toolkit.errors import UsageError
@@ -61,16 +62,6 @@ _TYPES: dict[str, Any] = {
 _TAKEN = "d"  # toolkit run -d is --detach
 
 
-def _launchers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
-    return [name for name in LAUNCHERS if name.startswith(incomplete)]
-
-
-def _runtimes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
-    return [name for name in RUNTIMES if name.startswith(incomplete)]
-
-
 def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete --env by the environments of a runtime that has named ones."""
     del param
@@ -79,11 +70,10 @@ def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _sbatch_options(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete --slurm."""
-    del ctx, param
-    passed = (name for name, option in OPTIONS.items() if not option.refusal and not option.kind)
-    return sorted(name for name in passed if name.startswith(incomplete))
+@completion
+def _sbatch_options() -> Iterable[str]:
+    """Return the options that --slurm passes."""
+    return (name for name, option in OPTIONS.items() if not option.refusal and not option.kind)
 
 
 def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -103,7 +93,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--runtime",
         metavar="NAME",
-        shell_complete=_runtimes,
+        shell_complete=completion(lambda: RUNTIMES),
         help=f"What ranks run inside (default apptainer): {', '.join(RUNTIMES)}.",
     ),
     click.option(
@@ -116,7 +106,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--launcher",
         metavar="NAME",
-        shell_complete=_launchers,
+        shell_complete=completion(lambda: LAUNCHERS),
         help="How ranks are started (default auto, by what the script imports): "
         f"{', '.join(LAUNCHERS)}.",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,21 +12,29 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]
 
 
-def complete_images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of an image by recipes and built images."""
-    del ctx, param
+def completion(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the tab completion that offers these names, sorted."""
+    return lambda _ctx, _param, incomplete: sorted(
+        name for name in names() if name.startswith(incomplete)
+    )
+
+
+@completion
+def complete_images() -> Iterable[str]:
+    """Return the names of recipes and built images."""
     from toolkit.images.store import store
 
-    names = {*store.list_recipes(), *store.image_names(store.images_directory())}
-    return sorted(name for name in names if name.startswith(incomplete))
+    return {*store.list_recipes(), *store.image_names(store.images_directory())}
 
 
-def complete_sites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a site."""
-    del ctx, param
+@completion
+def complete_sites() -> Iterable[str]:
+    """Return the names of sites."""
     from toolkit import sites
 
-    return [name for name in ("auto", *sites.names()) if name.startswith(incomplete)]
+    return ("auto", *sites.names())
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -78,7 +78,7 @@ class DoctorCase:
     client: Client | None = None
     has_simulated_gpus: bool = False
     image: StoredImage | None = None
-    no_image: str = "no image was named: --image NAME"
+    no_image: str = "no image is named: --image NAME"
     nodes: int = 0
     gpus: int = 0
     partition: str | None = None

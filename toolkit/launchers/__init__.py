@@ -52,6 +52,6 @@ def warnings(script: str, source: Source, name: str) -> tuple[str, ...]:
     if not better.is_used_by(source):
         return ()
     return (
-        f"{script} uses {better.framework}, which {name} says nothing to: "
-        f"every rank may believe that it is alone; --launcher {better.name}",
+        f"{script} uses {better.framework}, which the launcher {name} does not set up: "
+        f"every rank may believe that it is alone; next: --launcher {better.name}",
     )

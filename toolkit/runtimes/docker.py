@@ -45,8 +45,8 @@ class Docker(Runtime):
         if job.node_range[1] > 1:
             findings.append(
                 ShapeError(
-                    "docker runs on one node only: an engine knows nothing of other nodes, "
-                    "nor of what Slurm gave the job there",
+                    "docker runs on one node only: an engine does not know other nodes, "
+                    "nor what Slurm gave the job there",
                     place="--nodes",
                     next_step="--nodes 1, or --runtime apptainer "
                     "(toolkit image build --engine docker gives a SIF)",
@@ -71,7 +71,7 @@ class Docker(Runtime):
             )
         findings += [
             UsageError(
-                f"{name} would be read by {program} itself",
+                f"{program} itself reads {name}, so that it cannot be set for the ranks",
                 place="--env",
                 next_step="leave it out",
             )

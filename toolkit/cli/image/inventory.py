@@ -83,11 +83,8 @@ def show(name: str, as_json: bool) -> None:
             _show_release(release)
         return
     facts = _known(name)
-    if as_json:
-        console.out_json(facts)
-    else:
-        for key, value in facts.items():
-            _show(key, value)
+    lines = (line for key, value in facts.items() for line in _lines(key, value))
+    console.result(facts, lambda: "\n".join(lines), as_json=as_json)
 
 
 def _show_release(release: Release) -> None:
@@ -159,16 +156,14 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _show(key: str, value: Any) -> None:
-
+def _lines(key: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         lines = [f"{name}  {text}" for name, text in value.items()]
     elif isinstance(value, list):
         lines = [", ".join(map(str, value)) or "-"]
     else:
         lines = [str(value)]
-    for number, line in enumerate(lines):
-        console.out(f"{key if number == 0 else '':<15}{one_line(line)}")
+    return [f"{'' if number else key:<15}{one_line(line)}" for number, line in enumerate(lines)]
 
 
 @click.command("search")

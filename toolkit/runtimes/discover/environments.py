@@ -220,7 +220,7 @@ def find_environment(name: str, environment: Mapping[str, str], home: Path) -> P
             else f"conda create --prefix {path} python"
         )
         raise EnvironmentMissingError(
-            f"{path} is no environment of conda", place="--env", next_step=step
+            f"{path} is not an environment of conda", place="--env", next_step=step
         )
     by_name: dict[str, Path] = {}
     for path in environments(environment, home):

@@ -147,7 +147,7 @@ class Runtime(ABC):
             return RuntimeFacts()
         if not discovery.job.image:
             raise UsageError(
-                "no image was named",
+                "no image is named",
                 place="--image",
                 next_step=f"--runtime {self.name} --image REGISTRY/NAME:TAG",
             )
@@ -208,7 +208,7 @@ class Runtime(ABC):
             return []
         return [
             UsageError(
-                f"an environment of conda ({name}) means nothing to the runtime {self.name}",
+                f"the runtime {self.name} cannot use an environment of conda ({name})",
                 place="--env",
                 next_step=f"--runtime conda --env {name}",
             )
@@ -220,7 +220,7 @@ class Runtime(ABC):
             return []
         return [
             SignatureError(
-                f"only signed images may be run, and {self.name} runs none that could be",
+                f"only signed images may run, and images of {self.name} have no signatures",
                 place="--runtime",
                 next_step="--runtime apptainer, with a signed image",
             )

@@ -36,7 +36,7 @@ def path_findings(prefix: str, option: str) -> list[ToolkitError]:
         return []
     return [
         UsageError(
-            f"PATH cannot name a directory with ':' in it: {prefix}",
+            f"a directory with ':' in its name cannot be on PATH: {prefix}",
             place=option,
             next_step="put the environment elsewhere",
         )
@@ -55,14 +55,14 @@ def missing_frameworks(request: RuntimeRequest, name: str) -> tuple[str, ...]:
     ]
     if not missing:
         return ()
-    return (f"the script imports {', '.join(missing)}, not to be found in {name}",)
+    return (f"the script imports {', '.join(missing)}, which {name} does not have",)
 
 
 def dataset_paths(request: RuntimeRequest) -> tuple[str, ...]:
     """Warn of data that a container shows as ``/data/NAME``: without one, it has another path."""
     datasets = request.site.datasets
     return tuple(
-        f"/data/{name} is there in containers only; here the data is {datasets[name]}"
+        f"/data/{name} exists only in containers; without one, the data is in {datasets[name]}"
         for name in request.job.datasets
         if name in datasets
     )
@@ -71,7 +71,7 @@ def dataset_paths(request: RuntimeRequest) -> tuple[str, ...]:
 def unreachable_python(name: str, site: str) -> UsageError:
     """Return the error for a Python of a cluster that this machine does not reach."""
     return UsageError(
-        f"the runtime {name} takes a Python of the cluster, which cannot be examined from here",
+        f"the runtime {name} uses a Python of the cluster, which this machine does not reach",
         place="--runtime",
         next_step=f"plan it on a login node of {site}, or --runtime apptainer",
     )
