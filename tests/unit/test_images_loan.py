@@ -9,9 +9,9 @@ import pytest
 from toolkit.images.host.host_config import parse_mirrors
 from toolkit.images.host.host_mounts import (
     Bind,
-    bind_option,
     find_secrets,
     mask_secrets,
+    mount_options,
     pip_settings,
     translate_host_config,
 )
@@ -135,5 +135,7 @@ def test_no_password_reaches_a_log() -> None:
     "path", ["/plain", "/with,comma", '/with "quotes"', "/with:colon", "/with blank"]
 )
 def test_any_path_can_be_bound(path: str) -> None:
-    fields = next(csv.reader([bind_option(path, "/mnt/x")]))
+    option, value = mount_options([Bind(source=path, target="/mnt/x")])
+    assert option == "--mount"
+    fields = next(csv.reader([value]))
     assert fields == ["type=bind", f"source={path}", "destination=/mnt/x", "ro"]

@@ -20,7 +20,6 @@ from toolkit.images.build.docker.clients import find_client
 from toolkit.images.build.follow import BuildContext
 from toolkit.images.build.remote_base import RemoteBase, resolve_base
 from toolkit.images.build.verification import FindSite, no_site
-from toolkit.images.host import host_config
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile import files as lockfile
@@ -220,13 +219,13 @@ def _build_flat_locked(
         f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()
     }
     environment |= base.environment if base else {}
-    with host_config.override_host_config(config):
-        try:
-            return apptainer.build(
-                task.context(place), resolved, definition, environment=environment
-            )
-        except BuildError as error:
-            raise lockfile.explain_failure(error, lock, task.log) from None
+    context = task.context(place)
+    try:
+        return apptainer.build(
+            context, resolved, definition, environment=environment, config=config
+        )
+    except BuildError as error:
+        raise lockfile.explain_failure(error, lock, task.log) from None
 
 
 def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from configparser import Error as ConfigParserError
 from configparser import RawConfigParser
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from pathlib import Path
 
 from toolkit import shell
@@ -34,24 +33,9 @@ _BUNDLES = (
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _TIMEOUT = 30  # seconds for an answer of apt
 
-_OVERRIDE: ContextVar[HostConfig | None] = ContextVar("host_config", default=None)
-
-
-@contextmanager
-def override_host_config(config: HostConfig) -> Iterator[None]:
-    """Let builds see this host configuration, and nothing else, within the context."""
-    token = _OVERRIDE.set(config)
-    try:
-        yield
-    finally:
-        _OVERRIDE.reset(token)
-
 
 def collect_host_config() -> HostConfig:
-    """Return the host configuration that a build sees."""
-    config = _OVERRIDE.get()
-    if config is not None:
-        return config
+    """Return the host configuration that a build sees, unless it builds a lock."""
     settings = read_pip_settings()
     apt = _run_apt("apt-config", "dump").splitlines()
     return translate_host_config(settings, apt=apt, certificates=_certificates(settings))

@@ -129,15 +129,17 @@ def mask_secrets(secrets: Iterable[str], line: str) -> str:
     return line
 
 
-def bind_option(source: str, target: str, *, writable: bool = False) -> str:
-    """Return an argument of Apptainer's ``--mount``, whose paths may hold commas and colons.
+def mount_options(binds: Iterable[Bind]) -> tuple[str, ...]:
+    """Return the options by which Apptainer mounts files and directories, ``--mount`` for each."""
+    return tuple(word for bind in binds for word in ("--mount", _mount_value(bind)))
 
-    ``--bind`` cannot express such paths.
-    """
+
+def _mount_value(bind: Bind) -> str:
+    """Return a value of ``--mount``, whose paths may hold commas and colons; not so ``--bind``."""
     # Apptainer reads all its --mount together as one table, whose lines must have the same number
     # of fields: the type a second time does no harm.
-    last = "type=bind" if writable else "ro"
-    fields = ("type=bind", f"source={source}", f"destination={target}", last)
+    last = "type=bind" if bind.writable else "ro"
+    fields = ("type=bind", f"source={bind.source}", f"destination={bind.target}", last)
     return ",".join(
         '"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field
         for field in fields

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import NoSpaceError
+from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.remove import remove
 from toolkit.images.host.space import read_room, warnings
 from toolkit.model.base import BadDataError, Model, from_json, to_json
@@ -76,6 +77,13 @@ class Workspace:
     def directories(self) -> tuple[Path, ...]:
         """Both directories, or one if they are the same."""
         return tuple(dict.fromkeys((self.output, self.scratch)))
+
+    def temporary_bind(self, target: str, prefix: str) -> Bind:
+        """Make an empty directory that steps see as ``/tmp`` or the like; return its mount."""
+        directory = self.scratch / f"{prefix}{target.replace('/', '-')}"
+        directory.mkdir()
+        directory.chmod(0o1777)
+        return Bind(source=str(directory), target=target, writable=True)
 
 
 def scratch_parent(images: Path) -> Path:

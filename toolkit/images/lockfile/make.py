@@ -17,7 +17,7 @@ from toolkit.errors import (
 )
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import write_host_config
-from toolkit.images.host.host_mounts import ROOT, HostConfig, bind_option
+from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig, mount_options
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,
@@ -238,8 +238,7 @@ def _run_script(
     writable = place.scratch / "w"
     writable.mkdir()
     (place.scratch / "host" / "w").mkdir()
-    mounts = [word for bind in binds for word in ("--mount", bind_option(bind.source, bind.target))]
-    mounts += ["--mount", bind_option(str(writable), f"{ROOT}/w", writable=True)]
+    mounts = mount_options((*binds, Bind(source=str(writable), target=f"{ROOT}/w", writable=True)))
     return run_in_image(
         image.path,
         ["/bin/sh", "-ec", script],

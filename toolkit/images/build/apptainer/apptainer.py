@@ -37,7 +37,7 @@ from toolkit.images.build.buildlog import Results
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import Bind, bind_option
+from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
@@ -88,6 +88,7 @@ def build(
     *,
     environment: Mapping[str, str] | None = None,
     wheels: Path | None = None,
+    config: HostConfig | None = None,
 ) -> BuildOutcome:
     """Build the context's ``place.sif``.
 
@@ -97,6 +98,7 @@ def build(
         definition: Its definition.
         environment: Further variables for Apptainer, such as a login.
         wheels: A directory of wheels that were compiled before.
+        config: The host configuration that the steps see; this machine's by default.
 
     Raises:
         BuildError: A step or a check failed; names it, its command, and the end of the log.
@@ -104,19 +106,18 @@ def build(
         NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
     command, place = build_command(), context.place
-    config = host_config.collect_host_config()
+    config = config or host_config.collect_host_config()
     names = dict(list_steps(library.build_stages(resolved)))
     details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")
     binds = host_config.write_host_config(config, place.output / "host", wheels)
-    mounts = [word for bind in binds for word in ("--mount", bind_option(bind.source, bind.target))]
     task = _Task(
         command,
         resolved.base,
         definition,
         place.sif,
-        arguments=(*mounts, *_temporary_mounts(place)),
+        arguments=(*mount_options(binds), *_temporary_mounts(place)),
         environment=environment or {},
         binds=binds,
     )
@@ -288,13 +289,7 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
 
 def _temporary_mounts(place: Workspace) -> tuple[str, ...]:
     """Return mounts of directories for temporary files, which are removed with the build."""
-    options: list[str] = []
-    for target in ("/tmp", "/var/tmp"):
-        directory = place.scratch / f"within{target.replace('/', '-')}"
-        directory.mkdir()
-        directory.chmod(0o1777)
-        options += ["--mount", bind_option(str(directory), target, writable=True)]
-    return tuple(options)
+    return mount_options(place.temporary_bind(target, "within") for target in ("/tmp", "/var/tmp"))
 
 
 def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:

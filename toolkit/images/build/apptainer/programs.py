@@ -123,11 +123,8 @@ def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tup
     """
     files = ("/etc/resolv.conf", "/etc/hosts")  # as in a flat build
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
-    for target in () if chain.keeps_temporary else ("/tmp", "/var/tmp"):
-        directory = place.scratch / f"{STEPS}{target.replace('/', '-')}"
-        directory.mkdir()
-        directory.chmod(0o1777)
-        binds.append(Bind(source=str(directory), target=target, writable=True))
+    targets = () if chain.keeps_temporary else ("/tmp", "/var/tmp")
+    binds += [place.temporary_bind(target, STEPS) for target in targets]
     binds += write_host_config(config, place.output / "host")
     scripts = place.output / f"host/{SCRIPTS}"
     scripts.mkdir()
