@@ -20,7 +20,7 @@ from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import BuildRequest, find_client
-from toolkit.images.build.docker.host_secrets import MountedSecrets
+from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.store.settings import inspect
@@ -123,11 +123,11 @@ def test_a_stage_that_compiles_is_no_part_of_the_image_and_what_it_made_decides_
         run = docker.EngineBuild("tiny", found, client, place, follower, {}, client.log())
         order = BuildRequest(
             place.scratch,
-            client.base(found, "localhost/stand-in/plain"),
+            str(found.client.images.get("localhost/stand-in/plain").id),
             place.output / "id",
             MountedSecrets({}),
         )
-        image = run.build_image(client.add_mounts(STAGES), order)
+        image = run.build_image(add_mounts(STAGES, client.form), order)
         follower.end()
         kept.append(run.cached)
         inside = podman.client(

@@ -16,7 +16,7 @@ from toolkit.images.build.docker.clients import (
     first_mounted_stage,
     replace_stage,
 )
-from toolkit.images.build.docker.host_secrets import MountedSecrets, mount_host_config
+from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts, mount_host_config
 from toolkit.images.build.docker.log import PodmanLog as Reader
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.runtimes.discover.docker_engine import Engine
@@ -28,7 +28,7 @@ ENGINE = Engine(cast(Any, SimpleNamespace(images=IMAGES)), "unix:///p", "Podman"
 
 
 def test_what_is_lent_to_a_step_takes_no_directory_out_of_the_image() -> None:
-    changed = CLIENT.add_mounts(DOCKERFILE)
+    changed = add_mounts(DOCKERFILE, CLIENT.form)
     assert "type=tmpfs" not in changed
     assert changed.count("--mount=type=secret,id=pip.conf,target=/mnt/pip.conf") == 3
     assert changed.count("--mount=type=secret,id=variables,target=/mnt/variables") == 3
@@ -40,7 +40,7 @@ def test_what_is_lent_to_a_step_takes_no_directory_out_of_the_image() -> None:
 
 
 def test_stages_that_are_mounted_become_images_one_after_the_other() -> None:
-    text = CLIENT.add_mounts(DOCKERFILE)
+    text = add_mounts(DOCKERFILE, CLIENT.form)
     assert first_mounted_stage(text) == "toolkit-wheels"
     text = replace_stage(text, "toolkit-wheels", "1234")
     assert "COPY wheels/" not in text
@@ -73,7 +73,7 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
             *("export", "no_proxy=here,127.0.0.1"),
         ]
         order = BuildRequest(
-            tmp_path, CLIENT.base(ENGINE, "a"), tmp_path / "id", lends, target="build", fresh=True
+            tmp_path, "id of a", tmp_path / "id", lends, target="build", fresh=True
         )
         command, environment = CLIENT.command(ENGINE, order), CLIENT.environment(ENGINE, order)
     assert command[:5] == ["/usr/bin/podman", "--remote", "--url", "unix:///p", "build"]

@@ -15,11 +15,11 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.build.docker.host_secrets import (
+    BUILDKIT,
     SECRETS,
     VARIABLES,
     MountedSecrets,
     MountForm,
-    add_mounts,
     secret_mount,
 )
 from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
@@ -88,6 +88,9 @@ class DockerClient:
             ended; empty here, because the engine ends them.
         space_commands: The commands that show and free the engine's disk space.
         stages_apart: Whether each stage whose files are mounted must first be built as an image.
+        takes_ids: Whether it builds from an image's id; Docker takes names only.
+        form: How the host configuration is mounted into the steps.
+        log: Makes a reader of the client's output.
     """
 
     program: str
@@ -95,23 +98,13 @@ class DockerClient:
     mark: str = ""
     space_commands: str = "docker system df; docker builder prune"
     stages_apart: bool = False
-
-    def log(self) -> BuildKitLog:
-        """Return a new reader of the client's output."""
-        return BuildKitLog()
+    takes_ids: bool = False
+    form: MountForm = BUILDKIT
+    log: type[BuildKitLog] = BuildKitLog
 
     def variables(self) -> dict[str, str]:
         """Return no variables for a file: BuildKit takes proxies as arguments and forgets them."""
         return {}
-
-    def add_mounts(self, dockerfile: str) -> str:
-        """Return the Dockerfile with the host configuration mounted into its steps."""
-        return add_mounts(dockerfile)
-
-    def base(self, engine: Engine, name: str) -> str:
-        """Return the name: Docker cannot build from an id."""
-        del engine
-        return name
 
     def command(self, engine: Engine, request: BuildRequest) -> list[str]:
         """Return the command line."""
@@ -165,10 +158,9 @@ class PodmanClient:
     mark: str = field(default_factory=lambda: f"toolkit-{secrets.token_hex(8)}.invalid")
     space_commands: str = "podman system df; podman image prune"
     stages_apart: bool = True
-
-    def log(self) -> PodmanLog:
-        """Return a new reader of the client's output."""
-        return PodmanLog()
+    takes_ids: bool = True
+    form: MountForm = _PODMAN_FORM
+    log: type[PodmanLog] = PodmanLog
 
     def variables(self) -> dict[str, str]:
         """Return the proxies for a file that steps read first.
@@ -181,14 +173,6 @@ class PodmanClient:
         # Replaces the mark, which programs would read first.
         direct = variables.get("no_proxy", variables.get("NO_PROXY", ""))
         return {**variables, "no_proxy": direct}
-
-    def add_mounts(self, dockerfile: str) -> str:
-        """Return the Dockerfile with the host configuration mounted into its steps."""
-        return add_mounts(dockerfile, _PODMAN_FORM)
-
-    def base(self, engine: Engine, name: str) -> str:
-        """Return the image's id."""
-        return str(engine.client.images.get(name).id)
 
     def command(self, engine: Engine, request: BuildRequest) -> list[str]:
         """Return the command line."""

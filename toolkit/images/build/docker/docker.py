@@ -35,7 +35,7 @@ from toolkit.images.build.docker.clients import (
     replace_stage,
 )
 from toolkit.images.build.docker.convert import convert
-from toolkit.images.build.docker.host_secrets import WHEELS, mount_host_config
+from toolkit.images.build.docker.host_secrets import WHEELS, add_mounts, mount_host_config
 from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.remote_base import RemoteBase
@@ -103,12 +103,12 @@ def build(
         run = EngineBuild(resolved.name, engine, client, place, follower, details, client.log())
         request = BuildRequest(
             _make_context(place, wheels),
-            client.base(engine, name),
+            str(engine.client.images.get(name).id) if client.takes_ids else name,
             place.output / "image.id",
             mounts,
             fresh=fresh,
         )
-        image = run.build_image(client.add_mounts(definition), request)
+        image = run.build_image(add_mounts(definition, client.form), request)
     follower.begin("convert")
     packer = convert(engine, image, resolved, place, follower)
     follower.end()
