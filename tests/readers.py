@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
-from toolkit.images.build.apptainer import compose, identity
+from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import parse_page
@@ -37,6 +37,7 @@ from toolkit.images.sif.squashfs.inodes import DIRECTORY, list_directory, read_i
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
 from toolkit.images.store import sif_files, store
 from toolkit.images.store.contents import parse as contents
+from toolkit.images.store.settings import parse_inspection
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
 from toolkit.model.lock import Lock, Pinned, to_toml
@@ -81,7 +82,7 @@ def _read_sif(data: bytes, directory: Path) -> None:
         sif_files.read_descriptors,
         sif_files.partition_digest,
         sif_files.is_signed,
-        lambda path: identity.labels_of(sif_files.read_text_object(path, sif.find_labels)),
+        lambda path: parse_inspection(sif_files.read_text_object(path, sif.find_labels)),
         lambda path: sif_files.read_text_object(path, sif.find_definition),
         lambda path: compose.read_image_tables(str(path)),
         lambda path: compose.data_range(str(path)),
@@ -347,7 +348,7 @@ READERS: dict[str, Reader] = {
     ),
     "labels": Reader(
         (b'{"data": {"attributes": {"labels": {"a": "b"}}}}',),
-        lambda data, _: identity.labels_of(data),
+        lambda data, _: parse_inspection(data),
     ),
     "page": Reader((_HTML, _JSON), _read_page),
     "archive": Reader(

@@ -24,6 +24,7 @@ from toolkit.images.recipe.chain import Chain, build_chain
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache
+from toolkit.images.store.settings import parse_inspection
 
 
 def stages(
@@ -282,8 +283,8 @@ def test_an_image_says_what_its_definition_does(tmp_path: Path) -> None:
     assert os.access(tmp_path / ".singularity.d/runscript", os.X_OK)
     assert "export A=b" in (tmp_path / ".singularity.d/env/90-environment.sh").read_text()
     assert json.loads((tmp_path / ".singularity.d/labels.json").read_text()) == labels
-    assert identity.labels_of(metadata.encode()) == labels
-    assert identity.labels_of(b"nothing") == {}
+    assert parse_inspection(metadata)["labels"] == labels
+    assert parse_inspection("nothing") == {"labels": {}, "environment": {}}
 
 
 def test_a_head_says_where_everything_is() -> None:

@@ -14,7 +14,6 @@ environment.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -25,11 +24,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+from toolkit.images.host.kernel import LIBC, die_with_parent
+from toolkit.images.host.remove import remove
+
+_PR_SET_CHILD_SUBREAPER = 36
 _TIMEOUT = 30.0  # seconds to wait for a process that hangs in the kernel
 # Seconds without any process of a service, after which it will start no more of them.
 _QUIET = 1.0
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def descendants(root: int) -> dict[int, bool]:
@@ -100,10 +101,6 @@ def _marked(mark: bytes) -> Iterable[int]:
                 yield int(process.name)
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _wait(process: subprocess.Popen[bytes], woken: int) -> bool:
     """Wait until the program has ended (True), or until the tool or this process must (False)."""
     while process.poll() is None:
@@ -121,22 +118,20 @@ def main(arguments: list[str]) -> int:
     arguments = arguments[2:] if mark else arguments
     split = arguments.index("--")
     directories, command = arguments[:split], arguments[split + 1 :]
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     os.environ.pop("PYTHONPATH", None)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     has_ended = _wait(process, woken)
     code = process.returncode if has_ended else 137
     _kill_descendants()
     if mark and code != 0:
         _kill_marked(mark, 0.0 if has_ended else _QUIET)
     if not has_ended:
-        from toolkit.images.host.remove import remove
-
         for directory in directories:
             remove(Path(directory))
     return code if code >= 0 else 128 - code

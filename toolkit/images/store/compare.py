@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import BuildError, NeedsInstallError
+from toolkit.errors import BuildError
 from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.sif.header import PARTITION
 from toolkit.images.store import store
@@ -111,15 +111,6 @@ def _metadata_changes(before: Path, after: Path) -> list[Change]:
     return [*named("labels", was["labels"], now["labels"]), *named("environment", *scripts)]
 
 
-def _unsquashfs() -> str:
-    program = shell.which("unsquashfs")
-    if program is None:
-        raise NeedsInstallError(
-            "unsquashfs is not installed here", next_step="toolkit setup (package squashfs-tools)"
-        )
-    return program
-
-
 def _offsets(path: Path) -> list[int]:
     return [
         descriptor.offset
@@ -133,7 +124,7 @@ def _entries(path: Path) -> dict[str, Entry]:
     for part, offset in enumerate(_offsets(path)):
         environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
         answer = shell.run(
-            [_unsquashfs(), "-lls", "-o", str(offset), path],
+            ["unsquashfs", "-lls", "-o", str(offset), path],
             env=environment,
             check=False,
             timeout=_PATIENCE,
@@ -161,7 +152,7 @@ def _unpacked(path: Path, target: Path) -> list[Path]:
         root = target / str(part)
         root.parent.mkdir(exist_ok=True)
         shell.run(
-            [_unsquashfs(), "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path],
+            ["unsquashfs", "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path],
             check=False,
             timeout=_PATIENCE,
         )

@@ -76,8 +76,13 @@ def inspect(path: str | Path) -> dict[str, dict[str, str]]:
     command = [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path]
     with temporary_settings() as settings:
         answer = shell.run(command, env={**os.environ, **settings}, check=False, timeout=60)
+    return parse_inspection(answer.stdout)
+
+
+def parse_inspection(answer: str | bytes) -> dict[str, dict[str, str]]:
+    """Parse what ``apptainer inspect --json`` prints, and what a SIF holds of it beside."""
     try:
-        attributes = json.loads(answer.stdout)["data"]["attributes"]
+        attributes = json.loads(answer)["data"]["attributes"]
         return {
             kind: {str(name): str(value) for name, value in (attributes.get(kind) or {}).items()}
             for kind in ("labels", "environment")

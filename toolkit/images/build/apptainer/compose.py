@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
-from toolkit.images.build.apptainer import identity
+from toolkit.images.host.kernel import LIBC
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.squashfs.format import (
@@ -37,10 +37,9 @@ from toolkit.images.sif.squashfs.format import (
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
 from toolkit.images.store.cache import TABLES, Cache, CacheEntry
-from toolkit.images.store.sif_files import normalize, read_text_object, sif_errors
+from toolkit.images.store.sif_files import normalize, sif_errors
 
 _CHUNK = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
-_LIBC = ctypes.CDLL(None, use_errno=True)
 # Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and
 # under some filters of system calls.
 _NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
@@ -93,7 +92,7 @@ class Copier(threading.Thread):
                 if count == 0:
                     raise OSError(f"{path} is shorter than it was")
                 with suppress(AttributeError):  # else the end of the build waits for the disk
-                    _LIBC.sync_file_range(
+                    LIBC.sync_file_range(
                         self.handle, ctypes.c_int64(self.end), ctypes.c_int64(count), _BEGIN_WRITING
                     )
                 start, self.end = start + count, self.end + count
@@ -142,11 +141,6 @@ def open_squashfs(path: str) -> tuple[int, Reader]:
         raise BuildError("this file holds no squashfs", place=path)
     offset, size = place
     return offset, Reader(size, lambda at, length: os.pread(handle.fileno(), length, offset + at))
-
-
-def labels_of(path: str) -> dict[str, str]:
-    """Return the labels of a SIF."""
-    return identity.labels_of(read_text_object(Path(path), sif.find_labels))
 
 
 def read_image_tables(path: str) -> Tables:

@@ -44,15 +44,6 @@ def labels(
     )
 
 
-def labels_of(metadata: bytes) -> dict[str, str]:
-    """Return the labels in a SIF's metadata; none if the metadata have another form."""
-    try:
-        values = json.loads(metadata)["data"]["attributes"]["labels"]
-        return {str(name): str(value) for name, value in values.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
 def write(
     directory: Path, definition: str, image_labels: Mapping[str, str], files: Mapping[str, str]
 ) -> str:

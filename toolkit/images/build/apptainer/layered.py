@@ -46,6 +46,7 @@ from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
+from toolkit.images.store.settings import inspect
 from toolkit.model.lock import Lock
 
 
@@ -161,7 +162,7 @@ class _LayeredBuild:
             made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login)
             compose.normalize_times(made, began, EPOCH)
-            entry = self.entries.keep_next(made, compose.labels_of(str(made)))
+            entry = self.entries.keep_next(made, inspect(made)["labels"])
         self.copier = compose.Copier(self.place.sif)
         self.copy(entry)
 
