@@ -12,9 +12,9 @@ import click
 from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import ConfigError
-from toolkit.explain.entries import pasted
+from toolkit.explain.entries import entries_of, pasted
 from toolkit.explain.explanation import explain
-from toolkit.explain.gather import of_capture, of_file, rules
+from toolkit.explain.gather import of_file, rules
 from toolkit.explain.model import Evidence, Explanation, Rule
 from toolkit.model.base import Model
 
@@ -85,6 +85,13 @@ def count(directory: Path) -> tuple[Count, ...]:
         _counted("later", _later(directory / "later"), known),
         _counted("healthy", _healthy(directory), known),
     )
+
+
+def of_capture(path: Path) -> Evidence:
+    """Return evidence from JSON: the fields of ``Evidence``, and lines of text, host and rank."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    lines = data.pop("lines")
+    return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)
 
 
 def _captured(directory: Path) -> Iterator[_Log]:

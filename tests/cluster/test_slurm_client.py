@@ -97,7 +97,7 @@ def test_how_a_job_ended(
     assert (found.name, found.partition, found.nodes) == ("ends", "main", "nid[001-002]")
     assert 0 < found.start <= found.end
     assert found.log.startswith(f"{slurm.place}/")
-    assert slurm.client.my_jobs()[job_id] == found
+    assert slurm.client.snapshot().states[job_id] == found
 
 
 def test_a_job_is_found_by_its_mark_in_all_its_life(slurm: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_a_script_that_is_submitted_by_hand_has_no_mark(slurm: Cluster) -> None:
     job_id = slurm.submit("true", mark=mark)
     by_hand = int(slurm.call("sbatch", "--parsable", f"{slurm.place}/job.sbatch"))
     assert slurm.client.marked(mark) == (job_id,)
-    assert slurm.client.my_jobs()[by_hand].mark == ""
+    assert slurm.client.snapshot().states[by_hand].mark == ""
 
 
 def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
@@ -149,7 +149,7 @@ def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
     job_id = slurm.client.submit(script, mark)
     slurm.call("scontrol", "update", f"JobId={job_id}", f"JobName={HOSTILE}")
     assert slurm.client.marked(mark) == (job_id,)
-    assert slurm.client.my_jobs()[job_id].name == HOSTILE
+    assert slurm.client.snapshot().states[job_id].name == HOSTILE
     slurm.call("scancel", str(job_id))
 
 
@@ -267,7 +267,9 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
     body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"
     array = forgetful.submit(body, "--array=0-5%1", mark=array_mark)
     wait_for(
-        lambda: job_id not in forgetful.client.my_jobs(), "Slurm to forget the job", seconds=180
+        lambda: job_id not in forgetful.client.snapshot().states,
+        "Slurm to forget the job",
+        seconds=180,
     )
     assert f"{array}_0" not in forgetful.call(
         "squeue", "--array", "--noheader", "--states=all", "--format=%i"
@@ -283,7 +285,9 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
     forgetful.client.cancel(array)
     assert forgetful.ended(array).state == "FAILED"
     wait_for(
-        lambda: array not in forgetful.client.my_jobs(), "Slurm to forget the array", seconds=180
+        lambda: array not in forgetful.client.snapshot().states,
+        "Slurm to forget the array",
+        seconds=180,
     )
     tasks = forgetful.client.elements(array)
     assert [tasks[task].state for task in range(6)] == ["FAILED", *["CANCELLED"] * 5]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.explain import Count, count
+from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
 from toolkit.cli.follow import lines_of
 from toolkit.explain import gather
 from toolkit.explain.entries import entries_of, evidence_of, pasted
 from toolkit.explain.explanation import explain
-from toolkit.explain.gather import of_capture, rules
+from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import plan

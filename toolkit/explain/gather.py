@@ -110,15 +110,6 @@ def of_stream(stream: BinaryIO) -> Evidence:
         return of_file(Path(copy.name))
 
 
-def of_capture(path: Path) -> Evidence:
-    """Return evidence from JSON: the fields of ``Evidence``, and lines of text, host and rank."""
-    import json
-
-    data = json.loads(path.read_text(encoding="utf-8"))
-    lines = data.pop("lines")
-    return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)
-
-
 def of_waiting(client: Client, job_id: int) -> Facts:
     """Return the facts about a waiting job, from Slurm.
 

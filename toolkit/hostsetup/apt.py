@@ -31,9 +31,6 @@ _ALWAYS = (
     "--no-install-recommends",
 )
 _KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-_FETCH = re.compile(
-    r"^Need to get (?:[\d.,]+ \w+/)?(?P<size>[\d.,]+ \w+) of archives", re.MULTILINE
-)
 _DISK = re.compile(
     r"^After this operation, (?P<size>[\d.,]+ \w+) of additional disk space", re.MULTILINE
 )

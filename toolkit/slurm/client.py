@@ -133,13 +133,6 @@ class Client:
             self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark
         )
 
-    def my_jobs(self) -> dict[int, JobState]:
-        """Return the states of all jobs of this user that squeue shows, by job id.
-
-        A job array is one job.
-        """
-        return self.snapshot().states
-
     def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
         """Return all jobs of this user, and their marks.
 

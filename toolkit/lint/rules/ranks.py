@@ -10,7 +10,6 @@ from toolkit.lint.calls import Call, calls, slurm_options
 from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script, is_conditional, least_nodes, node_range
 
-_TASKS = re.compile(r"\$\{?SLURM_(?:NTASKS|TASKS)_PER_NODE\b")
 _COUNT_OPTION = re.compile(
     r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
 )
