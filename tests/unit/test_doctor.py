@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.checks import Result, passed
-from toolkit.doctor.case import DoctorCase
-from toolkit.doctor.diagnose import REGISTRY, diagnose
+from toolkit.doctor.case import REGISTRY, DoctorCase, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command
 from toolkit.doctor.items import allreduce, cluster, gpus, machine, network
 from toolkit.images.host.space import Room

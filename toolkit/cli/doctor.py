@@ -99,7 +99,7 @@ def command(
 
 def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     """Print each result as soon as it is known; those that were not checked come last."""
-    from toolkit.doctor.diagnose import FORMAT, REGISTRY, diagnose
+    from toolkit.doctor.case import FORMAT, REGISTRY, diagnose
 
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} through jobs"

@@ -12,7 +12,7 @@ import msgspec
 from tests.lint_cases import CASES, Case
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.doctor.diagnose import REGISTRY as DOCTOR
+from toolkit.doctor.case import REGISTRY as DOCTOR
 from toolkit.exercises import exercises
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Example
