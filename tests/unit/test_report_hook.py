@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from toolkit.model.report import Report
+from toolkit.model.run import Report
 from toolkit.resources import package_directory
 
 HOOK = package_directory("scripts") / "report" / "sitecustomize.py"

@@ -22,7 +22,7 @@ from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
 if TYPE_CHECKING:
-    from toolkit.model.report import Report
+    from toolkit.model.run import Report
 
 _FAILED = re.compile(
     r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): "

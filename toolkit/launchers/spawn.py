@@ -23,7 +23,7 @@ from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
 if TYPE_CHECKING:
-    from toolkit.model.report import Report
+    from toolkit.model.run import Report
 
 _ENDED = re.compile(
     r"process (?P<rank>\d+) terminated with "

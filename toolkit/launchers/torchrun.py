@@ -21,7 +21,7 @@ from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
 if TYPE_CHECKING:
-    from toolkit.model.report import Report
+    from toolkit.model.run import Report
 
 _RESTARTS = 3  # default of an elastic run
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import launchers
-from toolkit.model.report import ErrorRecord, Report
-from toolkit.model.run import Failure
+from toolkit.model.run import ErrorRecord, Failure, Report
 from toolkit.redaction import redacted
 from toolkit.runs.error_records import (
     SPAWN_ENDED,

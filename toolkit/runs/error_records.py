@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.report import ErrorRecord, Report
+from toolkit.model.run import ErrorRecord, Report
 from toolkit.redaction import redacted
 
 _MOST_CHARACTERS, _MOST_DETAILS = 300, 40

@@ -16,8 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolkit.model.plan import Plan
-from toolkit.model.report import Report
-from toolkit.model.run import JobAttempt
+from toolkit.model.run import JobAttempt, Report
 from toolkit.records.store import Log, Paths
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line

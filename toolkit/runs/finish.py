@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
-from toolkit.model.report import Report
-from toolkit.model.run import JobState, Outcome, PointOutcome
+from toolkit.model.run import JobState, Outcome, PointOutcome, Report
 from toolkit.records.store import Log, Paths
 from toolkit.runs import excerpt, logs, once
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results

@@ -17,8 +17,7 @@ from toolkit import launchers
 from toolkit.errors import JobLostError
 from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.plan import Plan
-from toolkit.model.report import Report
-from toolkit.model.run import Failure, JobState, Outcome
+from toolkit.model.run import Failure, JobState, Outcome, Report
 from toolkit.runs import blame, error_records
 from toolkit.runs.logs import Line, ranks
 from toolkit.slurm.hostlist import expand

@@ -21,7 +21,7 @@ from toolkit.model.site import Facts, Site
 from toolkit.model.source import Source
 
 if TYPE_CHECKING:
-    from toolkit.model.report import Report
+    from toolkit.model.run import Report
     from toolkit.slurm.client import Client
 
 # What a launcher may need of a runtime:
