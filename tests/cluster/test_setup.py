@@ -113,7 +113,7 @@ def test_the_smoke_test_passes_here() -> None:
     assert runtime is not None
     if os.geteuid() == 0:
         assert smoke.root_exec(runtime) == "works"
-        assert smoke.try_everything(runtime) is None
+        assert smoke.run_smoke_tests(runtime) is None
 
 
 def test_the_interpreter_is_the_one_of_this_installation() -> None:

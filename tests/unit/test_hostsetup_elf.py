@@ -93,7 +93,7 @@ def test_references_to_the_strtol_family_are_turned_to_the_old_ones() -> None:
     )  # in place, a few words
     assert elf.retarget(after, (2, 36)) == (after, ())  # what came out wants nothing new
     sections = elf._sections(after)
-    wanted = elf._wanted(after, sections[VERNEED], sections[DYNSYM].linked)
+    wanted = elf._needed_versions(after, sections[VERNEED], sections[DYNSYM].linked)
     assert sorted(want.version for want in wanted) == [OLD.encode(), OLD.encode(), b"GLIBC_2.34"]
     names_now = [
         elf._text(
@@ -111,7 +111,7 @@ def test_references_to_the_strtol_family_are_turned_to_the_old_ones() -> None:
 def test_the_renamed_version_has_the_hash_of_the_old_one() -> None:
     after, _ = elf.retarget(make([("puts", OLD), ("__isoc23_strtol", NEW)]), (2, 36))
     sections = elf._sections(after)
-    for want in elf._wanted(after, sections[VERNEED], sections[DYNSYM].linked):
+    for want in elf._needed_versions(after, sections[VERNEED], sections[DYNSYM].linked):
         assert struct.unpack_from("<I", after, want.at)[0] == HASHES[OLD]
 
 

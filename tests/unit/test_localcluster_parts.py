@@ -96,7 +96,7 @@ def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
 
 
 def test_one_at_a_time(paths: Paths) -> None:
-    with directory.held(paths), pytest.raises(BusyError) as caught, directory.held(paths):
+    with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
         pass
     assert f"process {os.getpid()}" in caught.value.cause
     assert not paths.directory.exists()
@@ -104,17 +104,17 @@ def test_one_at_a_time(paths: Paths) -> None:
 
 def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
     code = "import sys, time; from pathlib import Path; from toolkit.localcluster import directory; from toolkit.localcluster.paths import Paths\n"
-    code += "with directory.held(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
+    code += "with directory.locked(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen(
         (sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(BusyError), directory.held(paths):
+    with pytest.raises(BusyError), directory.locked(paths):
         pass
     holder.kill()
     holder.communicate()
-    with directory.held(paths):
+    with directory.locked(paths):
         (paths.directory / "file").touch()
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
 
@@ -152,7 +152,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
     monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
     with pytest.raises(ClusterError, match="nothing in it was touched"):
         down("local", Silent())
-    with pytest.raises(ClusterError, match="nothing in it was touched"), directory.held(here):
+    with pytest.raises(ClusterError, match="nothing in it was touched"), directory.locked(here):
         pass
     assert _contents(root) == before
     assert sorted(path.name for path in root.iterdir()) == sorted(
@@ -168,7 +168,7 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(
     monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
     assert down("local", Silent()) is False
     assert here.directory.is_dir()
-    with directory.held(here):
+    with directory.locked(here):
         assert directory.is_ours(here)
     assert not here.directory.exists()
 

@@ -28,7 +28,7 @@ from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, Unrea
 from toolkit.preflight.options import asked_minutes
 from toolkit.preflight.rules.gpus import elements
 from toolkit.slurm import parse
-from toolkit.slurm.inventory import uses
+from toolkit.slurm.inventory import parse_usage
 
 NEURON = sites.load("neuron")
 RIGHT: dict[str, Any] = {
@@ -211,7 +211,7 @@ def test_elements_of_arrays(array: str | int | None, count: int) -> None:
 def test_what_squeue_says_is_counted_by_partition() -> None:
     text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
     details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
-    found = uses(text, lambda job: details if job == "4" else "")
+    found = parse_usage(text, lambda job: details if job == "4" else "")
     assert found == {
         "main": Use(submitted=3, running=1, gpus=4),
         "big": Use(submitted=2, running=1, gpus=4),

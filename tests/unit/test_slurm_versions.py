@@ -128,7 +128,7 @@ def test_what_a_user_has(answers: Answers) -> None:
         asked.append(job)
         return details if job == str(IDS["debug"]) else ""
 
-    found = inventory.uses(answers("usage"), show)
+    found = inventory.parse_usage(answers("usage"), show)
     assert found["debug"] == Use(submitted=1, running=1, gpus=1)
     assert found["main"] == Use(submitted=43, running=2, gpus=4)
     assert set(asked) == {str(IDS["debug"]), str(IDS["requeued"])}

@@ -39,7 +39,7 @@ def recognized(entries: Sequence[Entry], rules: Mapping[str, Rule], role: str) -
 
 def matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
     """Yield a match for each rule that applies."""
-    echoes = _echoes(evidence.entries, rules)
+    consequences = _consequences(evidence.entries, rules)
     past = frozenset[int]() if evidence.state else survived(evidence.entries)
     quoted, plain = _quoted_code(evidence.entries), is_plain(evidence)
     for name, rule in rules.items():
@@ -49,7 +49,7 @@ def matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
         lines = [
             line
             for line in _lines(rule, evidence, plain=plain)
-            if not (general and line.entry in echoes)
+            if not (general and line.entry in consequences)
         ]
         if rule.signatures and not lines:
             continue
@@ -137,7 +137,7 @@ def placeholders(evidence: Evidence, entry: Entry | None = None) -> dict[str, st
     }
 
 
-def _echoes(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
+def _consequences(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
     """Return the lines that only report the loss of another rank."""
     patterns = [
         compiled(pattern)
@@ -190,7 +190,7 @@ def _lines(rule: Rule, evidence: Evidence, *, plain: bool) -> Iterator[_Line]:
         if match:
             groups = {name: text or "" for name, text in match.groupdict().items()}
             where = "a process of the job" if plain else _where(entry)
-            yield _Line(entry, position, {"where": where} | groups | _known_where(entry, evidence))
+            yield _Line(entry, position, {"where": where} | groups | _known_place(entry, evidence))
 
 
 def _best_line(lines: Sequence[_Line], first_rank: int | None) -> _Line:
@@ -206,7 +206,7 @@ def _best_line(lines: Sequence[_Line], first_rank: int | None) -> _Line:
     return min(own or lines, key=order)
 
 
-def _known_where(entry: Entry, evidence: Evidence) -> dict[str, str]:
+def _known_place(entry: Entry, evidence: Evidence) -> dict[str, str]:
     """Return the rank that Slurm or an agent reports about, if it is known."""
     if (
         entry.rank is None

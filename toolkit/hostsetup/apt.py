@@ -148,7 +148,7 @@ def heal() -> None:
     )
 
 
-def half_there(package: str) -> bool:
+def is_half_installed(package: str) -> bool:
     """Return whether dpkg was interrupted while it unpacked this package."""
     answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
     return answer.stdout.strip() == "reinstreq"

@@ -97,7 +97,7 @@ def configuration_file(runtime: str) -> Path:
     )
 
 
-def grant_what_there_is(runtime: str) -> Path:
+def grant_own_capabilities(runtime: str) -> Path:
     """Give root's containers the capabilities that root has, and back up the configuration."""
     configuration = configuration_file(runtime)
     listed = configuration.with_name("capability.json")

@@ -34,7 +34,7 @@ _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
     """Prevent packages from starting daemons when they are installed."""
     restore(policy)
-    before = _aside(policy)
+    before = _backup_of(policy)
     try:
         if policy.exists():
             policy.rename(before)
@@ -49,7 +49,7 @@ def restore(policy: Path = POLICY) -> None:
     """Restore the earlier policy; does nothing if it is in place."""
     if policy.exists() and MARK in policy.read_text(errors="replace"):
         policy.unlink()
-    before = _aside(policy)
+    before = _backup_of(policy)
     if before.exists() and not policy.exists():
         before.rename(policy)
 
@@ -66,5 +66,5 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
             shell.run(["systemctl", "disable", *_UNITS[package]], check=False)
 
 
-def _aside(policy: Path) -> Path:
+def _backup_of(policy: Path) -> Path:
     return policy.with_name(f"{policy.name}.before-toolkit")

@@ -40,7 +40,7 @@ class _Section(NamedTuple):
     linked: int
 
 
-class _Wanted(NamedTuple):
+class _NeededVersion(NamedTuple):
     """A version that the file wants from a library, and where that is written."""
 
     library: bytes
@@ -69,7 +69,7 @@ def retarget(data: bytes, newest: tuple[int, int]) -> tuple[bytes, tuple[str, ..
     if _VERNEED not in sections or _DYNSYM not in sections:
         return data, ()
     strings = sections[_DYNSYM].linked
-    wanted = _wanted(data, sections[_VERNEED], strings)
+    wanted = _needed_versions(data, sections[_VERNEED], strings)
     too_new = {want.number: want for want in wanted if _newer(want.version, newest)}
     if not too_new:
         return data, ()
@@ -100,7 +100,7 @@ def _text(data: bytes | bytearray, at: int) -> bytes:
     return bytes(data[at : data.index(b"\0", at)])
 
 
-def _wanted(data: bytes, section: _Section, strings: int) -> list[_Wanted]:
+def _needed_versions(data: bytes, section: _Section, strings: int) -> list[_NeededVersion]:
     """Return every (library, version) of the table of needed versions, two nested linked lists."""
     versions, at = [], section.offset
     while True:
@@ -109,7 +109,9 @@ def _wanted(data: bytes, section: _Section, strings: int) -> list[_Wanted]:
         for _ in range(count):
             _, _, index, name, step = struct.unpack_from("<IHHII", data, inner)
             versions.append(
-                _Wanted(_text(data, strings + library), _text(data, strings + name), index, inner)
+                _NeededVersion(
+                    _text(data, strings + library), _text(data, strings + name), index, inner
+                )
             )
             inner += step
         if not following:

@@ -118,13 +118,15 @@ def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[M
     ]
     for part in (parts.BUILD, *((parts.TESTS,) if options.tests else ())):
         lacking = tuple(
-            need.package for need in part.needs if need.is_of(codename) and not _there(need.program)
+            need.package
+            for need in part.needs
+            if need.is_of(codename) and not _is_installed(need.program)
         )
         missing.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
     return tuple(part for part in missing if part.packages)
 
 
-def _there(program: str) -> bool:
+def _is_installed(program: str) -> bool:
     return (
         any(Path("/").glob(program.lstrip("/")))
         if program.startswith("/")

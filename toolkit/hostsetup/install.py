@@ -46,7 +46,7 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         CommandFailedError: a step failed; the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
-    with ended_by_term(), _alone(progress) as lock, _workplace():
+    with ended_by_term(), _exclusive_lock(progress) as lock, _workplace():
         facts = _healed(read_facts(options), progress)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
@@ -66,7 +66,7 @@ def _wants_apptainer(actions: Sequence[Action]) -> bool:
 
 
 @contextmanager
-def _alone(progress: Progress) -> Iterator[int]:
+def _exclusive_lock(progress: Progress) -> Iterator[int]:
     """Allow one setup at a time; dpkg holds the lock, too, also after the setup was killed."""
     with _LOCK.open("w") as handle:
         try:
@@ -95,7 +95,7 @@ def _healed(facts: Facts, progress: Progress) -> Facts:
         return facts
     with daemons.prevented_from_starting():
         apt.heal()
-        if not apt.half_there(apptainer_debian.PACKAGE):
+        if not apt.is_half_installed(apptainer_debian.PACKAGE):
             return facts
         apt.forget(apptainer_debian.PACKAGE)
     progress.say("healed", "an Apptainer that was only partly unpacked is installed again")
@@ -214,7 +214,7 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
         progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
     elif action.kind == "capabilities":
-        changed = capabilities.grant_what_there_is(str(facts.runtime))
+        changed = capabilities.grant_own_capabilities(str(facts.runtime))
         progress.say(
             "root",
             f"{changed}: root gets the capabilities that it has "
@@ -224,7 +224,7 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
 
 def _try(runtime: str, progress: Progress) -> None:
     progress.begin("try", "tiny image, as root and as a user", expected=3)
-    complaint = smoke.try_everything(runtime)
+    complaint = smoke.run_smoke_tests(runtime)
     progress.end()
     if complaint:
         progress.say("warning", f"ordinary users cannot run images here: {complaint}")

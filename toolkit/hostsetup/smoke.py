@@ -28,7 +28,7 @@ def root_exec(runtime: str) -> Literal["works", "fails"]:
         return "works" if answer.stdout.strip() == "built" else "fails"
 
 
-def try_everything(runtime: str) -> str | None:
+def run_smoke_tests(runtime: str) -> str | None:
     """Build an image as root, run it as root, run it as an ordinary user.
 
     Returns:

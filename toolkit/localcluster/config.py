@@ -148,11 +148,11 @@ def _partition(partition: PartitionShape, shape: Shape) -> str:
     words += [f"MaxNodes={partition.max_nodes}"] if partition.max_nodes else []
     words += [f"MaxTime={partition.max_time or 'UNLIMITED'}"]
     words += [f"DefaultTime={partition.default_time}"] if partition.default_time else []
-    words += [f"QOS={quality(partition.name)}"] if partition.name in shape.limits else []
+    words += [f"QOS={qos_name(partition.name)}"] if partition.name in shape.limits else []
     return " ".join([*words, *partition.options, "State=UP"])
 
 
-def quality(partition: str) -> str:
+def qos_name(partition: str) -> str:
     """Return the quality of service that has a partition's limits of users."""
     return f"limits-{partition}".lower()  # sacctmgr writes all names in lower case
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.localcluster.config import quality
+from toolkit.localcluster.config import qos_name
 from toolkit.localcluster.control import Plan, StartError
 from toolkit.localcluster.paths import Paths
 
@@ -59,7 +59,7 @@ def _limit_jobs(plan: Plan) -> None:
             "MaxSubmitJobsPerUser": limits.jobs_submitted,
         }
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        shell.run((*add, "qos", quality(partition), *words), timeout=30)
+        shell.run((*add, "qos", qos_name(partition), *words), timeout=30)
 
 
 def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
@@ -75,7 +75,7 @@ def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
         words = (
             "modify",
             "qos",
-            quality(partition),
+            qos_name(partition),
             "set",
             f"MaxTRESPerUser=gres/gpu={limits.gpus}",
         )

@@ -122,7 +122,7 @@ def release(paths: Paths) -> bool:
 
 
 @contextlib.contextmanager
-def held(paths: Paths) -> Iterator[None]:
+def locked(paths: Paths) -> Iterator[None]:
     """Hold the lock of a cluster in its directory, which is removed afterwards if it is empty.
 
     Raises:

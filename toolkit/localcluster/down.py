@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.errors import ClusterError
 from toolkit.localcluster import processes
-from toolkit.localcluster.directory import held, is_ours, refuse_foreign, remove_files
+from toolkit.localcluster.directory import is_ours, locked, refuse_foreign, remove_files
 from toolkit.localcluster.paths import paths_of
 from toolkit.progress import Progress
 
@@ -27,7 +27,7 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
         )
     if not is_ours(paths) and not processes.supervisors(paths):
         return False
-    with held(paths):
+    with locked(paths):
         progress.begin("down", f"cluster {name}")
         ended = processes.stop(paths)
         removed = remove_files(paths, keep_logs=keep_logs)

@@ -182,7 +182,7 @@ def _differences(
     fewer = [
         f"{name} {len(names)} of {whole}"
         for name, names in members.items()
-        if (whole := _whole(parts[name])) is not None and whole > len(names)
+        if (whole := hostlist.count(parts[name].nodes)) is not None and whole > len(names)
     ]
     if fewer:
         yield f"fewer nodes: {', '.join(fewer)}"
@@ -198,17 +198,12 @@ def _differences(
     if site.submit_directory and not directory:
         yield f"jobs can be submitted anywhere: {site.submit_directory} is not on this machine"
     unknown = [
-        f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.knows(name)
+        f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.can_check(name)
     ]
     if unknown:
         yield f"Slurm here does not check {', '.join(unknown)}"
     if site.modules:
         yield f"no environment modules: {', '.join(site.modules)}"
-
-
-def _whole(partition: SitePartition) -> int | None:
-    nodes = partition.nodes
-    return len(hostlist.expand(nodes)) if isinstance(nodes, str) else nodes
 
 
 def adapt_site(site: Site, local: Site, expanded: Callable[[str], str]) -> Site:

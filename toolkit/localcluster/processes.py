@@ -38,10 +38,10 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 def is_supervisor(pid: int, paths: Paths) -> bool:
     """Return whether a process is the first of this cluster, or the `unshare` that waits for it."""
-    return arguments(pid)[-3:] == ("-m", SUPERVISOR, str(paths.directory)) and _ours(pid)
+    return arguments(pid)[-3:] == ("-m", SUPERVISOR, str(paths.directory)) and _is_own(pid)
 
 
-def _ours(pid: int) -> bool:
+def _is_own(pid: int) -> bool:
     return _status(pid).get("Uid", [""])[0] == str(os.getuid())
 
 
@@ -85,7 +85,7 @@ def node_process(paths: Paths, node: str) -> int | None:
             start is not None
             and words[start + 1 : start + 3] == (str(paths.directory), node)
             and is_first(pid)
-            and _ours(pid)
+            and _is_own(pid)
         ):
             return pid
     return None

@@ -115,7 +115,7 @@ return slurm.SUCCESS
 """
 
 
-def knows(option: str) -> bool:
+def can_check(option: str) -> bool:
     """Return whether the plugin can detect that an option was given."""
     return option in _GIVEN
 

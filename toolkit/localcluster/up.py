@@ -16,7 +16,7 @@ from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, packages, processes
 from toolkit.localcluster.control import KEEP, Plan, StartError
-from toolkit.localcluster.directory import held, remove_files
+from toolkit.localcluster.directory import locked, remove_files
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
@@ -49,7 +49,7 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
     paths = paths_of(name)
     shared = shared_directories(paths, share)
     packages.require(shape.accounting)
-    with held(paths):
+    with locked(paths):
         if access.running(paths):
             _same_or_error(paths, shape, shared, asked=share)
             return False

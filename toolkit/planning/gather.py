@@ -234,7 +234,7 @@ def _facts(run: _Run, client: Client) -> Facts:
         needs_limits = name and (job.most_gpus or job.array is not None)
         limits = inventory.limits(client, name) if needs_limits else {}
         # The user's jobs count only where there are limits.
-        mine = inventory.mine(client) if site.partitions or limits else {}
+        mine = inventory.user_usage(client) if site.partitions or limits else {}
         facts = Facts(
             partitions=partitions,
             container=container,

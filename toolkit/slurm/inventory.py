@@ -38,7 +38,7 @@ def partition_states(
             "Slurm does not show its partitions", "scontrol show partition", answer.tail(3)
         )
     nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
-    own = mine(client)
+    own = user_usage(client)
     qos, associations = accounts(client)
     partitions = []
     for queue in overview.queues(answer.stdout):
@@ -108,7 +108,7 @@ def _start(client: Client, site: Site, queue: Queue, shape: Sequence[str] | None
     return overview.start(result.stdout + result.stderr)
 
 
-def mine(client: Client) -> dict[str, Use]:
+def user_usage(client: Client) -> dict[str, Use]:
     """Return the user's jobs and GPUs in each partition; empty if squeue fails."""
     result = client.ask(
         "squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={USAGE_FORMAT}"
@@ -116,14 +116,14 @@ def mine(client: Client) -> dict[str, Use]:
     return (
         {}
         if not result.ok
-        else uses(
+        else parse_usage(
             result.stdout,
             lambda job: client.ask("scontrol", "--details", "show", "job", job).stdout,
         )
     )
 
 
-def uses(text: str, details: Callable[[str], str]) -> dict[str, Use]:
+def parse_usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
     """Parse lines of ``squeue --format=USAGE_FORMAT`` into the usage of each partition.
 
     A job that waits for one of several partitions counts in each.
