@@ -10,9 +10,8 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ClusterError, SlurmUnreachableError
 from toolkit.localcluster.access import access
-from toolkit.localcluster.down import down
+from toolkit.localcluster.lifecycle import down, up
 from toolkit.localcluster.shape import Shape, check
-from toolkit.localcluster.up import up
 from toolkit.progress import Progress
 
 NAME = "bench"

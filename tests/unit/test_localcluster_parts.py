@@ -14,9 +14,8 @@ import pytest
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
 from toolkit.localcluster import directory, packages, processes
 from toolkit.localcluster.access import access, default_name, prefix
-from toolkit.localcluster.down import down
+from toolkit.localcluster.lifecycle import down, log_tails, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_of
-from toolkit.localcluster.up import log_tails, shared_directories
 from toolkit.progress import Silent
 
 
@@ -149,7 +148,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
     if here.directory.is_dir():
         (here.directory / "thesis.tex").write_text("years of work")
     before = _contents(root)
-    monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
+    monkeypatch.setattr("toolkit.localcluster.lifecycle.paths_of", lambda _: here)
     with pytest.raises(ClusterError, match="nothing in it was touched"):
         down("local", Silent())
     with pytest.raises(ClusterError, match="nothing in it was touched"), directory.locked(here):
@@ -165,7 +164,7 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(
 ) -> None:
     here = Paths("local", tmp_path / "local")
     here.directory.mkdir()
-    monkeypatch.setattr("toolkit.localcluster.down.paths_of", lambda _: here)
+    monkeypatch.setattr("toolkit.localcluster.lifecycle.paths_of", lambda _: here)
     assert down("local", Silent()) is False
     assert here.directory.is_dir()
     with directory.locked(here):

@@ -32,7 +32,7 @@ def down(name: str, keep_logs: bool) -> None:
       toolkit cluster down
       toolkit cluster down --keep-logs
     """
-    from toolkit.localcluster.down import down as take_down
+    from toolkit.localcluster.lifecycle import down as take_down
     from toolkit.localcluster.paths import paths_of
 
     with console.Steps() as steps:

@@ -138,7 +138,7 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
       toolkit cluster up --shape cluster.toml --name imitation
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
     """
-    from toolkit.localcluster.up import up as bring_up
+    from toolkit.localcluster.lifecycle import up as bring_up
 
     imitated = _imitation(ctx, **options)
     shape = imitated.shape if imitated else _shape_of(ctx, **options)

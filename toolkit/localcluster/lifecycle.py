@@ -1,4 +1,4 @@
-"""Bring a cluster up, completely or not at all."""
+"""Bring a cluster up, completely or not at all, and take it down, whatever state it is in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, packages, processes
 from toolkit.localcluster.control import KEEP, Plan, StartError
-from toolkit.localcluster.directory import locked, remove_files
+from toolkit.localcluster.directory import is_ours, locked, refuse_foreign, remove_files
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
@@ -287,3 +287,29 @@ def _environment(paths: Paths) -> dict[str, str]:
         if directory not in parts
     ]
     return environment | {"PATH": os.pathsep.join(parts), "SLURM_CONF": str(paths.conf)}
+
+
+def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
+    """Take the cluster ``name`` down: no process, mount, interface or file of it stays.
+
+    Returns:
+        Whether there was a process or a file of it.
+
+    Raises:
+        BusyError: another process is bringing it up or down.
+        ClusterError: a part of it cannot be removed, or no cluster made its directory.
+    """
+    paths = paths_of(name)
+    refuse_foreign(paths)
+    if processes.is_within(paths):
+        raise ClusterError(
+            "this shell is in the cluster", next_step="exit it, then: toolkit cluster down"
+        )
+    if not is_ours(paths) and not processes.supervisors(paths):
+        return False
+    with locked(paths):
+        progress.begin("down", f"cluster {name}")
+        ended = processes.stop(paths)
+        removed = remove_files(paths, keep_logs=keep_logs)
+        progress.end()
+    return ended or removed
