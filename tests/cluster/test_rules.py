@@ -21,7 +21,7 @@ from toolkit.model.job import Job
 from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
 from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, PreflightCase
-from toolkit.preflight.options import asked_minutes
+from toolkit.preflight.options import requested_minutes
 from toolkit.slurm import overview, parse
 
 RIGHT: dict[str, Any] = {
@@ -139,7 +139,7 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
         site=place.site,
         facts=facts,
         partition=partition,
-        minutes=asked_minutes(merged),
+        minutes=requested_minutes(merged),
         **given,
     )
     return [result.message for result in REGISTRY.results(case) if result.outcome == "failed"]

@@ -25,7 +25,7 @@ from toolkit.planning.plan import plan
 from toolkit.preflight.host_facts import read_host_facts
 from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
-from toolkit.preflight.options import asked_minutes
+from toolkit.preflight.options import requested_minutes
 from toolkit.preflight.rules.gpus import elements
 from toolkit.slurm import parse
 from toolkit.slurm.inventory import parse_usage
@@ -44,7 +44,7 @@ _GIGABYTE = 10**9
 
 def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> PreflightCase:
     merged = Job(**{**RIGHT, **(job or {})})
-    return PreflightCase(job=merged, site=site, minutes=asked_minutes(merged), **given)
+    return PreflightCase(job=merged, site=site, minutes=requested_minutes(merged), **given)
 
 
 def said(given: PreflightCase) -> list[tuple[str | None, bool, str]]:

@@ -29,7 +29,7 @@ from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
-from toolkit.preflight.options import asked_minutes
+from toolkit.preflight.options import requested_minutes
 from toolkit.runs import submit as runs
 from toolkit.slurm.patience import configured_wait, patiently
 
@@ -102,7 +102,7 @@ def _submit(
     try:
         folder.mkdir()
         called = submitit.core.utils.DelayedSubmission(function, *arguments)
-        called.set_timeout(asked_minutes(inputs.job) or _DAY, _TIMEOUTS)
+        called.set_timeout(requested_minutes(inputs.job) or _DAY, _TIMEOUTS)
         called.dump(folder / "function.pkl")
     except Exception as error:
         shutil.rmtree(paths.directory)

@@ -28,16 +28,16 @@ class Watcher(core.InfoWatcher):
 
     def update(self) -> None:
         """Query the jobs that have not ended; one that Slurm has forgotten counts as ended."""
-        asked = sorted(self._registered - self._finished, key=int)
+        unfinished = sorted(self._registered - self._finished, key=int)
         self._last_status_check = time.time()
-        if not asked:
+        if not unfinished:
             return
         self._num_calls += 1
         try:
-            states = self._client.jobs([int(number) for number in asked])
+            states = self._client.jobs([int(number) for number in unfinished])
         except SlurmUnreachableError:
             return  # a controller that restarts is asked again; until then all is as it was
-        for number in asked:
+        for number in unfinished:
             state = states.get(int(number))
             self._missed[number] = 0 if state else self._missed.get(number, 0) + 1
             if state:

@@ -51,7 +51,7 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
     packages.require(shape.accounting)
     with locked(paths):
         if access.running(paths):
-            _same_or_error(paths, shape, shared, asked=share)
+            _same_or_error(paths, shape, shared, requested=share)
             return False
         # The rest of an `up` that was killed, or of a cluster whose machine was switched off.
         processes.stop(paths)
@@ -113,7 +113,7 @@ def _rows(log: Path) -> list[str]:
 
 
 def _same_or_error(
-    paths: Paths, shape: Shape, shared: tuple[str, ...], asked: tuple[str, ...]
+    paths: Paths, shape: Shape, shared: tuple[str, ...], requested: tuple[str, ...]
 ) -> None:
     plan = read_json(paths.plan, Plan)
     next_step = f"toolkit cluster down --name {paths.name}, then up again"
@@ -130,7 +130,7 @@ def _same_or_error(
     wanted = [
         directory
         for directory in missing
-        if directory in {os.path.realpath(path) for path in asked}
+        if directory in {os.path.realpath(path) for path in requested}
     ]
     if wanted:
         raise ClusterError(

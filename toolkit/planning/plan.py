@@ -25,10 +25,10 @@ from toolkit.planning.origins import with_origins
 from toolkit.preflight.judge import judge
 from toolkit.preflight.model import PreflightCase
 from toolkit.preflight.options import (
-    asked_memory,
-    asked_minutes,
     launcher_findings,
     node_findings,
+    requested_memory,
+    requested_minutes,
     terminal_findings,
     value_findings,
 )
@@ -61,7 +61,7 @@ def plan(inputs: Inputs) -> Plan:
     if inputs.after:
         dependencies = (*((job.dependency,) if job.dependency else ()), *inputs.after)
         job = replace(job, dependency=",".join(dependencies))
-    requeueing = requeue.decide(job, asked_minutes(job))
+    requeueing = requeue.decide(job, requested_minutes(job))
     launcher_name = job.launcher or ""
     launcher = _collect(errors, lambda: launchers.get(launcher_name))
     request = _request(inputs, partition)
@@ -118,7 +118,7 @@ def _option_errors(job: Job, inputs: Inputs) -> list[ToolkitError]:
     return [
         *value_findings(job),
         *node_findings(job, inputs.origins),
-        *requeue.findings(job, asked_minutes(job)),
+        *requeue.findings(job, requested_minutes(job)),
         *terminal_findings(job),
         *sweep.findings(job, inputs.source),
     ]
@@ -213,8 +213,8 @@ def _case(inputs: Inputs, partition: Partition | None) -> PreflightCase:
         partition=partition,
         manifest=inputs.manifest,
         host=inputs.host,
-        minutes=asked_minutes(inputs.job),
-        memory=asked_memory(inputs.job),
+        minutes=requested_minutes(inputs.job),
+        memory=requested_memory(inputs.job),
     )
 
 

@@ -21,7 +21,7 @@ def option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def asked_minutes(job: Job) -> int | None:
+def requested_minutes(job: Job) -> int | None:
     """Return the requested minutes; None if unset, unlimited, or not a time.
 
     ``value_findings`` reports what is not a time.
@@ -32,7 +32,7 @@ def asked_minutes(job: Job) -> int | None:
         return None
 
 
-def asked_memory(job: Job) -> int | None:
+def requested_memory(job: Job) -> int | None:
     """Return the requested memory on each node, in MB; None if unset, or not a size.
 
     ``value_findings`` reports what is not a size.
@@ -51,7 +51,7 @@ def value_findings(job: Job) -> list[ToolkitError]:
             minutes(str(job.time))
         except ValueError as error:
             findings.append(UsageError(str(error), place="--time", next_step="--time 2:00:00"))
-    if job.mem is not None and asked_memory(job) is None:
+    if job.mem is not None and requested_memory(job) is None:
         cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
         findings.append(UsageError(cause, place="--mem", next_step="--mem 16G"))
     for own in OWN:

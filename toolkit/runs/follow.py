@@ -58,12 +58,12 @@ def follow(
         TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
     tail = logs.Tail(paths, job_id)
-    began = asked = heard = time.monotonic()
+    began = queried = answered = time.monotonic()
     state: JobState | None = None
     while True:
         try:
             new = _state(client, paths, job_id)
-            heard = time.monotonic()
+            answered = time.monotonic()
             if state is None or (new.state, new.reason) != (state.state, state.reason):
                 yield Changed(new, client.expected_start(job_id) if new.state == "PENDING" else "")
             state = new
@@ -72,13 +72,15 @@ def follow(
                 yield finish(client, paths, plan, state)
                 return
         except SlurmUnreachableError as error:
-            if time.monotonic() - heard > _PATIENCE:
+            if time.monotonic() - answered > _PATIENCE:
                 raise
             yield Unreachable(error)
-        asked = time.monotonic()
-        if asked > until:
-            raise TimeoutError(f"job {job_id} has not ended in {(asked - began) / 60:.0f} minutes")
-        while time.monotonic() - asked < _pause(asked - began):
+        queried = time.monotonic()
+        if queried > until:
+            raise TimeoutError(
+                f"job {job_id} has not ended in {(queried - began) / 60:.0f} minutes"
+            )
+        while time.monotonic() - queried < _pause(queried - began):
             time.sleep(_READ_SECONDS)
             yield from _lines(tail, plan)
 

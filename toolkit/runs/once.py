@@ -102,11 +102,11 @@ def submit_once(client: Client, script: Path, mark: str, wait: Wait) -> Submitte
             number = patiently(lambda: client.submit(script, mark), wait)
         except AnswerLostError as error:
             lost = error
-            wait.tell(f"{error.cause}; asking Slurm whether it has the job")
+            wait.notify(f"{error.cause}; asking Slurm whether it has the job")
             if jobs := find_jobs(client, mark, wait, lost):
-                wait.tell(f"Slurm has it: job {jobs[0]}")
+                wait.notify(f"Slurm has it: job {jobs[0]}")
                 return Submitted(jobs[0], True)
-            wait.tell("Slurm does not have it; submitting it again")
+            wait.notify("Slurm does not have it; submitting it again")
         except SubmissionError as error:
             if lost is None:
                 raise

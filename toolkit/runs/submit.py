@@ -228,7 +228,7 @@ def resume(inputs: Inputs, wait: Wait) -> Resumed | None:
     for paths, attempt in _interrupted(Path(inputs.run_directory).parent):
         if not _is_same(paths, attempt, inputs):
             continue
-        wait.tell(
+        wait.notify(
             f"the submission of {paths.name} was interrupted; asking Slurm whether it has the job"
         )
         _await_sbatch(attempt.mark)

@@ -216,8 +216,8 @@ class Client:
         Returns:
             node -> Slurm's state and reason: ``{"nid002": "down*: Not responding"}``.
         """
-        asked = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%H|%E"]
-        result = self._run(["env", "SLURM_TIME_FORMAT=%s", *asked], check=False)
+        words = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%H|%E"]
+        result = self._run(["env", "SLURM_TIME_FORMAT=%s", *words], check=False)
         return parse.unhealthy_nodes(result.stdout, since)
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
@@ -225,7 +225,7 @@ class Client:
 
         The state is Slurm's long form; with it is the reason that an administrator or Slurm gave.
         """
-        asked = [
+        words = [
             "sinfo",
             "--noheader",
             "--Node",
@@ -234,7 +234,7 @@ class Client:
         ]
         rows = [
             line.split("|", 2)
-            for line in self._run(asked).stdout.splitlines()
+            for line in self._run(words).stdout.splitlines()
             if line.count("|") >= 2
         ]
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}

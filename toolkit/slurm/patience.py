@@ -14,7 +14,7 @@ PATIENCE = 300.0  # seconds; a restart of the controller or a takeover by its ba
 VARIABLE = "TOOLKIT_WAIT_FOR_SLURM"
 PAUSE = 2.0  # seconds between two queries
 
-Tell = Callable[[str], object]
+Notify = Callable[[str], object]
 _Answer = TypeVar("_Answer")
 
 
@@ -24,12 +24,12 @@ class Wait:
     Args:
         seconds: how long to repeat a query, each time that the controller falls silent; 0: no
             repetition.
-        tell: is called once with a message when the waiting begins.
+        notify: is called once with a message when the waiting begins.
     """
 
-    def __init__(self, seconds: float = 0.0, tell: Tell = bool) -> None:
+    def __init__(self, seconds: float = 0.0, notify: Notify = bool) -> None:
         self.seconds = seconds
-        self.tell = tell
+        self.notify = notify
         self._until: float | None = None
 
     def reset(self) -> None:
@@ -46,13 +46,13 @@ class Wait:
         if self._until is None:
             self._until = now + self.seconds
             if self.seconds:
-                self.tell(f"{error.cause}; asking again for {human_time(self.seconds)}")
+                self.notify(f"{error.cause}; asking again for {human_time(self.seconds)}")
         if now >= self._until:
             raise given_up(error, self.seconds) from None
         time.sleep(min(PAUSE, self._until - now))
 
 
-def configured_wait(tell: Tell) -> Wait:
+def configured_wait(notify: Notify) -> Wait:
     """Return the patience that the environment sets, or the default of `toolkit run`.
 
     It is for callers that have no option for it.
@@ -62,14 +62,14 @@ def configured_wait(tell: Tell) -> Wait:
     """
     value = os.environ.get(VARIABLE)
     if value is None:
-        return Wait(PATIENCE, tell)
+        return Wait(PATIENCE, notify)
     if not value.isdecimal():
         raise UsageError(
             f"{value!r} is not a number of seconds",
             place=VARIABLE,
             next_step=f"{VARIABLE}={PATIENCE:g}",
         )
-    return Wait(int(value), tell)
+    return Wait(int(value), notify)
 
 
 def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:

@@ -18,15 +18,15 @@ def check_gpus(case: PreflightCase) -> list[Result]:
 
     Slurm's own answer counts more than the site's file.
     """
-    asked = case.job.most_gpus
+    requested = case.job.most_gpus
     has, kind, source = _has(case)
-    if has is None or asked <= has:
+    if has is None or requested <= has:
         return []
     least = f"{case.job.gpu_type}:{has}" if case.job.gpu_type else has
     number = f"{counted(has, 'GPU')}{kind}"
-    verb = "was" if asked == 1 else "were"
-    cause = f"a node of partition {case.partition_name} has {number}, {asked} {verb} asked for"
-    step = _elsewhere(case, asked) or f"{case.job.gpu_option} {least}"
+    verb = "was" if requested == 1 else "were"
+    cause = f"a node of partition {case.partition_name} has {number}, {requested} {verb} asked for"
+    step = _elsewhere(case, requested) or f"{case.job.gpu_option} {least}"
     return [from_error(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 
@@ -41,11 +41,11 @@ def _has(case: PreflightCase) -> tuple[int | None, str, str]:
     return None, "", ""
 
 
-def _elsewhere(case: PreflightCase, asked: int) -> str:
+def _elsewhere(case: PreflightCase, requested: int) -> str:
     """Return the partitions that have nodes with so many GPUs, as advice."""
-    live = [partition.name for partition in case.facts.partitions if partition.gpus >= asked]
+    live = [partition.name for partition in case.facts.partitions if partition.gpus >= requested]
     written = [
-        name for name, each in case.site.partitions.items() if each.gpus >= asked and each.batch
+        name for name, each in case.site.partitions.items() if each.gpus >= requested and each.batch
     ]
     names = ", ".join(live if case.partition is not None else written)
     return f"with as many: {names}" if names else ""
@@ -69,11 +69,11 @@ def check_user_gpus(case: PreflightCase) -> list[Result]:
     Slurm keeps a job that asks for more waiting for ever.
     """
     limit, name = case.limits.gpus, case.partition_name
-    asked = sum(case.job.gpus_by_node) or case.job.most_gpus * case.job.node_range[0]
-    if limit is None or not asked:
+    requested = sum(case.job.gpus_by_node) or case.job.most_gpus * case.job.node_range[0]
+    if limit is None or not requested:
         return []
-    if asked > limit:
-        cause = f"one user may have {counted(limit, 'GPU')} in {name}, {asked} were asked for"
+    if requested > limit:
+        cause = f"one user may have {counted(limit, 'GPU')} in {name}, {requested} were asked for"
         return [
             from_error(
                 ShapeError(cause, place="--nodes", next_step="fewer nodes, or another partition"),
@@ -81,11 +81,11 @@ def check_user_gpus(case: PreflightCase) -> list[Result]:
             )
         ]
     used = case.facts.mine[name].gpus if name in case.facts.mine else 0
-    if used + asked <= limit:
+    if used + requested <= limit:
         return []
     cause = (
         f"one user may have {counted(limit, 'GPU')} in {name}; "
-        f"your running jobs have {used}, so that {asked} more have to wait"
+        f"your running jobs have {used}, so that {requested} more have to wait"
     )
     return [
         from_error(

@@ -41,11 +41,11 @@ def check_size(case: PreflightCase) -> list[Result]:
     job, name = case.job, case.partition_name
     least, _ = job.node_range
     cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
-    asked = {"--nodes": least, "--cpus-per-task": cpus, "--mem": case.memory or 0}
+    requested = {"--nodes": least, "--cpus-per-task": cpus, "--mem": case.memory or 0}
     results = []
     for place, what, has, source in _limits(case):
-        if has is not None and asked[place] > has:
-            number = asked[place]
+        if has is not None and requested[place] > has:
+            number = requested[place]
             verb = "were" if number != 1 else "was"
             cause = f"partition {name} has {_counted(has, what)}, {number} {verb} asked for"
             results.append(
