@@ -137,6 +137,8 @@ def run(
     cwd: Path | str | None = None,
     timeout: float | None = None,
     check: bool = True,
+    stdin: int | None = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
 ) -> Result:
     """Run a program to its end.
 
@@ -146,15 +148,16 @@ def run(
         env: its whole environment; without it, that of this process.
         timeout: seconds after which it is killed.
         check: raise an error if it fails; else the caller checks ``returncode``.
+        stdin: its standard input if ``input`` is not given; None: that of this process.
+        pass_fds: open files that it gets, by the same numbers.
 
     Raises:
         CommandFailedError: it failed (and ``check``), or ran longer than ``timeout`` and was
             killed.
         NeedsInstallError: there is no such program.
     """
-    process = start(
-        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE
-    )
+    stdin = stdin if input is None else subprocess.PIPE
+    process = start(argv, env=env, cwd=cwd, stdin=stdin, pass_fds=pass_fds)
     words = tuple(str(word) for word in argv)
     try:
         stdout, stderr = process.communicate(input, timeout=timeout)

@@ -8,7 +8,6 @@ and is only in memory. Neither is in an argument, an environment, a log, or on a
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
@@ -30,13 +29,13 @@ from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
 from toolkit.images.store.signatures import (
+    PATIENCE,
     check_pem,
     is_guarded,
     memory_file,
     pgp_signers,
     run_apptainer,
     run_verify,
-    wait_for,
 )
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest, Signature
@@ -167,14 +166,8 @@ def _openssl(arguments: Sequence[str], passphrase: str, given: str = "") -> tupl
     os.write(writing, passphrase.encode() + b"\n")
     os.close(writing)
     try:
-        done = wait_for(
-            shell.start(
-                [program, "pkey", *arguments, "-passin", f"fd:{reading}"],
-                stdin=subprocess.PIPE,
-                pass_fds=(reading,),
-            ),
-            given,
-        )
+        command = [program, "pkey", *arguments, "-passin", f"fd:{reading}"]
+        done = shell.run(command, input=given, pass_fds=(reading,), timeout=PATIENCE, check=False)
     finally:
         os.close(reading)
     return done.stdout if done.ok else "", done.stderr

@@ -40,7 +40,7 @@ _KEYRING = (
     "GPG_TTY",
     "TERM",
 )
-_PATIENCE = 3600.0  # seconds: it hashes the whole file
+PATIENCE = 3600.0  # seconds: it hashes the whole file
 
 
 def verify(path: Path, key: str) -> Signature:
@@ -166,22 +166,8 @@ def run_apptainer(
     }
     argv = (shell.require_apptainer(), *arguments)
     stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
-    return wait_for(shell.start(argv, env=environment, stdin=stdin, pass_fds=pass_fds))
-
-
-def wait_for(process: subprocess.Popen[str], given: str | None = None) -> shell.Result:
-    """Wait for a program, and return its output. It is killed if this process is interrupted."""
-    try:
-        stdout, stderr = process.communicate(given, timeout=_PATIENCE)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    return shell.Result(
-        tuple(map(str, process.args)) if isinstance(process.args, list | tuple) else (),
-        process.returncode,
-        stdout,
-        stderr,
+    return shell.run(
+        argv, env=environment, stdin=stdin, pass_fds=pass_fds, timeout=PATIENCE, check=False
     )
 
 
