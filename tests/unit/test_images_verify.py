@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from toolkit.images.verify.checks.horovod_build import judge as judge_horovod
+from toolkit.images.verify.checks.ranks import judge as judge_ranks
+from toolkit.images.verify.checks.ranks import report_in
 from toolkit.images.verify.checks.site import judge_driver
-from toolkit.images.verify.ranks import judge as judge_ranks
-from toolkit.images.verify.ranks import report_in
 from toolkit.images.verify.verdicts import REGISTRY, merged
 from toolkit.model.image import Verdict
 

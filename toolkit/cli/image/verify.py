@@ -55,10 +55,9 @@ def verify(
       toolkit image verify /apps/images/pytorch.sif --json
     """
     from toolkit.doctor.node_jobs import find_site, rank_runner
-    from toolkit.images.build.verification import record
     from toolkit.images.store.store import find
     from toolkit.images.verify.case import VerifyOptions, local_case
-    from toolkit.images.verify.verdicts import verdicts
+    from toolkit.images.verify.verdicts import record, verdicts
     from toolkit.shell import require_apptainer
 
     image = find(name)
@@ -97,8 +96,8 @@ def check(name: str, as_json: bool) -> None:
     Example:
       toolkit image check pytorch_cpu
     """
-    from toolkit.images.build.verification import run_checks
     from toolkit.images.store.store import find
+    from toolkit.images.verify.own_checks import run_checks
 
     image = find(name)
     if not as_json:

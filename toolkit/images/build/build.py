@@ -13,7 +13,6 @@ from toolkit.images.build import methods
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
 from toolkit.images.build.remote_base import RemoteBase
-from toolkit.images.build.verification import finish, record
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.sharing import require_writable
 from toolkit.images.host.workspace import Workspace, require_space, scratch_parent, sweep
@@ -31,6 +30,7 @@ from toolkit.images.store.provenance import (
     hash_recipe,
 )
 from toolkit.images.store.sif_files import normalize, partition_digest
+from toolkit.images.verify.verdicts import finish, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
 from toolkit.model.lock import Lock

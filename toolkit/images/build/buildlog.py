@@ -10,55 +10,17 @@ from typing import Literal
 from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.protection import CONFLICT, FITS, parse_names
-from toolkit.model.image import Check
+from toolkit.images.verify.own_checks import Results
 
 TAIL = 15  # lines of the log that a failure shows
 
 _STEP = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
-_CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
-_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi) (?P<value>.+)")
-_RANK = re.compile(
-    r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?"
-)  # horovodrun's prefix of its ranks' lines
 _TESTS, _PACKING = "Running testscript", "Creating SIF file"
 _NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
 # As pip explains a conflict.
 _REASON = re.compile(r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})")
 _INDEX = " --extra-index-url "
 _NO_SPACE = "No space left on device"
-
-
-@dataclass
-class Results:
-    """The results that the checks of an image printed."""
-
-    checks: list[Check] = field(default_factory=list)
-    frameworks: dict[str, str] = field(default_factory=dict)
-    mpi: list[str] = field(default_factory=list)
-
-    def feed(self, line: str) -> Check | None:
-        """Take a line; return the check that it reports, if it reports one."""
-        result = _CHECK.match(line)
-        if result:
-            check = Check(
-                name=result["name"],
-                passed=result["outcome"] == "passed",
-                detail=_RANK.sub("", result["detail"]),
-            )
-            self.checks.append(check)
-            return check
-        fact = _FACT.match(line)
-        if fact and fact["kind"] == "mpi":
-            self.mpi.append(fact["value"])
-        elif fact:
-            name, _, version = fact["value"].partition(" ")
-            self.frameworks[name] = version
-        return None
-
-    @property
-    def failed(self) -> list[Check]:
-        """The checks that failed."""
-        return [check for check in self.checks if not check.passed]
 
 
 def pin_fitting(requirements: str, fits: tuple[str, ...]) -> tuple[str, ...]:

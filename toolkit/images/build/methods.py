@@ -19,7 +19,6 @@ from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import find_client
 from toolkit.images.build.follow import BuildContext
 from toolkit.images.build.remote_base import RemoteBase, resolve_base
-from toolkit.images.build.verification import FindSite, no_site
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile import files as lockfile
@@ -31,6 +30,7 @@ from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.cache import WHEELS, Cache
 from toolkit.images.store.provenance import describe_base
+from toolkit.images.verify.verdicts import FindSite, no_site
 from toolkit.model.base import Model
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress

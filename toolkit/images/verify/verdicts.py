@@ -1,4 +1,4 @@
-"""Make the checks of an image, as verdicts for its manifest.
+"""Make the checks of an image, and save the verdicts in its manifest.
 
 The results of a build's own checks are in the manifest already. Here everything is checked again
 from outside, also of images that were built elsewhere.
@@ -6,12 +6,26 @@ from outside, also of images that were built elsewhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from toolkit.checks import Check, Registry, Result, failed
-from toolkit.images.verify.case import ImageCase
-from toolkit.model.image import Verdict
+from toolkit.errors import ToolkitError
+from toolkit.images.store import store
+from toolkit.images.store.contents import read_contents
+from toolkit.images.store.store import StoredImage
+from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
+from toolkit.model.image import Python, Verdict
+
+# Returns what the default site offers, or None and why that is not known. Sites are planned for
+# above images, so that the caller passes it in.
+FindSite = Callable[[], tuple[SiteOffer | None, str]]
 
 # The names are those of the checks that an image carries, where both examine the same.
 REGISTRY: Registry[ImageCase] = Registry("toolkit.images.verify.checks")
@@ -78,3 +92,40 @@ def merged(before: tuple[Verdict, ...], now: tuple[Verdict, ...]) -> tuple[Verdi
         if verdict.outcome != "unchecked" or (verdict.name, verdict.site) not in latest:
             latest[(verdict.name, verdict.site)] = verdict
     return tuple(latest.values())
+
+
+def no_site() -> tuple[None, str]:
+    """Return that no site is known."""
+    return None, "no site was asked for"
+
+
+def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
+    """Verify an image that was just built, and save the verdicts in its manifest.
+
+    Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
+    """
+    manifest = image.manifest
+    assert manifest
+    site, reason = find_site()
+    case = local_case(image, site=site, no_site=reason, mpi=manifest.mpi)
+    with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
+        ahead.submit(lambda: case.contents)
+        made = (*manifest.verdicts, *verdicts(case, only=at_build()))
+    record(image, made)
+    return made
+
+
+def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:
+    """Save verdicts to the manifest if the image directory is writable."""
+    path, manifest = Path(image.path), image.manifest
+    if manifest is not None and os.access(path.parent, os.W_OK):
+        pythons = manifest.pythons or _pythons(image.path)
+        verified = merged(manifest.verified, made)
+        store.rewrite_manifest(path, replace(manifest, verified=verified, pythons=pythons))
+
+
+def _pythons(image: str) -> tuple[Python, ...]:
+    """Return the Pythons of an image built before manifests recorded them; none if that fails."""
+    with suppress(ToolkitError):
+        return read_contents(image).pythons
+    return ()

@@ -33,7 +33,6 @@ from toolkit.images.build.apptainer.programs import (
     program_version,
 )
 from toolkit.images.build.apptainer.protocol import CANNOT, Fence
-from toolkit.images.build.buildlog import Results
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config
@@ -47,6 +46,7 @@ from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.contents import Contents
+from toolkit.images.verify.own_checks import Results
 from toolkit.model.base import to_json
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
