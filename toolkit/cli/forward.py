@@ -132,7 +132,7 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
                 is_shown = _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
-        console.note(console.subject("closed", f"{door.paths.name} goes on without connections"))
+        console.say("closed", f"{door.paths.name} goes on without connections")
         return _INTERRUPTED
     return 0
 
@@ -178,17 +178,17 @@ def _show(
     server = f"port {door.target}" if door.target.isdigit() else door.target
     if isinstance(event, gate.Connected):
         if is_shown:
-            console.note(console.subject("connected", f"to {door.node} again"))
+            console.say("connected", f"to {door.node} again")
         else:
             _tell(door, *where, as_json=as_json)
     elif isinstance(event, gate.Refused):
         text = f"{server} of {door.node} does not answer: {event.reason}"
-        console.note(console.subject("refused", text))
+        console.say("refused", text)
     elif isinstance(event, gate.Lost):
         text = f"the step on {door.node} ({event.reason}); again in {event.seconds:g} s"
-        console.note(console.subject("lost", text))
+        console.say("lost", text)
     elif isinstance(event, gate.Ended):
-        console.note(console.subject("ended", f"{door.paths.name} is not running any more"))
+        console.say("ended", f"{door.paths.name} is not running any more")
     return True
 
 
@@ -200,7 +200,7 @@ def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:
         )
         return
     if ssh:
-        console.out(console.subject("ssh", ssh))
-    console.out(console.subject("address", address))
+        console.fact("ssh", ssh)
+    console.fact("address", address)
     note = "on your own machine; Ctrl-C here closes the way in, and leaves the job running"
-    console.note(console.subject("", note))
+    console.say("", note)

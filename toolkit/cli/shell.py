@@ -94,11 +94,11 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
         SubmissionError: there was no allocation.
     """
     if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        step = (
-            "type it in a terminal; where there is none: toolkit run (with --pty for programs that "
-            "want one)"
+        raise UsageError(
+            "this needs a terminal; standard input or output is not one",
+            place="--pty",
+            next_step="type it in a terminal; in scripts: toolkit run",
         )
-        raise UsageError("standard input and output are no terminal", place="--pty", next_step=step)
     paths, decided = write(prepared.inputs)
     console.say("plan", console.plan_summary(decided))
     cluster = local_name(prepared.inputs.site)

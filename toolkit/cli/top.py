@@ -74,6 +74,8 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
             )
         else:
             _show(shown, gpus)
+            if not shown:
+                console.note("no process works yet; next: toolkit top --all, or --every 5")
         if every is None:
             return
         time.sleep(every)

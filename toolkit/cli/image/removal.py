@@ -126,10 +126,7 @@ def cache(clear: bool, as_json: bool) -> None:
             for entry in entries:
                 cache.drop(entry)
             cache.sweep()
-        console.say(
-            "removed",
-            f"{counted(len(entries), 'entry')}, {size}",
-        )
+        console.say("removed", f"{counted(len(entries), 'entry')}, {size}")
         return
     if as_json:
         console.out_json(entries)
