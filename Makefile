@@ -6,7 +6,8 @@ TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
-PARALLEL := -n 2 --dist
+WORKERS := 2
+PARALLEL := -n $(WORKERS) --dist
 # Of real programs: a file's tests share a worker, and the order is that of tests/cluster/conftest.py.
 BY_FILE := loadfile --no-loadscope-reorder
 # What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.

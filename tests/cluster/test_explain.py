@@ -182,14 +182,16 @@ def provoked(
     return done
 
 
-# Those that import torch take ten seconds more; test_first_failure.py has such failures, and the
-# logs of all are replayed by tests/unit/test_explain.py.
-_LONG = {
-    name for name, one in FAILURES.items() if GROUP in one.script or one.launcher == "torchrun"
-}
-_CASES = [
-    pytest.param(name, marks=[pytest.mark.long] if name in _LONG else ()) for name in FAILURES
-]
+# One of each way to end; test_first_failure.py has failures under torch, and the logs of all are
+# replayed by tests/unit/test_explain.py.
+_SHORT = (
+    "one rank raises",
+    "a rank is killed",
+    "a rank crashes",
+    "a module is missing",
+    "a program is missing",
+)
+_CASES = [pytest.param(name, marks=() if name in _SHORT else pytest.mark.long) for name in FAILURES]
 
 
 @pytest.mark.parametrize("name", _CASES)

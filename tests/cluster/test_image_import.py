@@ -172,6 +172,7 @@ DOCKERFILES = Path(__file__).parent.parent / "dockerfiles"
 def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
     """Debian with Python and pip, as an image in the registry and in the engine, able to reach what this machine reaches."""
     root = Path(tempfile.mkdtemp(prefix="toolkit-test-debian-", dir="/var/tmp"))
+    root.chmod(0o755)  # it becomes the mode of / in the image, where users are not root
     packages = "python3,python3-pip,python3-venv,ca-certificates,tzdata"
     words = [
         *"debootstrap --variant=minbase".split(),

@@ -90,7 +90,7 @@ class Machines:
         machine: str,
         *arguments: object,
         before: tuple[str, ...] = (),
-        seconds: float = 580,
+        seconds: float = 1200,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         environment = {
@@ -118,7 +118,7 @@ class Machines:
         recipe: Path,
         *options: str,
         before: tuple[str, ...] = (),
-        seconds: float = 580,
+        seconds: float = 1200,
         env: Mapping[str, str] | None = None,
     ) -> str:
         """Build an image; the hash of its file."""
@@ -169,8 +169,7 @@ def machines(image_user: str, pytorch_image: Path) -> Iterator[Machines]:
 def load() -> Iterator[None]:
     """Keep every core busy."""
     busy = [
-        subprocess.Popen(["sh", "-c", "while :; do :; done"])
-        for _ in range(2 * (os.cpu_count() or 1))
+        subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)
     ]
     try:
         yield
@@ -212,6 +211,7 @@ def test_a_lock_names_every_package_and_every_file(machines: Machines) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)  # five builds, one of them on one busy core
 def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None:
     """From nothing, from what is kept, by force, by an ordinary user; on one core and on all, under load, on another file system."""
     found = {"kept": machines.build("first", machines.recipe, "--locked")}
@@ -248,6 +248,7 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
 
 
 @pytest.mark.long  # beside it: a locked build on a second machine
+@pytest.mark.timeout(2400)
 def test_locked_extensions_are_the_same_whatever_was_built_before(machines: Machines) -> None:
     """And no step runs again whose result is kept from an open build."""
     opened = machines.run("first", "build", machines.extension)
