@@ -291,7 +291,11 @@ def test_a_head_says_where_everything_is() -> None:
     head = sif.build_header((8192, 10, 20), b"0123456789abcdef", 7, "x86_64")
     assert len(head) == sif.DATA_START
     assert sif.parse_header(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
-    assert (sif.find_partition(head), sif.find_definition(head), sif.find_labels(head)) == (
+    assert (
+        sif.find_partition(head),
+        sif.find_text(head, sif.DEFINITION),
+        sif.find_text(head, sif.LABELS),
+    ) == (
         (sif.DATA_START, 8192),
         (40960, 10),
         (40970, 20),

@@ -27,7 +27,7 @@ from toolkit.files import read_text
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.sif import SquashfsError
-from toolkit.images.sif.header import find_labels
+from toolkit.images.sif.header import LABELS
 from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import (
@@ -135,7 +135,7 @@ def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, va
     for read in (
         partition_digest,
         lambda one: compose.read_image_tables(str(one)),
-        lambda one: read_text_object(one, find_labels),
+        lambda one: read_text_object(one, LABELS),
     ):
         with pytest.raises(MalformedInputError):
             read(path)

@@ -145,8 +145,3 @@ def find_oldest_driver(cuda: str) -> tuple[str, str] | None:
     keys = (".".join(map(str, parts[:2])), str(parts[0]) if parts else "")
     driver = next((written.drivers[key] for key in keys if key in written.drivers), None)
     return (driver, written.sources["cuda-guide"]) if driver else None
-
-
-def find_newest(framework: str) -> Release:
-    """Return the newest release of a framework."""
-    return next(release for release in list_releases() if release.framework == framework)

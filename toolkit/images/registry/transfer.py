@@ -201,7 +201,7 @@ def _about(
         return None, {}
     try:
         # The data object that ``push`` adds is of the kind that SIFs have for their labels.
-        bundle = msgspec.json.decode(read_text_object(small, sif.find_labels), type=dict[str, str])
+        bundle = msgspec.json.decode(read_text_object(small, sif.LABELS), type=dict[str, str])
         return from_json(bundle.pop(".json", ""), Manifest), bundle
     except (ValueError, RecursionError) as error:
         reason = f"the manifest beside {place} cannot be read: {error}"

@@ -154,21 +154,17 @@ def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
     return next((descriptor.extent for descriptor in descriptors if descriptor.is_primary), None)
 
 
-def find_labels(head: bytes, file_size: int | None = None) -> Extent | None:
-    """Return the extent of the labels that ``inspect`` shows; None if they have no object."""
-    return _find(LABELS, head, file_size)
+def find_text(head: bytes, data_type: int, file_size: int | None = None) -> Extent | None:
+    """Return the extent of the first object of a type; None if the SIF has none.
 
-
-def find_definition(head: bytes, file_size: int | None = None) -> Extent | None:
-    """Return the extent of the definition that a SIF was built from; None if it has no object."""
-    return _find(DEFINITION, head, file_size)
-
-
-def _find(data_type: int, head: bytes, file_size: int | None) -> Extent | None:
+    Args:
+        head: as for ``parse_descriptors``; so are the errors.
+        data_type: ``LABELS``, which `inspect` shows, or the ``DEFINITION`` of the image.
+        file_size: as for ``parse_descriptors``.
+    """
     descriptors = parse_descriptors(head, file_size)
-    return next(
-        (descriptor.extent for descriptor in descriptors if descriptor.data_type == data_type), None
-    )
+    texts = (descriptor.extent for descriptor in descriptors if descriptor.data_type == data_type)
+    return next(texts, None)
 
 
 def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,18 +55,19 @@ def sif_errors(path: str, prefix: str = "") -> Iterator[None]:
         raise MalformedInputError(f"{prefix}{error}", place=path) from None
 
 
-def read_text_object(path: Path, find: Callable[[bytes, int], sif.Extent | None]) -> bytes:
+def read_text_object(path: Path, data_type: int) -> bytes:
     """Read a text that a SIF keeps beside its file system. Return no bytes if it keeps none.
 
     Args:
         path: the SIF.
-        find: ``find_labels`` or ``find_definition`` of ``sif.header``.
+        data_type: ``LABELS`` or ``DEFINITION`` of ``sif.header``.
 
     Raises:
         MalformedInputError: the SIF is broken, or the text is larger than any definition.
     """
     with open_regular(path) as stream, sif_errors(str(path)):
-        extent = find(stream.read(sif.DESCRIPTORS_END), os.fstat(stream.fileno()).st_size)
+        size = os.fstat(stream.fileno()).st_size
+        extent = sif.find_text(stream.read(sif.DESCRIPTORS_END), data_type, size)
         if extent is None:
             return b""
         if extent[1] > _MOST_TEXT:

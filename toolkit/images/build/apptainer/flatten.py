@@ -79,7 +79,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
             ) from None
         if code != 0:
             raise follower.error(code)
-        texts = [read_text_object(path, which) for which in (sif.find_definition, sif.find_labels)]
+        texts = [read_text_object(path, which) for which in (sif.DEFINITION, sif.LABELS)]
         sif_id, size = uuid.uuid4().bytes, packed.stat().st_size
         copier = compose.Copier(place.sif)
         copier.append(str(packed), 0, size)
