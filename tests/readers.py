@@ -317,7 +317,7 @@ def _ask(data: bytes, directory: Path) -> None:
         reference = Reference(registry=f"127.0.0.1:{port}", path="a/b", tag="1")
         login = Credentials(user="me", secret="hunter22")
         for ask in (
-            lambda: registry.digest_of(reference, login),
+            lambda: registry.find_digest(reference, login),
             lambda: registry.Session(reference, None).tags(),
             lambda: Index({"index-url": f"http://me:hunter22@127.0.0.1:{port}/simple"}).files("a"),
         ):

@@ -11,7 +11,7 @@ from tests.readers import READERS
 from toolkit import configuration, sites
 from toolkit.cli.site.own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
-from toolkit.images.registry.source import configured_mirrors
+from toolkit.images.registry.source import read_mirrors
 from toolkit.images.store import listing, store
 from toolkit.planning import layers
 
@@ -116,7 +116,7 @@ def test_images_of_the_chosen_site_are_listed(machine: Path, tmp_path: Path) -> 
 def test_mirrors_of_all_files_hold(machine: Path, tmp_path: Path) -> None:
     (machine / "toolkit.toml").write_text('[registries]\n"a.b" = "m.a/x"\n"c.d" = "m.c/x"\n')
     (tmp_path / "toolkit.toml").write_text('[registries]\n"c.d" = "m.e/x"\n')
-    assert configured_mirrors() == {"a.b": "m.a/x", "c.d": "m.e/x"}
+    assert read_mirrors() == {"a.b": "m.a/x", "c.d": "m.e/x"}
 
 
 def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_path: Path) -> None:

@@ -46,12 +46,14 @@ def test_an_image_is_kept_under_the_name_of_its_reference(
     image: str, name: str, origin: str
 ) -> None:
     assert foreign.is_reference(image)
-    assert (foreign.name_of(image), foreign.origin_of(image)) == (name, origin)
+    assert (foreign.derive_name(image), foreign.complete_reference(image)) == (name, origin)
     assert is_image_name(name)
 
 
 def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
-    names = {foreign.name_of(f"docker://ghcr.io/{'very/' * 40}{last}:1") for last in ("one", "two")}
+    names = {
+        foreign.derive_name(f"docker://ghcr.io/{'very/' * 40}{last}:1") for last in ("one", "two")
+    }
     assert len(names) == 2
     assert all(is_image_name(name) and len(name) <= LONGEST for name in names)
 
@@ -82,7 +84,10 @@ def test_only_the_image_of_this_very_reference_is_taken(
     with pytest.raises(UsageError, match="another image has that name"):
         foreign.find_stored(image)
     known = msgspec.structs.replace(
-        MANIFEST, sif_id=WHOLE[48:64].hex(), size=len(WHOLE), origin=foreign.origin_of(image)
+        MANIFEST,
+        sif_id=WHOLE[48:64].hex(),
+        size=len(WHOLE),
+        origin=foreign.complete_reference(image),
     )
     (tmp_path / "python_3.11.json").write_text(to_json(known))
     assert foreign.find_stored(image) == store.find("python_3.11")

@@ -22,9 +22,9 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.images.registry import client as registry
-from toolkit.images.registry.auth import Credentials, credentials
-from toolkit.images.registry.references import Reference, mirrors, parse, rewritten
-from toolkit.images.registry.source import configured_mirrors, source
+from toolkit.images.registry.auth import Credentials, find_credentials
+from toolkit.images.registry.references import Reference, parse, parse_mirrors, redirect
+from toolkit.images.registry.source import read_mirrors, resolve_source
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32
@@ -69,19 +69,19 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
 
 
 def test_a_reference_is_sent_to_the_mirror_that_fits_best() -> None:
-    known = mirrors(
+    known = parse_mirrors(
         "nvcr.io=mirror.site/ngc, nvcr.io/nvidia/pytorch=localhost:5000/torch/ docker.io=mirror.site:444"
     )
-    assert str(rewritten(parse("nvcr.io/nvidia/pytorch:1"), known)) == "localhost:5000/torch:1"
+    assert str(redirect(parse("nvcr.io/nvidia/pytorch:1"), known)) == "localhost:5000/torch:1"
     assert (
-        str(rewritten(parse("nvcr.io/nvidia/pytorch-more:1"), known))
+        str(redirect(parse("nvcr.io/nvidia/pytorch-more:1"), known))
         == "mirror.site/ngc/nvidia/pytorch-more:1"
     )
     assert (
-        str(rewritten(parse(f"debian@{DIGEST}"), known))
+        str(redirect(parse(f"debian@{DIGEST}"), known))
         == f"mirror.site:444/library/debian@{DIGEST}"
     )
-    assert str(rewritten(parse("quay.io/a:1"), known)) == "quay.io/a:1"
+    assert str(redirect(parse("quay.io/a:1"), known)) == "quay.io/a:1"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_reference_is_sent_to_the_mirror_that_fits_best() -> None:
 def test_a_mirror_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLKIT_REGISTRIES", text)
     with pytest.raises(UsageError) as raised:
-        configured_mirrors()
+        read_mirrors()
     assert raised.value.place == "TOOLKIT_REGISTRIES"
 
 
@@ -111,10 +111,10 @@ def test_mirrors_of_the_project_and_of_the_environment(
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     monkeypatch.setenv("TOOLKIT_REGISTRIES", "nvcr.io=localhost:5000")
-    assert configured_mirrors() == {"nvcr.io": "localhost:5000", "quay.io": "mirror.site/quay"}
+    assert read_mirrors() == {"nvcr.io": "localhost:5000", "quay.io": "mirror.site/quay"}
     (tmp_path / "toolkit.toml").write_text('[registries]\n"nvcr.io" = "http://mirror.site"\n')
     with pytest.raises(ConfigError, match="is not a registry") as raised:
-        configured_mirrors()
+        read_mirrors()
     assert "toolkit.toml, key registries" in str(raised.value.place)
 
 
@@ -140,10 +140,10 @@ def configured(home: Path, data: object, where: str = ".docker/config.json") -> 
 
 def test_the_key_of_ngc_is_for_ngc_alone(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "NGC_API_KEY": "t0psecret"}
-    found = credentials("nvcr.io", environment)
+    found = find_credentials("nvcr.io", environment)
     assert found
     assert (found.user, found.secret, found.origin) == ("$oauthtoken", "t0psecret", "$NGC_API_KEY")
-    assert credentials("mirror.site", environment) is None
+    assert find_credentials("mirror.site", environment) is None
     assert "t0psecret" not in repr(found)
 
 
@@ -156,13 +156,13 @@ def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
         {"auths": {"https://b.site/v1/": {"auth": encoded("you", "three")}}},
         ".apptainer/docker-config.json",
     )
-    first, second = credentials("a.site", environment), credentials("b.site", environment)
+    first, second = find_credentials("a.site", environment), find_credentials("b.site", environment)
     assert first
     assert second
     assert (first.user, first.secret) == ("me", "one:two")
     assert (second.user, second.secret) == ("you", "three")
-    assert credentials("empty.site", environment) is None
-    assert credentials("c.site", environment) is None
+    assert find_credentials("empty.site", environment) is None
+    assert find_credentials("c.site", environment) is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_configuration_holds_no_login(tmp_path: Path, data: object) -> None:
-    assert credentials("a.site", configured(tmp_path, data)) is None
+    assert find_credentials("a.site", configured(tmp_path, data)) is None
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_entries_are_read_with_and_without_helpers(
     helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     text = json.dumps(data).replace("ME", encoded("me", "one"))
-    answer = credentials("a.site", configured(tmp_path, json.loads(text)))
+    answer = find_credentials("a.site", configured(tmp_path, json.loads(text)))
     assert (answer and (answer.user, answer.secret, answer.token)) == login
 
 
@@ -214,13 +214,14 @@ def test_credential_helpers_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     environment = configured(tmp_path, {"credHelpers": {"a.site": "one"}, "credsStore": "all"})
-    named, stored = credentials("a.site", environment), credentials("b.site", environment)
+    named, stored = find_credentials("a.site", environment), find_credentials("b.site", environment)
     assert named
     assert stored
     assert (named.user, named.secret, named.token) == ("me", "t0psecret", "")
     assert (stored.user, stored.secret, stored.token) == ("", "", "t0ken")
     assert (
-        credentials("d.site", configured(tmp_path, {"credHelpers": {"d.site": "missing"}})) is None
+        find_credentials("d.site", configured(tmp_path, {"credHelpers": {"d.site": "missing"}}))
+        is None
     )
 
 
@@ -284,7 +285,7 @@ def has(digest: str) -> Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, 
 
 def test_a_tag_becomes_its_digest(stand_in: StandIn) -> None:
     stand_in.answers["/v2/a/b/manifests/1"] = has(DIGEST)
-    found = source("nvcr.io/a/b:1", known={"nvcr.io": stand_in.name})
+    found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": stand_in.name})
     assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
     assert found.place.pinned == f"{stand_in.name}/a/b@{DIGEST}"
     assert found.environment() == {}
@@ -293,10 +294,10 @@ def test_a_tag_becomes_its_digest(stand_in: StandIn) -> None:
 def test_another_digest_than_the_recipe_pins_is_refused(stand_in: StandIn) -> None:
     stand_in.answers["/v2/a/b/manifests/1"] = has(DIGEST)
     with pytest.raises(BuildError, match="is not the image that the recipe pins") as raised:
-        source(f"{stand_in.name}/a/b:1", OTHER)
+        resolve_source(f"{stand_in.name}/a/b:1", OTHER)
     assert any(OTHER in line for line in raised.value.details)
     assert any(DIGEST in line for line in raised.value.details)
-    assert source(f"{stand_in.name}/a/b:1", DIGEST).place.digest == DIGEST
+    assert resolve_source(f"{stand_in.name}/a/b:1", DIGEST).place.digest == DIGEST
 
 
 def test_an_unknown_tag_names_the_nearest_of_all_pages(stand_in: StandIn) -> None:
@@ -311,14 +312,14 @@ def test_an_unknown_tag_names_the_nearest_of_all_pages(stand_in: StandIn) -> Non
 
     stand_in.answers["/v2/a/b/tags/list"] = listed
     with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
-        source(f"{stand_in.name}/a/b:22.3-py3")
+        resolve_source(f"{stand_in.name}/a/b:22.3-py3")
     assert raised.value.close == "22.03-py3"
     assert raised.value.choices == ("21.02-py3", "22.03-py3", "22.04-py3")
 
 
 def test_an_unknown_repository(stand_in: StandIn) -> None:
     with pytest.raises(UnknownImageError, match=r"has no a/b:1"):
-        source(f"{stand_in.name}/a/b:1")
+        resolve_source(f"{stand_in.name}/a/b:1")
 
 
 def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
@@ -328,7 +329,7 @@ def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
         b"",
     )
     with pytest.raises(ForbiddenError, match="requires a login") as raised:
-        source(f"{stand_in.name}/a/b:1")
+        resolve_source(f"{stand_in.name}/a/b:1")
     assert f"docker login {stand_in.name}" in str(raised.value.next_step)
 
 
@@ -345,14 +346,14 @@ def test_basic_authorization(stand_in: StandIn, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "t0psecret")}}})
     )
-    found = source(f"{stand_in.name}/a/b:1")
+    found = resolve_source(f"{stand_in.name}/a/b:1")
     assert found.environment()["APPTAINER_DOCKER_USERNAME"] == "me"
     assert stand_in.asked[0][1] == ""  # nobody is told who we are who does not ask
     (tmp_path / "config.json").write_text(
         json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}})
     )
     with pytest.raises(ForbiddenError, match="does not accept the login") as raised:
-        source(f"{stand_in.name}/a/b:1")
+        resolve_source(f"{stand_in.name}/a/b:1")
     assert "wrong" not in str(raised.value)
 
 
@@ -371,7 +372,7 @@ def test_authorization_by_token(stand_in: StandIn, login: Credentials | None) ->
 
     stand_in.answers["/v2/a/b/manifests/1"] = guarded
     stand_in.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
-    assert registry.digest_of(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
+    assert registry.find_digest(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
     path, authorization, body = next(
         asked for asked in stand_in.asked if asked[0].startswith("/token")
     )
@@ -390,7 +391,7 @@ def test_nothing_secret_follows_to_another_host(stand_in: StandIn) -> None:
             else (401, {"WWW-Authenticate": "Basic"}, b"")
         )
         elsewhere.answers["/x"] = has(DIGEST)
-        registry.digest_of(
+        registry.find_digest(
             parse(f"{stand_in.name}/a/b:1"), Credentials(user="me", secret="t0psecret")
         )
         assert [asked[1] for asked in elsewhere.asked] == [""]
@@ -400,7 +401,7 @@ def test_a_registry_that_does_not_answer(stand_in: StandIn) -> None:
     with standing_in() as gone:
         name = gone.name
     with pytest.raises(CommandFailedError, match="no connection"):
-        source(f"{name}/a/b:1")
+        resolve_source(f"{name}/a/b:1")
     stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (500, {}, b"")
     with pytest.raises(CommandFailedError, match="it answers 500"):
-        source(f"{stand_in.name}/a/b:1")
+        resolve_source(f"{stand_in.name}/a/b:1")

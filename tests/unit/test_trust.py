@@ -253,9 +253,9 @@ def test_a_project_file_of_another_user_stops_what_would_obey_it(
     (tmp_path / "toolkit.toml").write_text(text)
     monkeypatch.chdir(below)
     assert chosen_site(below) == "neuron"
-    assert registry_source.configured_mirrors() == {"nvcr.io": "evil.example/x"}
+    assert registry_source.read_mirrors() == {"nvcr.io": "evil.example/x"}
     give(tmp_path / "toolkit.toml")
-    for read in (lambda: chosen_site(below), registry_source.configured_mirrors):
+    for read in (lambda: chosen_site(below), registry_source.read_mirrors):
         with pytest.raises(UntrustedError, match="belongs to user"):
             read()
     (below / "train.py").touch()

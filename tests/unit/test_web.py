@@ -132,7 +132,7 @@ def test_the_login_of_a_registry_is_not_for_a_host_that_it_leads_to(
     other.answers["/x"] = lambda _: (401, {"WWW-Authenticate": challenge}, b"")
     other.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
     with pytest.raises(ForbiddenError):
-        registry.digest_of(parse(f"{one.name}/a/b:1"), login)
+        registry.find_digest(parse(f"{one.name}/a/b:1"), login)
     assert [path.partition("?")[0] for path, _, _ in other.asked] == ["/x"]
     assert not any(
         "hunter22" in str(asked) or "t0ken" in str(asked) or asked[1] for asked in other.asked
@@ -149,7 +149,7 @@ def test_a_service_of_tokens_that_leads_elsewhere_takes_no_login_along(
     other.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
     for login in (LOGIN, Credentials(user="", token="t0ken")):
         with pytest.raises(ToolkitError):
-            registry.digest_of(parse(f"{one.name}/a/b:1"), login)
+            registry.find_digest(parse(f"{one.name}/a/b:1"), login)
     assert set(logins(other)) == {""}
     assert not any("t0ken" in body for _, _, body in other.asked)
 
@@ -179,7 +179,7 @@ def test_a_token_that_no_header_can_hold_is_refused(
     )
     one.answers["/token"] = lambda _: (200, {}, b'{"token": "%s"}' % token.encode())
     with pytest.raises(MalformedInputError, match="token"):
-        registry.digest_of(parse(f"{one.name}/a/b:1"), LOGIN)
+        registry.find_digest(parse(f"{one.name}/a/b:1"), LOGIN)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ class Endless:
 def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Endless()
     with pytest.raises(MalformedInputError, match="more than 16 MiB"):
-        web.body(stream, 16 << 20)
+        web.read_body(stream, 16 << 20)
     assert stream.given < 17 << 20
     monkeypatch.setattr(web, "_PATIENCE", 0.05)
     with pytest.raises(MalformedInputError, match="has not ended"):
-        web.body(Endless(0.01), 1 << 40)
+        web.read_body(Endless(0.01), 1 << 40)
 
 
 def test_servers_without_an_end_are_left(

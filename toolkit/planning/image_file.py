@@ -49,7 +49,7 @@ class ImageFinder:
                 self.image = foreign.find_stored(self._name)
                 if self.image is None:
                     self.is_to_fetch = True
-                    return ImageFile(str(foreign.path_of(self._name)), exists=False)
+                    return ImageFile(str(foreign.locate(self._name)), exists=False)
                 return ImageFile(self.image.path, self.image.manifest)
         if not self._cluster.is_reachable:
             self.image = offline.find_image(self._name)

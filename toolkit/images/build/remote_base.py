@@ -11,7 +11,7 @@ from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.files import hash_file
 from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.registry.references import parse
-from toolkit.images.registry.source import Source, source
+from toolkit.images.registry.source import Source, resolve_source
 from toolkit.model.image import BaseImage
 
 _ARCHIVES = ("docker-archive", "oci-archive")
@@ -84,11 +84,11 @@ def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
         return _resolve_archive(output, str(archive))
     if digest:
         wanted = parse(reference)
-        pinned = source(str(msgspec.structs.replace(wanted, tag="", digest=digest)))
+        pinned = resolve_source(str(msgspec.structs.replace(wanted, tag="", digest=digest)))
         named = msgspec.structs.replace(pinned.wanted, tag=wanted.tag)
         resolved = Source(named, pinned.place, pinned.login)
     else:
-        resolved = source(reference, getattr(base, "digest", None) or None)
+        resolved = resolve_source(reference, getattr(base, "digest", None) or None)
     name = str(msgspec.structs.replace(resolved.wanted, digest=""))
     return RemoteBase(
         PinnedBase(bootstrap="docker", place=resolved.place.pinned, description=output.detail),

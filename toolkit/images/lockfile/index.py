@@ -49,7 +49,7 @@ class Index:
         self._own = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in own))
         self._further = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in further))
         self._links = tuple(dict.fromkeys(settings.get("find-links", "").split()))
-        self._opener = web.opener(ssl.create_default_context(cafile=settings.get("cert")))
+        self._opener = web.make_opener(ssl.create_default_context(cafile=settings.get("cert")))
         self._cached = lru_cache(maxsize=None)(self._page)
 
     def files(self, name: str) -> list[File]:
@@ -87,7 +87,10 @@ class Index:
             return tuple(File(name=e.name, url=e.as_uri()) for e in entries if e.is_file())
         try:
             with self._open(place) as answer:
-                data, kind = web.body(answer, _MOST_PAGE), answer.headers.get("Content-Type", "")
+                data, kind = (
+                    web.read_body(answer, _MOST_PAGE),
+                    answer.headers.get("Content-Type", ""),
+                )
             return parse_page(data.decode("utf-8"), place, is_json="json" in kind)
         except _MissingError:
             return ()
@@ -117,7 +120,7 @@ class Index:
         path = _local(file.url)
         try:
             with self._open(file.url) if path is None else path.open("rb") as stream:
-                web.copied(stream, write, _MOST_FILE)
+                web.copy_stream(stream, write, _MOST_FILE)
         except MalformedInputError:
             raise
         except (*web.FAILURES, _MissingError) as error:

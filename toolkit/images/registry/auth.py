@@ -47,7 +47,9 @@ class Credentials:
         return "Basic " + base64.b64encode(f"{self.user}:{self.secret}".encode()).decode()
 
 
-def credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
+def find_credentials(
+    registry: str, environment: Mapping[str, str] | None = None
+) -> Credentials | None:
     """Return the user's login for a registry. Return None if there is none.
 
     ``$NGC_API_KEY`` is for NGC's own registry and is sent to no other, also not to a mirror of it.
@@ -55,11 +57,11 @@ def credentials(registry: str, environment: Mapping[str, str] | None = None) -> 
     environment = os.environ if environment is None else environment
     if registry == _NGC_REGISTRY and environment.get(NGC_KEY):
         return Credentials(user=_NGC_USER, secret=environment[NGC_KEY], origin=f"${NGC_KEY}")
-    logins = (_read_login(path, registry) for path in configuration_files(environment))
+    logins = (_read_login(path, registry) for path in list_configuration_files(environment))
     return next((login for login in logins if login), None)
 
 
-def configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
+def list_configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files in which Docker, Apptainer and Podman keep logins."""
     home = Path(environment.get("HOME") or Path.home())
     yield Path(environment.get("DOCKER_CONFIG") or home / ".docker") / "config.json"

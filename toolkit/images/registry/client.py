@@ -56,7 +56,7 @@ class _Token(msgspec.Struct):
     access_token: str = ""
 
 
-def digest_of(reference: Reference, credentials: Credentials | None) -> str:
+def find_digest(reference: Reference, credentials: Credentials | None) -> str:
     """Return the digest that a tag has now, or the named digest if the registry has it.
 
     Raises:
@@ -148,13 +148,13 @@ class Session:
         scheme = "http" if is_loopback(reference.registry) else "https"
         host = "registry-1.docker.io" if reference.registry == "docker.io" else reference.registry
         self._root = f"{scheme}://{host}/v2/{reference.path}/"
-        self._opener = web.opener(proxies=not is_loopback(reference.registry))
+        self._opener = web.make_opener(proxies=not is_loopback(reference.registry))
 
     def request(self, method: str, path: str, *, accept: str = "application/json") -> _Answer:
         """Send a request, and send it again with a login if the registry itself requires one."""
         answer = self._send(method, self._root + path, accept)
         # A host that the registry redirects to must not choose where the login is sent.
-        own = web.origin(answer.url) == web.origin(self._root)
+        own = web.parse_origin(answer.url) == web.parse_origin(self._root)
         if answer.status == 401 and own and not self._authorization:
             self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
             if self._authorization:
@@ -273,5 +273,5 @@ class Session:
         except urllib.error.HTTPError as error:
             response = error
         with response:
-            data = web.body(response, _MOST)
+            data = web.read_body(response, _MOST)
             return _Answer(response.status, response.headers, data, response.geturl())

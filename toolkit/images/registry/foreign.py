@@ -37,7 +37,7 @@ def is_reference(image: str) -> bool:
     return image.partition("://")[0] in SCHEMES and "://" in image
 
 
-def name_of(image: str) -> str:
+def derive_name(image: str) -> str:
     """Return the name that the image of a reference has in the store: ``ghcr.io_team_torch_2.7``.
 
     Raises:
@@ -74,7 +74,7 @@ def parse_image(image: str, place: str = "--image") -> Reference:
         ) from None
 
 
-def origin_of(image: str) -> str:
+def complete_reference(image: str) -> str:
     """Return a complete reference: ``docker://docker.io/library/python:3.11``.
 
     Raises:
@@ -83,13 +83,13 @@ def origin_of(image: str) -> str:
     return f"{image.partition('://')[0]}://{parse_image(image)}"
 
 
-def path_of(image: str) -> Path:
+def locate(image: str) -> Path:
     """Return the path at which the image of a reference is stored, or will be.
 
     Raises:
         UsageError: it is not a reference.
     """
-    return store.images_directory() / f"{name_of(image)}.sif"
+    return store.images_directory() / f"{derive_name(image)}.sif"
 
 
 def find_stored(image: str) -> StoredImage | None:
@@ -98,11 +98,11 @@ def find_stored(image: str) -> StoredImage | None:
     Raises:
         UsageError: it is not a reference, or its name in the store is that of another image.
     """
-    path = path_of(image)
+    path = locate(image)
     if not path.exists():
         return None
     stored = store.find(str(path))
-    if stored.manifest is None or stored.manifest.origin != origin_of(image):
+    if stored.manifest is None or stored.manifest.origin != complete_reference(image):
         name = path.name.removesuffix(".sif")
         raise UsageError(
             f"{image} would be stored as {name}, and another image has that name",
@@ -117,7 +117,7 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
 
     Args:
         sif: the image.
-        origin: as ``origin_of``.
+        origin: as ``complete_reference``.
         digest: of the image in its registry; empty: not known.
 
     An image without a shell cannot be examined; it is described by its origin alone.

@@ -90,7 +90,7 @@ def is_loopback(registry: str) -> bool:
     return bool(_LOOPBACK.match(registry))
 
 
-def rewritten(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
+def redirect(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
     """Redirect a reference to the mirror that it is fetched from.
 
     Args:
@@ -109,7 +109,7 @@ def rewritten(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
     return reference
 
 
-def mirrors(text: str) -> dict[str, str]:
+def parse_mirrors(text: str) -> dict[str, str]:
     """Parse ``TOOLKIT_REGISTRIES``: ``nvcr.io=mirror.site/ngc docker.io=mirror.site/hub``.
 
     Raises:

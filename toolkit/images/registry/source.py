@@ -13,8 +13,14 @@ from toolkit.configuration import settings_files
 from toolkit.errors import BuildError, ConfigError, UsageError
 from toolkit.files import read_toml
 from toolkit.images.registry import client as registry
-from toolkit.images.registry.auth import Credentials, credentials
-from toolkit.images.registry.references import Reference, mirrors, parse, require_mirror, rewritten
+from toolkit.images.registry.auth import Credentials, find_credentials
+from toolkit.images.registry.references import (
+    Reference,
+    parse,
+    parse_mirrors,
+    redirect,
+    require_mirror,
+)
 from toolkit.model.job import Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"
@@ -46,7 +52,7 @@ class Source:
         }
 
 
-def source(
+def resolve_source(
     reference: str,
     digest: str | None = None,
     *,
@@ -70,9 +76,9 @@ def source(
         wanted = parse(reference)
     except ValueError as error:
         raise UsageError(str(error), place=written) from None
-    place = rewritten(wanted, configured_mirrors() if known is None else known)
-    login = credentials(place.registry)
-    current = registry.digest_of(
+    place = redirect(wanted, read_mirrors() if known is None else known)
+    login = find_credentials(place.registry)
+    current = registry.find_digest(
         place if place.tag else msgspec.structs.replace(place, digest=place.digest or digest or ""),
         login,
     )
@@ -92,14 +98,14 @@ def source(
     )
 
 
-def configured_mirrors() -> dict[str, str]:
+def read_mirrors() -> dict[str, str]:
     """Return the mirrors: ``$TOOLKIT_REGISTRIES`` over ``[registries]`` of each ``toolkit.toml``.
 
     Raises:
         UsageError, ConfigError: one of them cannot be read.
     """
     try:
-        chosen = mirrors(os.environ.get(VARIABLE, ""))
+        chosen = parse_mirrors(os.environ.get(VARIABLE, ""))
     except ValueError as error:
         raise UsageError(
             str(error),
@@ -108,11 +114,11 @@ def configured_mirrors() -> dict[str, str]:
         ) from None
     mirrors_of_files: dict[str, str] = {}
     for file in settings_files(Path.cwd()):
-        mirrors_of_files |= _read_mirrors(file.path)
+        mirrors_of_files |= _read_settings_file(file.path)
     return {**mirrors_of_files, **chosen}
 
 
-def _read_mirrors(path: Path) -> dict[str, str]:
+def _read_settings_file(path: Path) -> dict[str, str]:
     table = read_toml(path, Project).registries
     try:
         for name, target in table.items():

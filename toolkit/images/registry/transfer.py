@@ -27,9 +27,9 @@ from toolkit.errors import (
 from toolkit.files import write_atomically
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
-from toolkit.images.registry.auth import credentials
+from toolkit.images.registry.auth import find_credentials
 from toolkit.images.registry.references import Reference, is_loopback
-from toolkit.images.registry.source import Source, source
+from toolkit.images.registry.source import Source, resolve_source
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
 from toolkit.images.store.prune import files_of
@@ -53,7 +53,7 @@ def fetch(image: str, progress: Progress) -> StoredImage:
         ToolkitError: as ``pull``.
     """
     stored = foreign.find_stored(image)
-    return stored or store.find(str(pull(image, foreign.name_of(image), progress)))
+    return stored or store.find(str(pull(image, foreign.derive_name(image), progress)))
 
 
 def push(image: StoredImage, target: str, progress: Progress) -> Reference:
@@ -116,7 +116,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         )
     wanted = foreign.parse_image(origin, "FROM")
     # A tag may move on, so that a foreign image is fetched by the digest that its tag has now.
-    place = source(str(wanted), written="FROM").place if scheme == "docker" else wanted
+    place = resolve_source(str(wanted), written="FROM").place if scheme == "docker" else wanted
     directory = store.images_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with _private(directory) as scratch:
@@ -245,7 +245,7 @@ def _apptainer(
 
 def _environment(place: Reference, directory: Path) -> dict[str, str]:
     """Return Apptainer's environment: caches in a temporary directory, and the user's login."""
-    login = credentials(place.registry)
+    login = find_credentials(place.registry)
     known = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")

@@ -25,7 +25,7 @@ _PATIENCE = 300.0  # seconds for the whole of an answer that is read into memory
 Origin = tuple[str, str, int | None]  # scheme, host, port
 
 
-def origin(url: str) -> Origin:
+def parse_origin(url: str) -> Origin:
     """Return the scheme, host and port of a URL.
 
     Raises:
@@ -35,7 +35,7 @@ def origin(url: str) -> Origin:
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
 
 
-def opener(
+def make_opener(
     context: ssl.SSLContext | None = None, *, proxies: bool = True
 ) -> urllib.request.OpenerDirector:
     """Return an opener of HTTP URLs, and of no others.
@@ -64,7 +64,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
         """Follow a redirect after its bounded body, which urllib would read without a limit."""
-        body(fp, _MOST_BESIDE)
+        read_body(fp, _MOST_BESIDE)
         return super().http_error_302(req, fp, code, msg, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
@@ -79,7 +79,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         """Return the request that follows a redirect."""
-        before, after = origin(req.full_url), origin(urljoin(req.full_url, newurl))
+        before, after = parse_origin(req.full_url), parse_origin(urljoin(req.full_url, newurl))
         if after[0] not in _PORTS or (before[0] == "https" and after[0] == "http"):
             reason = f"it redirects from {before[0]} to {after[0]}, which others can read"
             raise urllib.error.URLError(reason)
@@ -102,7 +102,7 @@ def _is_same(before: Origin, after: Origin) -> bool:
     return before == after or (encrypted and before[1] == after[1])
 
 
-def body(stream: Any, most: int) -> bytes:
+def read_body(stream: Any, most: int) -> bytes:
     """Read an answer of at most ``most`` bytes.
 
     Raises:
@@ -110,11 +110,11 @@ def body(stream: Any, most: int) -> bytes:
         OSError, http.client.HTTPException: the connection broke.
     """
     buffer = io.BytesIO()
-    copied(stream, buffer.write, most, patience=_PATIENCE)
+    copy_stream(stream, buffer.write, most, patience=_PATIENCE)
     return buffer.getvalue()
 
 
-def copied(
+def copy_stream(
     stream: Any, write: Callable[[bytes], object], most: int, *, patience: float | None = None
 ) -> int:
     """Copy an answer to ``write`` in chunks. Return its length.

@@ -76,26 +76,21 @@ def import_definition(
 
 def _with_arguments(text: str, path: Path) -> str:
     """Return the text with ``{{ name }}`` replaced by the values of %arguments."""
-    known: dict[str, str] = {}
-    for section in _sections(text)[1]:
-        if section.name == "arguments":
-            known |= {
-                name.strip(): value.strip()
-                for name, sign, value in (line.partition("=") for line in section.lines)
-                if sign
-            }
-
-    def value(match: re.Match[str]) -> str:
-        if match["name"] not in known:
-            number = text.count("\n", 0, match.start()) + 1
-            raise ConfigError(
-                f"{match[0]} has no value in %arguments",
-                place=f"{path}:{number}",
-                next_step="give it one there",
-            )
-        return known[match["name"]]
-
-    return _ARGUMENT.sub(value, text)
+    assignments = (
+        line.partition("=")
+        for section in _sections(text)[1]
+        if section.name == "arguments"
+        for line in section.lines
+    )
+    known = {name.strip(): value.strip() for name, sign, value in assignments if sign}
+    unknown = next((m for m in _ARGUMENT.finditer(text) if m["name"] not in known), None)
+    if unknown is not None:
+        raise ConfigError(
+            f"{unknown[0]} has no value in %arguments",
+            place=f"{path}:{text.count(chr(10), 0, unknown.start()) + 1}",
+            next_step="give it one there",
+        )
+    return _ARGUMENT.sub(lambda match: known[match["name"]], text)
 
 
 def _sections(text: str) -> tuple[dict[str, str], list[Section]]:
