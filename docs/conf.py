@@ -19,6 +19,7 @@ myst_heading_anchors = 3
 # Pages are searched and read offline: nothing is taken from another host.
 html_theme = "furo"
 html_title = f"slurm-container-toolkit {version}"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 templates_path = ["_templates"]
@@ -42,6 +43,8 @@ locale_dirs = ["locale"]
 gettext_compact = False
 gettext_location = False
 gettext_uuid = False
+# A dash stays a dash: -- in a command must not become another character.
+smartquotes = False
 highlight_language = "text"
 napoleon_google_docstring = True
 autodoc_typehints = "description"

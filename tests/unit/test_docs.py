@@ -12,7 +12,7 @@ from tests.unit.test_readme import DOCS, ROOT
 from toolkit import errors, pages
 from toolkit.cli.docs import command
 from toolkit.errors import UsageError
-from tools.docs import links
+from tools.docs import links, translation
 from tools.docs.blocks import MARKS, blocks, commands, matches
 
 # Their commands are run by tests/cluster/test_docs.py; of the others, each block is marked.
@@ -168,3 +168,46 @@ def test_an_error_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
 
     console.show_error(errors.ShapeError("more nodes than there are"))
     assert "docs: run/refused   exit 81: shape" in capsys.readouterr().err
+
+
+CATALOGS = sorted((DOCS / "locale").rglob("*.po"))
+
+
+@pytest.mark.parametrize("path", CATALOGS, ids=lambda path: path.stem)
+def test_a_translation_has_the_same_commands_and_links(path: Path) -> None:
+    """Blocks of commands are no messages: both languages show the same ones."""
+    text = path.read_text(encoding="utf-8")
+    assert "fuzzy" not in text
+    assert "\n#~" not in text
+    for message, translated in translation.messages(path).items():
+        if translated:
+            for marked in (r"`[^`]+`", r"\]\(([^)]+)\)"):
+                there = set(re.findall(marked, translated))
+                assert there == set(re.findall(marked, message)), message
+
+
+def test_every_guide_has_a_catalog() -> None:
+    names = {
+        path.relative_to(DOCS / "locale/ko/LC_MESSAGES").with_suffix(".md") for path in CATALOGS
+    }
+    assert names == {path.relative_to(DOCS) for path in guides()}
+
+
+def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
+    templates, catalogs = tmp_path / "templates", tmp_path / "catalogs"
+    (templates / "how-to").mkdir(parents=True)
+    (catalogs / "how-to").mkdir(parents=True)
+    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n'
+    new = 'msgid "same"\nmsgstr ""\n\nmsgid "changed a little"\nmsgstr ""\n'
+    old = 'msgid "same"\nmsgstr "같음"\n\nmsgid "change a little"\nmsgstr "조금 바꿈"\n'
+    (templates / "how-to/a.pot").write_text(head + new, encoding="utf-8")
+    (templates / "proven.pot").write_text(head + new, encoding="utf-8")
+    (catalogs / "how-to/a.po").write_text(head + old, encoding="utf-8")
+    (catalogs / "how-to/gone.po").write_text(head + old, encoding="utf-8")
+    translation.update(templates, catalogs)
+    assert [path.name for path in catalogs.rglob("*.po")] == ["a.po"]
+    assert translation.messages(catalogs / "how-to/a.po") == {
+        "same": "같음",
+        "changed a little": "",
+    }
+    assert translation.counts(templates, catalogs) == {"how-to": (1, 2), "top": (0, 2)}

@@ -90,6 +90,9 @@ TESTS = Part(
             package="docker-buildx",
             releases=_SINCE_TRIXIE,
         ),
+        # Pages are read in a real browser, Korean ones with a font that has the letters.
+        Need(program="chromium", package="chromium"),
+        Need(program="/usr/share/fonts/truetype/nanum", package="fonts-nanum"),
         # podman takes the runtime that comes with the engine; for `--init` it needs a program of
         # its own.
         Need(program="podman", package="podman"),

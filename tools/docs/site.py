@@ -6,28 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from babel.messages.pofile import read_po
-
-from tools.docs import links, reference
+from tools.docs import links, reference, translation
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 PLACE = ROOT / "build" / "docs"
 SOURCE, HTML, TEMPLATES = PLACE / "source", PLACE / "html", PLACE / "gettext"
-LOCALE = DOCS / "locale"
-# Pages that the Korean translation has; the others are counted, and stay English.
-TRANSLATED = ("index", "tutorials/", "how-to/")
-
-
-class Count(NamedTuple):
-    """Messages of a language, and how many of them are translated."""
-
-    translated: int
-    all: int
+CATALOGS = DOCS / "locale" / "ko" / "LC_MESSAGES"
 
 
 def prepare() -> None:
@@ -82,52 +69,15 @@ def build() -> None:
     """Build the site in both languages and print what is not translated."""
     prepare()
     sphinx("html", HTML)
-    sphinx("gettext", TEMPLATES)
     sphinx("html", HTML / "ko", "ko")
+    sphinx("gettext", TEMPLATES)
     print(f"site       {HTML / 'index.html'}")
-    report(counts())
+    translation.report(translation.counts(TEMPLATES, CATALOGS))
 
 
 def update() -> None:
-    """Bring the catalogs in docs/locale up to date with the pages.
-
-    A message that has changed is left untranslated, never fuzzy.
-    """
+    """Bring the catalogs in docs/locale up to date with the pages."""
     prepare()
     sphinx("gettext", TEMPLATES)
-    for template in sorted(TEMPLATES.rglob("*.pot")):
-        if not str(template.relative_to(TEMPLATES)).startswith(TRANSLATED):
-            template.unlink()
-    program = ("-m", "sphinx_intl", "update", "--no-obsolete", "-w", "0")
-    subprocess.run(
-        (sys.executable, *program, "-p", str(TEMPLATES), "-d", str(LOCALE), "-l", "ko"), check=True
-    )
-
-
-def counts() -> Mapping[str, Count]:
-    """Return the counts of the Korean translation for each part of the site."""
-    result: dict[str, Count] = {}
-    for template in sorted(TEMPLATES.rglob("*.pot")):
-        name = template.relative_to(TEMPLATES).with_suffix("")
-        messages = _messages(template)
-        catalog = LOCALE / "ko/LC_MESSAGES" / name.with_suffix(".po")
-        translations = _messages(catalog) if catalog.exists() else {}
-        part = name.parts[0] if len(name.parts) > 1 else "top"
-        before = result.get(part, Count(0, 0))
-        translated = sum(bool(translations.get(message)) for message in messages)
-        result[part] = Count(before.translated + translated, before.all + len(messages))
-    return result
-
-
-def _messages(path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        return {str(entry.id): str(entry.string or "") for entry in read_po(file) if entry.id}
-
-
-def report(parts: Mapping[str, Count]) -> None:
-    """Print the counts of the translation."""
-    total = Count(*(sum(column) for column in zip(*parts.values(), strict=True)))
-    print(f"ko         {total.translated} of {total.all} messages are translated")
-    for part, count in parts.items():
-        if count.translated < count.all:
-            print(f"           {part}: {count.all - count.translated} of {count.all} are not")
+    translation.update(TEMPLATES, CATALOGS)
+    translation.report(translation.counts(TEMPLATES, CATALOGS))

@@ -1,0 +1,239 @@
+"""The built site: links, both languages, and pages in a real browser at two widths."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tools.docs.site import HTML
+
+CHECKOUT = Path(__file__).parents[2]
+WIDTHS = {"phone": 390, "desktop": 1280}
+# A page of each kind; all pages are examined for links.
+SHOWN = (
+    "index.html",
+    "tutorials/first-run.html",
+    "how-to/run/pending.html",
+    "how-to/run/resources.html",
+    "reference/commands/run.html",
+    "reference/files.html",
+    "explanation/comparison.html",
+    "ko/index.html",
+    "ko/tutorials/first-run.html",
+    "ko/how-to/run/resources.html",
+)
+
+
+class Contents(HTMLParser):
+    """The links, anchors and blocks of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.anchors: set[str] = set()
+        self.blocks: list[str] = []
+        self.headings: list[str] = []
+        self.text = ""
+        self._depth = 0
+        self._is_heading = False
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.anchors.add(values.get("id") or "")
+        self.targets |= {values.get(name) or "" for name in ("href", "src") if name in values}
+        if tag == "pre":
+            self._depth += 1
+            self.blocks.append("")
+        if tag in ("h1", "h2", "h3"):
+            self._is_heading = True
+            self.headings.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._depth -= tag == "pre"
+        self._is_heading &= tag not in ("h1", "h2", "h3")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._is_heading:
+            self.headings[-1] += data
+        if self._depth:
+            self.blocks[-1] += data
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """The site, built in both languages; a warning of Sphinx fails it."""
+    shutil.rmtree(HTML, ignore_errors=True)
+    words = (sys.executable, "-m", "tools.docs", "build")
+    done = subprocess.run(words, cwd=CHECKOUT, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^ko +\d+ of \d+ messages are translated$", done.stdout, re.MULTILINE)
+    assert not re.search(r"(how-to|tutorials): \d+ of", done.stdout), "untranslated messages"
+    return HTML
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The address of the site on the loopback interface."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    program = shutil.which("chromium")
+    assert program, "chromium is missing: toolkit setup --with tests"
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield started
+        started.close()
+
+
+def test_every_link_leads_to_a_page_and_an_anchor(site: Path) -> None:
+    pages = {path: Contents(path) for path in site.rglob("*.html")}
+    assert len(pages) > 100
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme:
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert file.is_file(), f"{path}: {target}"
+            known = pages[file].anchors if file in pages else {""}
+            assert not parts.fragment or unquote(parts.fragment) in known, f"{path}: {target}"
+
+
+def test_both_languages_have_the_same_commands(site: Path) -> None:
+    names = [path.relative_to(site / "ko") for path in (site / "ko").rglob("*.html")]
+    assert len(names) > 50
+    for name in names:
+        assert Contents(site / "ko" / name).blocks == Contents(site / name).blocks, name
+
+
+def test_headings_of_translated_pages_are_korean(site: Path) -> None:
+    for part in ("tutorials", "how-to"):
+        for path in (site / "ko" / part).rglob("*.html"):
+            for heading in Contents(path).headings:
+                assert re.search("[가-힣]", heading), f"{path}: {heading}"
+
+
+def test_dashes_of_commands_stay_dashes(site: Path) -> None:
+    """A dash that only looks like one breaks a command that is copied from the page."""
+    for path in (site / "reference/commands").glob("*.html"):
+        assert not re.search(r"\s[–—]\w", Contents(path).text), path
+
+
+def test_a_page_without_a_table_of_contents_fails_the_build(site: Path, tmp_path: Path) -> None:
+    assert site.is_dir()
+    lost = CHECKOUT / "build/docs/source"
+    copy = tmp_path / "source"
+    shutil.copytree(lost, copy, ignore=shutil.ignore_patterns("reference", "locale"))
+    for page in copy.rglob("*.md"):
+        page.unlink()
+    (copy / "index.md").write_text("# A\n")
+    (copy / "lost.md").write_text("# B\n")
+    words = (sys.executable, "-m", "sphinx", "--fail-on-warning", str(copy), str(tmp_path / "out"))
+    done = subprocess.run(words, text=True, capture_output=True, check=False)
+    assert done.returncode != 0
+    assert "lost.md" in done.stderr
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_pages_fit_and_ask_nothing_of_other_hosts(
+    width: int, address: str, browser: Browser, tmp_path: Path
+) -> None:
+    """``TOOLKIT_KEEP_SCREENSHOTS=DIR`` keeps the pictures for people to look at."""
+    pictures = Path(os.environ.get("TOOLKIT_KEEP_SCREENSHOTS") or tmp_path)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: _require_own(request.url, address, complaints))
+    for name in SHOWN:
+        page.goto(f"{address}/{name}")
+        picture = f"{width}-{name.replace('/', '-').removesuffix('.html')}.png"
+        page.screenshot(path=pictures / picture)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{name} is {wide} pixels wide"
+        broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
+        assert page.evaluate(broken) == [], name
+        assert complaints == [], name
+    page.close()
+
+
+def _require_own(url: str, address: str, complaints: list[str]) -> None:
+    if not url.startswith((address, "data:")):
+        complaints.append(f"request of {url}")
+
+
+@pytest.mark.parametrize(
+    ("start", "words", "result"),
+    [
+        ("", "requeue", "Train longer than the time limit"),
+        ("/ko", "대기열", "작업이 대기하는 이유 찾기|거부된 작업 고치기|같은 실행을"),
+    ],
+)
+def test_the_search_finds_a_page(
+    start: str, words: str, result: str, address: str, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}{start}/search.html?q={words}")
+    found = page.locator("#search-results li a").filter(has_text=re.compile(result))
+    found.first.wait_for(timeout=30_000)
+    page.close()
+
+
+def test_the_other_language_is_one_click_away(address: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}/how-to/run/pending.html")
+    page.get_by_role("link", name="한국어").click()
+    page.get_by_role("heading", name="작업이 대기하는 이유 찾기").wait_for()
+    assert page.locator("html").get_attribute("lang") == "ko"
+    assert any("Nanum" in name or "CJK" in name for name in fonts(page, "article h1"))
+    page.get_by_role("link", name="English").click()
+    page.get_by_role("heading", name="Find out why a job waits").wait_for()
+    page.close()
+
+
+def fonts(page: Page, selector: str) -> list[str]:
+    """Return the fonts that an element's letters are drawn with."""
+    client = page.context.new_cdp_session(page)
+    client.send("DOM.enable")
+    client.send("CSS.enable")
+    root = client.send("DOM.getDocument")["root"]["nodeId"]
+    node = client.send("DOM.querySelector", {"nodeId": root, "selector": selector})["nodeId"]
+    drawn = client.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
+    return [str(font["familyName"]) for font in drawn]
+
+
+def test_the_quick_start_fits_one_screen(address: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}/index.html")
+    box = page.locator("#quick-start pre").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 900
+    page.close()
