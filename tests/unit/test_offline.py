@@ -82,7 +82,7 @@ def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
         (("--comment", "pytorch"), UsageError, "this site wants field="),
         (("--mem", "5G"), UsageError, "memory goes with the cores"),
         (("--time", "72:00:00"), ShapeError, "2880 minutes at most"),
-        (("--runtime", "conda", "--env", "torch"), UsageError, "cannot be examined from here"),
+        (("--runtime", "conda", "--env", "torch"), UsageError, "which this machine does not reach"),
     ],
 )
 def test_what_the_sites_file_alone_refuses_is_refused(
