@@ -9,9 +9,8 @@ a locked one, and each engine mounts the configuration in the same way.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.recipe.resolve import Resolved
@@ -80,16 +80,14 @@ END {{
 def hash_parts(resolved: Resolved) -> dict[str, str]:
     """Return hashes of the parts of a recipe by name, to report which part has changed."""
     base = resolved.base.output()
-    hashes = {"base": _hash((*base.header, *base.setup, *base.finish))}
+    hashes = {"base": hash_texts(*base.header, *base.setup, *base.finish)[:16]}
     for output in resolved.outputs:
         name = output.name
         while name in hashes:  # packages of several steps may have one name
             name += "+"
-        hashes[name] = _hash(
-            repr(value)
-            for key, value in msgspec.structs.asdict(output).items()
-            if key not in _NOT_CONTENTS
-        )
+        fields = msgspec.structs.asdict(output).items()
+        contents = (repr(value) for key, value in fields if key not in _NOT_CONTENTS)
+        hashes[name] = hash_texts(*contents)[:16]
     return hashes
 
 
@@ -102,10 +100,6 @@ def build_requirements(resolved: Resolved) -> dict[str, str]:
         if line.lstrip().startswith("pip ")
     )
     return {match["name"]: match["version"] for line in lines for match in _NAMED.finditer(line)}
-
-
-def _hash(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def list_changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]:

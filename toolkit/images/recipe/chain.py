@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.model.base import Model
 
@@ -66,7 +66,7 @@ def hash_base(base: Base, state: str = "") -> str:
             of an image, the time of a file.
     """
     output = base.output()
-    return _sha256((_FORMAT, *output.header, *output.setup, state))
+    return hash_texts(_FORMAT, *output.header, *output.setup, state)
 
 
 def build_chain(stages: Stages, state: str = "") -> Chain:
@@ -98,12 +98,8 @@ def _links(stages: Stages, steps: Sequence[Step], key: str, products: str = "") 
     links: list[Link] = []
     for step in steps:
         script = "\n".join((*stages.prelude, "set -x", *step.lines)) + "\n"
-        key = _sha256((key, script, products if step.products else ""))
+        key = hash_texts(key, script, products if step.products else "")
         links.append(
             Link(name=step.name, detail=step.detail, script=script, key=key, products=step.products)
         )
     return tuple(links)
-
-
-def _sha256(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -6,11 +6,11 @@ does not change until the user fetches it again, so that a repeated run runs the
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BuildError, ToolkitError, UsageError
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.registry.references import DEFAULT_REGISTRY, Reference, parse
 from toolkit.images.store import store
@@ -51,7 +51,7 @@ def derive_name(image: str) -> str:
     )
     name = f"{path}_{place.tag or place.digest}".replace("/", "_").replace(":", "_")
     if len(name) > LONGEST:
-        name = f"{name[: LONGEST - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        name = f"{name[: LONGEST - 17]}-{hash_texts(name)[:16]}"
     return require_image_name(name, "--image", error=UsageError)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from toolkit import __version__, shell
 from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.contents import Contents
@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 def hash_lock(lock: Lock | None) -> str:
     """Return the lock's hash as the manifest has it."""
-    return hashlib.sha256(to_toml(lock).encode()).hexdigest() if lock else ""
+    return hash_texts(to_toml(lock)) if lock else ""
 
 
 def expected_hash(resolved: Resolved) -> str:
@@ -38,7 +38,7 @@ def expected_hash(resolved: Resolved) -> str:
 def hash_recipe(resolved: Resolved, state: str) -> str:
     """Return the recipe's hash, combined with the state of a base that is a local file."""
     recipe_hash = library.hash_recipe(resolved)
-    return hashlib.sha256(f"{recipe_hash} {state}".encode()).hexdigest() if state else recipe_hash
+    return hash_texts(f"{recipe_hash} {state}") if state else recipe_hash
 
 
 def base_state(resolved: Resolved) -> str:
@@ -129,7 +129,7 @@ def add_provenance(
         pythons=contents.pythons,
         system=contents.system,
         horovod=contents.horovod,
-        definition_hash=hashlib.sha256(definition.encode()).hexdigest(),
+        definition_hash=hash_texts(definition),
         tools=tool_versions(manifest.builder),
         command=shell_words(command),
     )

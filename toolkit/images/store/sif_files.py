@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 
@@ -88,9 +88,7 @@ def partition_digest(path: Path) -> str:
         descriptor for descriptor in read_descriptors(path) if descriptor.data_type == sif.PARTITION
     )
     digests = [hash_file(path, extent=partition.extent) for partition in partitions]
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    )
+    return digests[0] if len(digests) == 1 else hash_texts("\n".join(digests))
 
 
 def normalize(path: Path, time: int) -> str:

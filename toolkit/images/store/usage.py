@@ -10,7 +10,6 @@ most of them, and which images these use is then unknown.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.files import read_text
+from toolkit.images.recipe.digests import hash_bytes
 
 _DIRECTORY = ".used"
 _LONGEST = 1 << 16  # bytes of a note, which is a path
@@ -64,7 +64,7 @@ def release(image: Path, run: Path) -> None:
 
 def _file(image: Path, run: Path) -> Path:
     directory = image.parent / _DIRECTORY / image.name.removesuffix(".sif")
-    return directory / hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+    return directory / hash_bytes(os.fsencode(run))[:16]
 
 
 def _read(file: Path) -> Use | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import platform
 import struct
@@ -25,6 +24,7 @@ from queue import SimpleQueue
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
 from toolkit.images.host.kernel import LIBC
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.squashfs.format import (
@@ -192,7 +192,7 @@ def graft_layers(
     """
     keys = [base.note.digest]
     for layer in layers:
-        keys.append(hashlib.sha256(f"{keys[-1]} {layer.note.digest}".encode()).hexdigest())
+        keys.append(hash_texts(f"{keys[-1]} {layer.note.digest}"))
     count, tables = next(
         (
             (number, cached)

@@ -10,12 +10,12 @@ An entry is hashed again before it gets into an image, in parallel with the rest
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.store.cache import (
     BASES,
     LAYERS,
@@ -74,7 +74,7 @@ class Entries:
         measured = measure(made)
         if self.lock:
             is_locked = measured[1] == self._locked_digest() and not self.unequal
-            key = _join(key, measured[1]) if is_locked else self._own_key(key)
+            key = hash_texts(key, measured[1]) if is_locked else self._own_key(key)
         entry = self.cache.keep(
             kind, key, made, about=name, facts=facts, replace=self.fresh, measured=measured
         )
@@ -111,12 +111,12 @@ class Entries:
             return
         if expected and not self.unequal:
             yield key, expected
-            yield _join(key, expected), expected
+            yield hash_texts(key, expected), expected
         yield self._own_key(key), ""
 
     def _own_key(self, key: str) -> str:
         """Return the key of what this lock makes on top of the current layers."""
-        return _join(key, self._lock_hash, *(entry.note.digest for entry in self.used))
+        return hash_texts(key, self._lock_hash, *(entry.note.digest for entry in self.used))
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -130,7 +130,7 @@ class Entries:
     def compiled_on(self) -> str:
         """Return what identifies the base and common layers, on which the build stage runs."""
         common = self.used[: len(self.chain.common) + 1]
-        return _join(*(entry.note.digest for entry in common))
+        return hash_texts(*(entry.note.digest for entry in common))
 
     def may_have_products(self) -> bool:
         """Return whether knowing the common layers could spare the build stage."""
@@ -169,7 +169,7 @@ class Entries:
         yield self._product_key(), ""
 
     def _product_key(self) -> str:
-        return _join(self.chain.products_key, self._lock_hash)
+        return hash_texts(self.chain.products_key, self._lock_hash)
 
     def check(self) -> None:
         """Wait until every entry that was taken has been hashed.
@@ -183,7 +183,3 @@ class Entries:
             self.cache.drop(entry)
         if damaged:
             raise DamagedError(", ".join(entry.note.about for entry in damaged))
-
-
-def _join(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -5,7 +5,6 @@ The build itself then needs neither a registry nor a login.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -25,6 +24,7 @@ from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.source import Source
 from toolkit.quoting import shell_words
@@ -89,7 +89,7 @@ def prepare_base(
 def _make_debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
     """Make the same Debian as Apptainer, once per release and packages; the engine keeps it."""
     key = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
-    tag = f"{base.release}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    tag = f"{base.release}-{hash_texts(key)[:12]}"
     name = engine.own(f"toolkit/debian:{tag}")
     if _has_image(engine, name):
         return name

@@ -9,11 +9,11 @@ whose lines the blocks have written already.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from toolkit.images.recipe.digests import hash_bytes
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, derive_stages
 
@@ -83,21 +83,8 @@ def hash_stages(image_stages: Stages) -> str:
         image_stages.path,
     )
     expanding = (list(image_stages.expanding.items()),) if image_stages.expanding else ()
-    return _sha256(
+    return hash_bytes(
         msgspec.json.encode(
             (*contents, image_stages.environment, *expanding), order="deterministic"
         )
     )
-
-
-def _sha256(data: bytes) -> str:
-    """Return a hash by Python's own implementation, if it is there.
-
-    `hashlib` loads OpenSSL first, a twentieth of the command that prints a definition.
-    """
-    try:
-        module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
-    except ImportError:
-        module = import_module("hashlib")
-    digest: str = module.sha256(data).hexdigest()
-    return digest
