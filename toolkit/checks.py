@@ -126,12 +126,9 @@ class Format(NamedTuple):
     def to_report(self, result: Result, file: str) -> list[str]:
         """Return the lines of a result about a line of a file, as compilers print them."""
         head = f"{file}:{result.line}: {self.words[result.outcome]}: {result.message}"
-        label = "write" if result.edits else "next "
-        details = (
-            (f"    why   {result.cause}", result.cause),
-            (f"    {label} {result.fix}", result.fix),
-        )
-        return [f"{head} [{result.name}]", *(line for line, text in details if text)]
+        details = (("why", result.cause), ("fix", result.fix))
+        lines = (f"    {label}   {text}" for label, text in details if text)
+        return [f"{head} [{result.name}]", *lines]
 
 
 class Traits(NamedTuple):

@@ -24,11 +24,12 @@ def human_age(seconds: float) -> str:
     """Format an age: ``5 h``, ``1 day``, ``30 days``."""
     hours = int(seconds // 3600)
     days = hours // 24
-    return f"{days} day{'s' if days != 1 else ''}" if days else f"{hours} h"
+    return counted(days, "day") if days else f"{hours} h"
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a number with its noun: ``1 node``, ``2 nodes``, ``3 entries``."""
+    """Format a number with its noun: ``1 node``, ``2 nodes``, ``2 days``, ``3 entries``."""
     if number == 1:
         return f"1 {noun}"
-    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+    has_ies = noun.endswith("y") and noun[-2] not in "aeiou"
+    return f"{number} {noun[:-1]}ies" if has_ies else f"{number} {noun}s"

@@ -93,7 +93,7 @@ def test_one_form_for_text_and_one_for_json() -> None:
     assert form.to_report(named, "job.sh") == [
         "job.sh:2: FAIL: a fault [rule]",
         "    why   it hangs",
-        "    write remove it",
+        "    fix   remove it",
     ]
     assert form.to_row(failed("bad", "mend")._replace(name="x"), 3) == [
         "FAIL         x    bad",

@@ -151,4 +151,4 @@ def test_lint_needs_no_program(tmp_path: Path) -> None:
     )
     assert (wrong.returncode, right.returncode) == (1, 0), wrong.stderr + right.stderr
     assert "a node of cas_v100_4 has 4 GPUs" in wrong.stdout
-    assert "the cluster itself was not asked" in right.stderr
+    assert "the live cluster was not checked" in right.stderr

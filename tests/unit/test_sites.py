@@ -110,3 +110,8 @@ def test_sites_are_listed_and_shown() -> None:
     ):
         assert word in shown
     assert CliRunner().invoke(command, ["show", "neurn"]).exception.close == "neuron"  # type: ignore[union-attr]
+
+
+def test_a_site_counts_its_days_in_english() -> None:
+    shown = CliRunner().invoke(command, ["show", "neuron"]).output
+    assert "files unread for 15 days are removed" in shown

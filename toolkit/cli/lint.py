@@ -68,7 +68,7 @@ def command(
             from toolkit.preflight.model import source_of
 
             console.note(
-                f"checked against the file of {source_of(loaded)}; the cluster itself was not asked"
+                f"checked against the file of {source_of(loaded)}; the live cluster was not checked"
             )
     errors = any(each.outcome == "failed" for of_file in results.values() for each in of_file)
     context.exit(1 if errors else 0)
