@@ -17,9 +17,9 @@ import pytest
 from tests.unit.samples import MANIFEST, inputs
 from toolkit.errors import PlanError, ScriptMissingError
 from toolkit.imports import entry
-from toolkit.imports.distributions import distribution, standard_note, written
-from toolkit.imports.gather import gather, work_trees
-from toolkit.imports.walk import Surroundings, imports
+from toolkit.imports.distributions import explain_standard, find_distribution, read_distributions
+from toolkit.imports.gather import find_work_trees, gather
+from toolkit.imports.walk import Surroundings, collect_imports
 from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.site import Site
@@ -57,7 +57,7 @@ def write(directory: Path, files: dict[str, str]) -> Path:
 
 def read(directory: Path, script: str = "train.py", **around: Any) -> Imports:
     """Return the imports of a script that is run in a directory."""
-    start = entry.of_script(directory / script)
+    start = entry.find_script(directory / script)
     assert start
     settings: dict[str, Any] = {
         "directory": directory,
@@ -66,7 +66,7 @@ def read(directory: Path, script: str = "train.py", **around: Any) -> Imports:
         "known": HAS,
         "version": (3, 11, 2),
     }
-    return imports(start, Surroundings(**(settings | around)))
+    return collect_imports(start, Surroundings(**(settings | around)))
 
 
 def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> PreflightCase:
@@ -625,7 +625,7 @@ def test_the_program_of_a_command_is_found(
     root = write(
         tmp_path, {"pkg/__init__.py": "", "pkg/__main__.py": "", "pkg/mod.py": "", "train.py": ""}
     )
-    start = entry.of_command(words, root)
+    start = entry.find_command(words, root)
     assert (str(start.file.relative_to(root)) if start else None) == file
 
 
@@ -638,9 +638,11 @@ def test_a_module_that_is_run_is_read_with_its_packages(tmp_path: Path) -> None:
         },
     )
     write(root, {"pkg/other.py": "import gone2\n", "pkg/more.py": "import gone3\n"})
-    start = entry.of_module("pkg.mod", root)
+    start = entry.find_module("pkg.mod", root)
     assert start
-    found = imports(start, Surroundings(root, Path("/home/nobody"), visible=(root,), known=HAS))
+    found = collect_imports(
+        start, Surroundings(root, Path("/home/nobody"), visible=(root,), known=HAS)
+    )
     assert {one.name for one in found.names} == {"gone1", "gone2", "gone3"}
 
 
@@ -651,7 +653,7 @@ def test_the_git_work_tree_is_shown(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     root = write(tmp_path, {"home/project/src/jobs/train.py": ""}) / "home/project"
     (root / ".git").mkdir() if marker == "directory" else (root / ".git").write_text("gitdir: x")
-    (found,) = work_trees(root / "src/jobs", root / "src/jobs")
+    (found,) = find_work_trees(root / "src/jobs", root / "src/jobs")
     assert (found.path, found.reason) == (str(root), "the git work tree of the working directory")
 
 
@@ -662,7 +664,8 @@ def test_a_home_that_is_a_work_tree_is_not_shown(
     write(tmp_path, {"home/project/train.py": "", "home/.git/config": ""})
     (tmp_path / ".git").mkdir()
     assert (
-        work_trees(tmp_path.resolve() / "home/project", tmp_path.resolve() / "home/project") == ()
+        find_work_trees(tmp_path.resolve() / "home/project", tmp_path.resolve() / "home/project")
+        == ()
     )
 
 
@@ -691,7 +694,7 @@ def test_a_rank_sees_no_system_directory_of_the_host(tmp_path: Path) -> None:
     ],
 )
 def test_the_distribution_of_a_module_is_named(module: str, package: str) -> None:
-    assert distribution(module) == package
+    assert find_distribution(module) == package
 
 
 @pytest.mark.parametrize(
@@ -709,16 +712,16 @@ def test_a_package_that_shares_its_first_name_is_named_by_the_rest(
 ) -> None:
     """The package google of the index is another one."""
     [one] = read(write(tmp_path, {"train.py": line})).names
-    assert (one.name, distribution(one.name, one.within)) == ("google", package)
+    assert (one.name, find_distribution(one.name, one.within)) == ("google", package)
 
 
 def test_every_line_of_the_data_names_its_source() -> None:
-    sources = [one.source for one in written().modules.values()] + [
-        one.source for one in written().standard.values()
+    sources = [one.source for one in read_distributions().modules.values()] + [
+        one.source for one in read_distributions().standard.values()
     ]
     assert len(sources) > 60
     assert all(source.startswith("https://") for source in sources)
-    assert not set(written().own) & set(sys.stdlib_module_names) - {"test"}
+    assert not set(read_distributions().own) & set(sys.stdlib_module_names) - {"test"}
 
 
 @pytest.mark.parametrize(
@@ -732,7 +735,7 @@ def test_every_line_of_the_data_names_its_source() -> None:
 def test_modules_of_other_versions_of_python_are_explained(
     module: str, version: str, text: str
 ) -> None:
-    assert text in standard_note(module, version)
+    assert text in explain_standard(module, version)
 
 
 def test_standard_modules_are_those_of_the_image(tmp_path: Path) -> None:

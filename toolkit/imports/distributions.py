@@ -43,19 +43,19 @@ class Written(Model, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1)
-def written() -> Written:
+def read_distributions() -> Written:
     """Return what the file says."""
     return read_toml(package_directory("imports") / "distributions.toml", Written)
 
 
-def distribution(module: str, within: str = "") -> str:
+def find_distribution(module: str, within: str = "") -> str:
     """Return what pip is asked for; empty for names of the user's own code, and of what pip lacks.
 
     Args:
         module: top-level module.
         within: the import in full: ``google.protobuf.text_format``.
     """
-    known = written()
+    known = read_distributions()
     parts = within.split(".")
     for count in range(len(parts), 1, -1):
         if entry := known.modules.get(".".join(parts[:count])):
@@ -71,15 +71,15 @@ def distribution(module: str, within: str = "") -> str:
 
 def is_known(module: str) -> bool:
     """Return whether a name is surely that of a package or of the standard library."""
-    known = written()
+    known = read_distributions()
     return any(
         module in names for names in (known.modules, known.standard, sys.stdlib_module_names)
     )
 
 
-def standard_note(module: str, version: str) -> str:
+def explain_standard(module: str, version: str) -> str:
     """Return why a standard module is not in a version of Python; empty where it could be."""
-    known = written().standard.get(module)
+    known = read_distributions().standard.get(module)
     if known is None:
         is_standard = module in sys.stdlib_module_names
         text = f"{module} is of the standard library, and this Python lacks it"

@@ -46,7 +46,7 @@ class Context(NamedTuple):
     version: tuple[int, ...] | None
 
 
-def dotted(node: ast.expr) -> str:
+def format_dotted(node: ast.expr) -> str:
     """Return ``os.path.join`` for such an expression; empty for what is no dotted name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -57,7 +57,9 @@ def dotted(node: ast.expr) -> str:
     return ".".join((node.id, *reversed(parts)))
 
 
-def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int = 0) -> str | None:
+def evaluate_path(
+    node: ast.expr, values: Mapping[str, str], context: Context, depth: int = 0
+) -> str | None:
     """Return the path, or other text, that an expression gives.
 
     Args:
@@ -70,7 +72,7 @@ def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int
         return None
 
     def inner(*nodes: ast.expr) -> list[str] | None:
-        texts = [path(each, values, context, depth + 1) for each in nodes]
+        texts = [evaluate_path(each, values, context, depth + 1) for each in nodes]
         known = [text for text in texts if text is not None]
         return known if len(known) == len(texts) else None
 
@@ -82,7 +84,7 @@ def path(node: ast.expr, values: Mapping[str, str], context: Context, depth: int
         case ast.Attribute(value=below, attr="parent"):
             return _ancestor(inner(below), 1)
         case ast.Attribute():
-            return _CONSTANTS.get(dotted(node))
+            return _CONSTANTS.get(format_dotted(node))
         case ast.Subscript(
             value=ast.Attribute(value=below, attr="parents"), slice=ast.Constant(value=int(number))
         ) if 0 <= number <= _DEEPEST:
@@ -110,7 +112,7 @@ def _ancestor(texts: Sequence[str] | None, levels: int) -> str | None:
 
 
 def _call(node: ast.Call, inner: Callable[..., list[str] | None], context: Context) -> str | None:
-    name = dotted(node.func)
+    name = format_dotted(node.func)
     if name in ("os.getcwd", "getcwd", "Path.cwd", "pathlib.Path.cwd"):
         return context.directory
     texts = inner(*node.args)
@@ -149,7 +151,7 @@ def _resolved(name: str, text: str, context: Context) -> str | None:
     return None
 
 
-def truth(node: ast.expr, context: Context, depth: int = 0) -> bool | None:
+def evaluate_condition(node: ast.expr, context: Context, depth: int = 0) -> bool | None:
     """Return whether a condition holds in the ranks; None: it may or may not."""
     if depth > _DEEPEST:
         return None
@@ -157,17 +159,17 @@ def truth(node: ast.expr, context: Context, depth: int = 0) -> bool | None:
         case ast.Constant(value=value):
             return bool(value)
         case ast.Name() | ast.Attribute():
-            return False if dotted(node).rpartition(".")[2] == "TYPE_CHECKING" else None
+            return False if format_dotted(node).rpartition(".")[2] == "TYPE_CHECKING" else None
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            holds = truth(operand, context, depth + 1)
+            holds = evaluate_condition(operand, context, depth + 1)
             return None if holds is None else not holds
         case ast.BoolOp(op=joint, values=parts):
-            answers = [truth(part, context, depth + 1) for part in parts]
+            answers = [evaluate_condition(part, context, depth + 1) for part in parts]
             decisive = isinstance(joint, ast.Or)
             return decisive if decisive in answers else None if None in answers else not decisive
         case ast.Compare(left=left, ops=[comparison], comparators=[right]):
             return _comparison(left, comparison, right, context)
-        case ast.Call() if dotted(node.func) == "sys.platform.startswith":
+        case ast.Call() if format_dotted(node.func) == "sys.platform.startswith":
             words = [word.value for word in node.args if isinstance(word, ast.Constant)]
             return words == ["linux"]
     return None
@@ -194,14 +196,14 @@ def _subject(node: ast.expr) -> str:
     """Return what is compared: ``sys.version_info``, ``sys.version_info[0]``, ``__name__``."""
     match node:
         case ast.Call(func=function, args=[]):
-            return f"{dotted(function)}()"
+            return f"{format_dotted(function)}()"
         case ast.Subscript(value=whole, slice=ast.Slice(lower=None, step=None)):
-            return f"{dotted(whole)}[:]"
+            return f"{format_dotted(whole)}[:]"
         case ast.Subscript(value=whole, slice=ast.Constant(value=0)):
-            return f"{dotted(whole)}[0]"
+            return f"{format_dotted(whole)}[0]"
         case ast.Subscript(value=whole):
-            return f"{dotted(whole)}[?]"
-    return dotted(node)
+            return f"{format_dotted(whole)}[?]"
+    return format_dotted(node)
 
 
 def _is_linux(platform: str) -> bool | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.imports import entry
-from toolkit.imports.places import Bound, normal, work_tree
-from toolkit.imports.walk import Surroundings, imports
+from toolkit.imports.places import Bound, find_work_tree, normalize_path
+from toolkit.imports.walk import Surroundings, collect_imports
 from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.site import Site
@@ -17,11 +17,11 @@ from toolkit.model.source import Imports, Shown
 from toolkit.versions import numbers
 
 
-def work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:
+def find_work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:
     """Return the git work trees of the script's directory and of the working directory."""
     home = Path.home()
     places = {"the script": folder, "the working directory": directory}
-    trees = {tree: name for name, place in places.items() if (tree := work_tree(place, home))}
+    trees = {tree: name for name, place in places.items() if (tree := find_work_tree(place, home))}
     reasons = {str(tree): f"the git work tree of {name}" for tree, name in trees.items()}
     return tuple(Shown(path=path, reason=reason) for path, reason in reasons.items())
 
@@ -48,13 +48,15 @@ def gather(
         visible: directories that they see.
     """
     words = (program, *job.arguments)
-    start = entry.of_script(script) if script else entry.of_command(words, directory)
+    start = entry.find_script(script) if script else entry.find_command(words, directory)
     if job.python_module:
-        start = entry.of_module(job.python_module, directory)
+        start = entry.find_module(job.python_module, directory)
     if start is None:
         return Imports()
     named = program if program.startswith("/") and script is None else ""
-    needed = imports(start, surroundings(job, site, _python(manifest, named), directory, visible))
+    needed = collect_imports(
+        start, gather_surroundings(job, site, _python(manifest, named), directory, visible)
+    )
     if any("-packages" in text for text in job.bind):
         needed = replace(needed, doubt="a directory of packages is bound by --bind")
     return replace(needed, python=named)
@@ -65,7 +67,7 @@ def _python(manifest: Manifest | None, path: str) -> Python | None:
     return next((python for python in known if python.path == path), known[0] if known else None)
 
 
-def surroundings(
+def gather_surroundings(
     job: Job, site: Site, python: Python | None, directory: Path, visible: tuple[Path, ...]
 ) -> Surroundings:
     """Return where the program runs."""
@@ -86,5 +88,5 @@ def surroundings(
 def _bound(text: str, directory: Path) -> Bound:
     source, _, rest = text.partition(":")
     target = rest.partition(":")[0]
-    path = normal(source, directory)
+    path = normalize_path(source, directory)
     return Bound(path, Path(target) if target.startswith("/") else path)

@@ -36,7 +36,7 @@ class Bound(NamedTuple):
     target: Path
 
 
-def normal(path: str, directory: Path) -> Path:
+def normalize_path(path: str, directory: Path) -> Path:
     """Return an absolute path without ``..``, and with its links as they are."""
     return Path(os.path.normpath(directory / path))
 
@@ -56,7 +56,7 @@ def is_broad(path: Path, home: Path) -> bool:
     return home.is_relative_to(path)
 
 
-def on_host(path: Path, binds: Sequence[Bound]) -> Path:
+def map_to_host(path: Path, binds: Sequence[Bound]) -> Path:
     """Return what of the host the ranks see at a path; the path itself if nothing is bound."""
     fitting = [bind for bind in binds if path.is_relative_to(bind.target)]
     if not fitting:
@@ -65,7 +65,7 @@ def on_host(path: Path, binds: Sequence[Bound]) -> Path:
     return nearest.source / path.relative_to(nearest.target)
 
 
-def work_tree(folder: Path, home: Path) -> Path | None:
+def find_work_tree(folder: Path, home: Path) -> Path | None:
     """Return the git work tree that a directory is in; None: there is none, or it is the home."""
     for directory in (folder, *folder.parents):
         if is_broad(directory, home) or is_system(directory):
@@ -76,9 +76,9 @@ def work_tree(folder: Path, home: Path) -> Path | None:
     return None
 
 
-def nearby(folder: Path, home: Path) -> list[Path]:
+def list_nearby(folder: Path, home: Path) -> list[Path]:
     """Return directories around a script in which people keep modules of their own."""
-    top = work_tree(folder, home)
+    top = find_work_tree(folder, home)
     directories: list[Path] = []
     for number, directory in enumerate((folder, *folder.parents)):
         outside = not is_below(directory, [top]) if top else number > _LEVELS

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from toolkit.imports.evaluate import Context, dotted, path, truth
+from toolkit.imports.evaluate import Context, evaluate_condition, evaluate_path, format_dotted
 
 
 class Strength(IntEnum):
@@ -114,7 +114,7 @@ class _Reader:
             match statement:
                 case ast.Raise() | ast.Return():
                     return
-                case ast.Expr(value=ast.Call(func=function)) if dotted(function) in _EXITS:
+                case ast.Expr(value=ast.Call(func=function)) if format_dotted(function) in _EXITS:
                     return
 
     def statement(self, node: ast.stmt, strength: Strength) -> None:
@@ -146,7 +146,7 @@ class _Reader:
 
     def condition(self, node: ast.If, strength: Strength) -> None:
         """Read the branches of an ``if``, the one that is not taken not at all."""
-        holds = truth(node.test, self.context)
+        holds = evaluate_condition(node.test, self.context)
         if holds is None:
             asks = _asks(node.test, self.asked)
             strength = min(strength, Strength.OPTIONAL if asks else Strength.POSSIBLE)
@@ -187,13 +187,13 @@ class _Reader:
     def assign(self, target: ast.expr, value: ast.expr | None, *, is_added: bool) -> None:
         """Note what a variable holds now, or what is done to the search path."""
         base = target.value if isinstance(target, ast.Subscript) else target
-        name = dotted(base)
+        name = format_dotted(base)
         if value is not None and (name == "sys.path" or (name == "path" and base is not target)):
             self.add(value)
         elif name in ("sys.modules", "sys.meta_path", "sys.path_hooks"):
             self.result.doubt = f"the script changes {name}"
         elif isinstance(target, ast.Name) and value is not None:
-            text = None if is_added else path(value, self.values, self.context)
+            text = None if is_added else evaluate_path(value, self.values, self.context)
             self.values.pop(target.id, None)
             if text is not None:
                 self.values[target.id] = text
@@ -202,7 +202,7 @@ class _Reader:
 
     def call(self, node: ast.Call) -> None:
         """Note a call that changes where modules are searched."""
-        name = dotted(node.func)
+        name = format_dotted(node.func)
         head, _, method = name.rpartition(".")
         if head == "sys.path" and method in _GROWS and node.args:
             self.add(node.args[-1])
@@ -220,8 +220,8 @@ class _Reader:
                 self.add(right)
             case ast.Starred(value=inner):
                 self.add(inner)
-            case _ if dotted(value) != "sys.path":
-                text = path(value, self.values, self.context)
+            case _ if format_dotted(value) != "sys.path":
+                text = evaluate_path(value, self.values, self.context)
                 if text is None:
                     self.result.doubt = "the script adds to sys.path a value that only a run shows"
                 else:
@@ -245,7 +245,7 @@ def _catches(node: ast.expr | None) -> bool | None:
     if isinstance(node, ast.Tuple):
         answers = [_catches(part) for part in node.elts]
         return True if True in answers else None if None in answers else False
-    name = dotted(node).rpartition(".")[2]
+    name = format_dotted(node).rpartition(".")[2]
     if name in _CATCHING:
         return True
     return False if name in _OTHERS else None
@@ -255,7 +255,7 @@ def _within(node: ast.With | ast.AsyncWith) -> Strength:
     """Return how sure an import is in the block of a ``with``."""
     for item in node.items:
         used = item.context_expr
-        name = dotted(used.func if isinstance(used, ast.Call) else used).rpartition(".")[2]
+        name = format_dotted(used.func if isinstance(used, ast.Call) else used).rpartition(".")[2]
         if name == "suppress" and isinstance(used, ast.Call):
             caught = [_catches(argument) for argument in used.args]
             if any(catch is not False for catch in caught):
@@ -286,14 +286,14 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 def _is_list(*sides: ast.expr) -> bool:
     """Return whether lists are joined, rather than texts."""
-    return any(isinstance(side, ast.List) or dotted(side) == "sys.path" for side in sides)
+    return any(isinstance(side, ast.List) or format_dotted(side) == "sys.path" for side in sides)
 
 
 def _makes_modules(tree: ast.Module) -> bool:
     """Return whether the module seems to install or write modules when it runs."""
     for call in ast.walk(tree):
         if isinstance(call, ast.Call):
-            name = dotted(call.func).rpartition(".")[2]
+            name = format_dotted(call.func).rpartition(".")[2]
             words = list(_texts(call)) if name in (*_STARTS, "open") else []
             if name in _STARTS and any(maker in word for word in words for maker in _MAKERS):
                 return True

@@ -58,7 +58,7 @@ def find(name: str, roots: Iterable[Path], listings: dict[Path, list[str]]) -> P
     return bare
 
 
-def within(place: Place, parts: tuple[str, ...]) -> Iterator[Path]:
+def list_submodules(place: Place, parts: tuple[str, ...]) -> Iterator[Path]:
     """Return the files that Python runs for the submodules ``a.b.c`` of a package, in order."""
     directory = place.path
     for part in parts:

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from toolkit.imports import search
 from toolkit.imports.evaluate import Context
-from toolkit.imports.places import Bound, is_below, is_broad, is_system, nearby, normal, on_host
+from toolkit.imports.places import (
+    Bound,
+    is_below,
+    is_broad,
+    is_system,
+    list_nearby,
+    map_to_host,
+    normalize_path,
+)
 from toolkit.imports.scan import ImportStatement, Scan, Strength, scan
 from toolkit.imports.search import Place
 from toolkit.model.source import Import, Imports, Shown
@@ -58,7 +66,7 @@ class Surroundings(NamedTuple):
     version: tuple[int, ...] | None = None
 
 
-def imports(entry: Entry, around: Surroundings) -> Imports:
+def collect_imports(entry: Entry, around: Surroundings) -> Imports:
     """Return what a program imports; nothing where it cannot be read."""
     walk = _Walk(entry, around, roots=[entry.root])
     walk.add_roots(list(around.search))
@@ -139,7 +147,7 @@ class _Walk:
     def add_roots(self, paths: list[str]) -> None:
         """Add directories to the search path."""
         for text in paths:
-            path = on_host(normal(text, self.around.directory), self.around.binds)
+            path = map_to_host(normalize_path(text, self.around.directory), self.around.binds)
             if path in self.roots:
                 continue
             if search.is_directory(path) and not is_system(path):
@@ -211,10 +219,10 @@ class _Walk:
         around = self.around
         if around.known is None or name in around.known:
             return ""
-        others = [normal(text, around.directory) for text in around.others if text]
+        others = [normalize_path(text, around.directory) for text in around.others if text]
         near = [
-            *nearby(self.entry.file.parent, around.home),
-            *nearby(around.directory, around.home),
+            *list_nearby(self.entry.file.parent, around.home),
+            *list_nearby(around.directory, around.home),
         ]
         places = [root for root in dict.fromkeys((*others, *near)) if root not in self.roots]
         for root in places:
@@ -227,10 +235,10 @@ class _Walk:
 
 def _submodules(place: Place, parts: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Path]:
     """Return the files of a package that an import runs; names that it takes may be submodules."""
-    yield from search.within(place, parts)
+    yield from search.list_submodules(place, parts)
     for name in names:
         if name.isidentifier():
-            yield from search.within(place, (*parts, name))
+            yield from search.list_submodules(place, (*parts, name))
 
 
 def _size(file: Path) -> int:

@@ -193,11 +193,11 @@ def _change(target: Target, script_file: ScriptFile | None) -> str:
 
 def _imports(run: _Run, run_directory: Path) -> tuple[tuple[Shown, ...], Imports]:
     """Return the git work trees that ranks see, and what the program imports."""
+    from toolkit.imports.gather import find_work_trees
     from toolkit.imports.gather import gather as gather_imports
-    from toolkit.imports.gather import work_trees
 
     folder = Path(run.target.folder)
-    trees = work_trees(folder, run.cwd)
+    trees = find_work_trees(folder, run.cwd)
     visible = (run.cwd, folder, run_directory, *(Path(tree.path) for tree in trees))
     return trees, gather_imports(
         run.job,

@@ -158,9 +158,9 @@ def module_file(name: str, cwd: Path) -> str:
     Raises:
         ScriptMissingError: the working directory does not have the module.
     """
-    from toolkit.imports.entry import of_module
+    from toolkit.imports.entry import find_module
 
-    module = of_module(name, cwd)
+    module = find_module(name, cwd)
     if module is None:
         raise ScriptMissingError(
             f"no module {name} in {cwd}",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from toolkit import runtimes
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
-from toolkit.imports.distributions import distribution, is_known, standard_note
+from toolkit.imports.distributions import explain_standard, find_distribution, is_known
 from toolkit.model.image import Manifest, Python
 from toolkit.model.source import Import
 from toolkit.preflight.model import PreflightCase
@@ -83,10 +83,10 @@ def _lacking(case: PreflightCase, missing: Sequence[Import], python: Python) -> 
     """Return the error about modules that have to be installed."""
     where = ", ".join(f"{each.name} ({each.file}, line {each.line})" for each in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
-    notes = [note for each in missing if (note := standard_note(each.name, python.version))]
+    notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     hidden = [each for each in missing if each.elsewhere]
     notes += [f"your {each.elsewhere} has {each.name}; the ranks do not see it" for each in hidden]
-    named = (distribution(each.name, each.within) for each in missing)
+    named = (find_distribution(each.name, each.within) for each in missing)
     packages = list(dict.fromkeys(filter(None, named)))
     unsure = [each.name for each in missing if not is_known(each.name)]
     if unsure:
