@@ -291,7 +291,7 @@ def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(
         return logs_of(shared_dir, name)
 
     try:
-        wait_for(lambda: log().count("ranks 2") >= 3, "two ranks to train", seconds=120, says=log)
+        wait_for(lambda: log().count("ranks 2") >= 3, "two ranks to train", seconds=240, says=log)
         toolkit("cluster", "cut", "nid002")
         wait_for(
             lambda: "round 1: a node was lost, 1 of this job's are left" in log(),
