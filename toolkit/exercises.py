@@ -63,15 +63,15 @@ def copy(name: str, target: Path) -> None:
             next_step=f"toolkit jobs copy {name} OTHER-DIRECTORY",
         )
     try:
-        _copy(source, target)
+        copy_folder(source, target)
     except OSError as error:
         raise ForbiddenError(
             f"{target} cannot be written: {error.strerror}", place=str(target)
         ) from error
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy as a whole or not at all."""
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         copied = Path(scratch) / "copy"
@@ -87,7 +87,8 @@ def _bring_script(source: Path, copied: Path) -> None:
 
     The modules beside the script are copied too.
     """
-    script = read_toml(source / "job.toml", Job).script or ""
+    file = source / "job.toml"
+    script = (read_toml(file, Job, named=True).script or "") if file.is_file() else ""
     if "/" not in script:
         return
     for module in (source / script).parent.glob("*.py"):

@@ -17,6 +17,7 @@ SlurmValue = str | int | bool
 Init = Literal["env", "tcp", "file"]
 
 PROJECT_FILE = "toolkit.toml"
+JOINED = ".workshop.json"  # beside it, where a participant joined a workshop
 
 
 class Job(Model, frozen=True, kw_only=True):
@@ -48,7 +49,8 @@ class Job(Model, frozen=True, kw_only=True):
         partition: Slurm's partition.
         comment: Slurm's comment, which some sites require.
         job_name: name of the job and of its run directories.
-        bind: ``SRC:DST[:ro]``: host directories and files that are mounted into the container.
+        bind: ``SRC:DST[:ro]``: host directories and files that are mounted into the container;
+            ``FILE:DST:squashfs``: the content of a squashfs.
         datasets: names of datasets; if the site has one, the container sees it as ``/data/NAME``,
             read-only.
         env: variables for the ranks.

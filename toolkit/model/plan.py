@@ -45,13 +45,23 @@ class Point(Model, frozen=True, kw_only=True):
 
 
 class Bind(Model, frozen=True, kw_only=True):
-    """A directory or file of the host that is mounted into the container."""
+    """A directory or file of the host that is mounted into the container.
+
+    Attributes:
+        source: on the host.
+        target: in the container.
+        read_only: the container cannot write there.
+        squashfs: the source is a squashfs, whose content is mounted; only Apptainer does this.
+    """
 
     source: str
     target: str
     read_only: bool = False
+    squashfs: bool = False
 
     def __str__(self) -> str:
+        if self.squashfs:
+            return f"{self.source}:{self.target}:image-src=/,ro"
         return self.source if self.source == self.target and not self.read_only else self.full
 
     @property

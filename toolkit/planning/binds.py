@@ -7,6 +7,9 @@ from pathlib import PurePosixPath
 from toolkit.errors import UsageError
 from toolkit.model.plan import Bind
 from toolkit.planning.inputs import Inputs
+from toolkit.runtimes import DEFAULT
+
+_MODES = ("ro", "rw", "squashfs")
 
 
 def binds(inputs: Inputs) -> tuple[Bind, ...]:
@@ -34,6 +37,12 @@ def binds(inputs: Inputs) -> tuple[Bind, ...]:
             outermost.append(path)
     own = [checked_bind(Bind(source=path, target=path), "working directory") for path in outermost]
     named = tuple(parse_bind(text, inputs.directory) for text in inputs.job.bind)
+    if (inputs.job.runtime or DEFAULT) != DEFAULT and any(bind.squashfs for bind in named):
+        raise UsageError(
+            f"the runtime {inputs.job.runtime} cannot mount a squashfs",
+            place="--bind",
+            next_step="--runtime apptainer, or unpack it: unsquashfs -d DIRECTORY FILE",
+        )
     taken = {bind.target for bind in named}
     data = (
         checked_bind(
@@ -47,13 +56,13 @@ def binds(inputs: Inputs) -> tuple[Bind, ...]:
 
 
 def parse_bind(text: str, directory: str) -> Bind:
-    """Parse ``SRC[:DST[:ro|rw]]``; relative sources start at ``directory``.
+    """Parse ``SRC[:DST[:ro|rw|squashfs]]``; relative sources start at ``directory``.
 
     Raises:
         UsageError: the text has no such form, or holds a character that Apptainer cannot carry.
     """
     parts = text.split(":")
-    if not parts[0] or len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+    if not parts[0] or len(parts) > 3 or (len(parts) == 3 and parts[2] not in _MODES):
         raise UsageError(
             f"{text!r} is not SRC:DST[:ro]",
             place="--bind",
@@ -67,7 +76,13 @@ def parse_bind(text: str, directory: str) -> Bind:
             place="--bind",
             next_step=f"--bind {parts[0]}:/{target}",
         )
-    return checked_bind(Bind(source=source, target=target, read_only=parts[2:] == ["ro"]), "--bind")
+    bind = Bind(
+        source=source,
+        target=target,
+        read_only=parts[2:] in (["ro"], ["squashfs"]),
+        squashfs=parts[2:] == ["squashfs"],
+    )
+    return checked_bind(bind, "--bind")
 
 
 def checked_bind(bind: Bind, place: str) -> Bind:

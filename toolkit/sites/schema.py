@@ -35,7 +35,8 @@ def described(model: type[Model]) -> dict[str, Any]:
     schema = msgspec.json.schema(model)
     for name, definition in schema["$defs"].items():
         part = getattr(sys.modules[model.__module__], name)
-        descriptions = _attributes(part)
+        bases = [base for base in reversed(part.__mro__) if issubclass(base, Model)]
+        descriptions = {key: text for base in bases for key, text in _attributes(base).items()}
         definition["description"] = (part.__doc__ or "").split("\n\n")[0].strip()
         for key, rule in definition["properties"].items():
             if key in descriptions:
